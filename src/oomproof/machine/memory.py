@@ -1,0 +1,82 @@
+"""Host memory from /proc/meminfo: one reader with its file kept open, cheap enough for the guard's loop."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+_BUFFER = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes, as the kernel reports them at one moment."""
+
+    total: int
+    free: int
+    available: int
+    swap_total: int
+    swap_free: int
+    anon: int
+    shmem: int
+    file_cache: int  # Cached + Buffers − Shmem: what reclaim can take
+    slab_reclaimable: int
+    slab_unreclaimable: int
+    page_tables: int
+    kernel_stack: int
+
+
+def field(text: bytes, name: bytes) -> int:
+    """The bytes behind ``name`` (with its colon) in meminfo's ``Name:  N kB`` lines; 0 where absent."""
+    at = text.find(name)
+    if at < 0:
+        return 0
+    at += len(name)
+    end = text.find(b"kB", at)
+    return int(text[at:end]) * 1024 if end > 0 else 0
+
+
+def parse(text: bytes) -> Memory:
+    """The whole picture; a newline is put before so that ``MemFree:`` never matches inside another name."""
+    text = b"\n" + text
+    shmem = field(text, b"\nShmem:")
+    return Memory(
+        total=field(text, b"\nMemTotal:"),
+        free=field(text, b"\nMemFree:"),
+        available=field(text, b"\nMemAvailable:"),
+        swap_total=field(text, b"\nSwapTotal:"),
+        swap_free=field(text, b"\nSwapFree:"),
+        anon=field(text, b"\nAnonPages:"),
+        shmem=shmem,
+        file_cache=max(0, field(text, b"\nCached:") + field(text, b"\nBuffers:") - shmem),
+        slab_reclaimable=field(text, b"\nSReclaimable:"),
+        slab_unreclaimable=field(text, b"\nSUnreclaim:"),
+        page_tables=field(text, b"\nPageTables:"),
+        kernel_stack=field(text, b"\nKernelStack:"),
+    )
+
+
+class MemoryReader:
+    """Keeps the descriptor open: opening files needs memory just when there is none."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._fd = os.open(f"{proc}/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> Memory:
+        return parse(os.pread(self._fd, _BUFFER, 0))
+
+    def available_and_swap_free(self) -> tuple[int, int]:
+        """The two numbers the loop lives on, without building the record."""
+        text = os.pread(self._fd, _BUFFER, 0)
+        return field(text, b"MemAvailable:"), field(text, b"SwapFree:")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read(proc: str = "/proc") -> Memory:
+    reader = MemoryReader(proc)
+    try:
+        return reader.read()
+    finally:
+        reader.close()
