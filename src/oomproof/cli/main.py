@@ -11,6 +11,7 @@ from oomproof.errors import OomproofError
 
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
     "check": ("check", "what this machine holds, what is safe to start now, what is risky"),
 }
 

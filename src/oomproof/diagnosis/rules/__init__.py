@@ -1,0 +1,1 @@
+"""One rule per file: ``weigh(case)`` gives weighted causes. A new rule is entered in ``registry.py``."""

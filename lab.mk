@@ -1,0 +1,12 @@
+# The virtual-machine lab (tests/vm): its image and its tests. Included by the Makefile.
+
+.PHONY: lab test-vm lab-clean
+
+lab:  ## build the lab's machine when stale (needs root; installs qemu and debootstrap when missing)
+	tests/vm/build_image.sh
+
+test-vm: lab  ## the scenarios that need systemd, cgroup v2 and sessions
+	.venv/bin/pytest tests/vm -m vm
+
+lab-clean:  ## the image, the downloaded packages, everything
+	rm -rf .lab

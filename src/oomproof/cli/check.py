@@ -1,0 +1,115 @@
+"""What this machine holds, what is safe to start now, and what is risky.
+
+With --need it answers one question, does it fit, and shows the arithmetic.
+Exit status: 0 it fits, 75 not now, 69 never on this machine.
+
+examples:
+  oomproof check                                 the machine on one screen
+  oomproof check --need 20G                      does a job of 20 GiB fit now?
+  oomproof check --need 20G --gpu-need 12G:0     ... and 12 GiB on GPU 0?
+  oomproof check --need 20G --json | jq .answers
+  oomproof check --need 20G && python train.py   start only when it fits
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
+from oomproof.ledger.facts import Facts, budget_of, gather
+from oomproof.ledger.risks import risks
+from oomproof.ledger.rows import rows
+from oomproof.reports import check as report
+from oomproof.units import GIB, format_size, parse_size
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--need", metavar="SIZE", help="does a job that needs this much RAM fit? (20G is 20 GiB)"
+    )
+    parser.add_argument(
+        "--gpu-need", metavar="SIZE[:GPU]", help="does this much fit on the GPU? (12G: any GPU, 12G:1: GPU 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the screen")
+
+
+def run(args: argparse.Namespace) -> int:
+    need = parse_size(args.need) if args.need else None
+    gpu_need = parse_gpu_need(args.gpu_need) if args.gpu_need else None
+    question = f" --need {args.need}" if args.need else ""
+    question += f" --gpu-need {args.gpu_need}" if args.gpu_need else ""
+    check = examine(gather(), need, gpu_need, question)
+    if args.json:
+        print(json.dumps(report.to_json(check), indent=2))
+    else:
+        report.show(check)
+    return worst(check.answers)
+
+
+def parse_gpu_need(text: str) -> tuple[int, int | None]:
+    """``12G`` or ``12G:1`` -> (bytes, index or None)."""
+    size, colon, index = text.partition(":")
+    if colon and not index.isdigit():
+        raise OomproofError(
+            f"cannot read {text!r} as a GPU need", "write SIZE or SIZE:INDEX, such as 12G:0", USAGE
+        )
+    return parse_size(size), int(index) if colon else None
+
+
+def examine(
+    facts: Facts,
+    need: int | None = None,
+    gpu_need: tuple[int, int | None] | None = None,
+    question: str = "",
+) -> report.Check:
+    """Facts in, everything the screen shows out. ``question`` is how the user asked, to be asked again."""
+    budget = budget_of(facts)
+    if gpu_need and any(card.unified for card in facts.gpus.gpus):
+        need, gpu_need = (need or 0) + gpu_need[0], None  # the GPU's memory is the machine's RAM
+    ram = answer(budget, need) if need is not None else None
+    gpu = answer_gpu(facts.gpus, *gpu_need) if gpu_need else None
+    return report.Check(
+        facts=facts,
+        budget=budget,
+        rows=rows(facts.memory, facts.unowned, facts.jobs[: report.JOBS_SHOWN]),
+        risks=risks(facts, budget),
+        answers=tuple(one for one in (ram, gpu) if one),
+        next_step=next_step(facts, budget, ram, gpu, question),
+    )
+
+
+def worst(answers: tuple[Answer, ...]) -> int:
+    """Never beats not now beats fits."""
+    order = ("fits", "not-now", "never")
+    return max(answers, key=lambda one: order.index(one.status)).exit_status if answers else 0
+
+
+def next_step(
+    facts: Facts, budget: Budget, ram: Answer | None, gpu: Answer | None, question: str
+) -> tuple[str, str]:
+    """(when, the command to type)."""
+    again = f"oomproof check{question}"
+    if ram and ram.status == "never":
+        return (
+            "make the job fit this machine, then ask again:",
+            f"oomproof check --need {_typed(budget.ever)}",
+        )
+    if gpu and gpu.status == "never":
+        return "take a machine with a larger GPU; what is here:", "oomproof check"
+    if ram and ram.status == "not-now":
+        job = facts.jobs[0] if facts.jobs else None
+        if job and job.use >= ram.short_by:
+            return f"when pid {job.pid} ({format_size(job.use)}) is done, ask again:", again
+        return f"when {format_size(ram.short_by)} more are free, ask again:", again
+    if gpu and gpu.status == "not-now":
+        return f"when {format_size(gpu.short_by)} more are free on the GPU, ask again:", again
+    if not budget.now:
+        return "nothing is safe to start; when a job is done, look again:", again
+    return "start the job under the guard:", "oomproof run -- python train.py"
+
+
+def _typed(size: int) -> str:
+    """A size the user can type back, rounded down."""
+    return f"{size // GIB}G" if size >= GIB else f"{size >> 20}M"

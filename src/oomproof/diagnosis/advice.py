@@ -1,0 +1,68 @@
+"""What to do next, as commands to type and changes to make; rules of thumb are marked as such."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.evidence.facts import CaseFile
+from oomproof.units import GIB, MIB, format_size
+
+_LONG = 60  # a longer command line would push the advice off the screen
+_MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
+
+
+def as_flag(size: int) -> str:
+    """Bytes the way ``--limit`` reads them, rounded up."""
+    return f"{math.ceil(size / GIB)}G" if size >= 4 * GIB else f"{math.ceil(size / MIB)}M"
+
+
+def command(case: CaseFile, *flags: str) -> str:
+    words = shlex.join(case.argv) if case.argv else "CMD"
+    if len(words) > _LONG:
+        words = words[: _LONG - 1].rstrip() + "…"
+    return " ".join(("oomproof run", *flags, "--", words))
+
+
+def output_log(case: CaseFile) -> str:
+    return shlex.quote(f"{case.folder}/output.log" if case.folder else "output.log")
+
+
+def higher_limit(case: CaseFile, limit: int | None) -> int | None:
+    """The next limit to try, or None when the machine had no room for it."""
+    if limit is None or case.host is None:
+        return None
+    wanted = int(limit * _MORE)
+    spare = case.host.available - (case.settings.margin or 0)
+    return wanted if spare >= wanted - limit else None
+
+
+def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
+    """What nearly always makes a training job smaller, by rule."""
+    workers = sum(1 for each in case.processes.values() if each.role == "worker")
+    found = []
+    if workers > 1:
+        title = f"fewer DataLoader workers: {workers} now, try {workers // 2}"
+        change = Change("code", "num_workers", before=str(workers), after=str(workers // 2))
+        found.append(Remedy(title, change=change))
+    found.append(
+        Remedy(
+            "half the batch and twice the gradient accumulation: the same effective batch",
+            change=Change("argument", "batch_size"),
+        )
+    )
+    return tuple(found)
+
+
+def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
+    higher = higher_limit(case, limit)
+    if higher is None or limit is None:
+        return ()
+    return (
+        Remedy(
+            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had room",
+            command=command(case, f"--limit {as_flag(higher)}"),
+            change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
+        ),
+    )

@@ -1,0 +1,42 @@
+"""Which of our own deeds ended the job: the last one that could have, near enough to the end."""
+
+from __future__ import annotations
+
+from oomproof.evidence.facts import Action, CaseFile
+
+_SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
+_ASK_WINDOW = 600.0  # saving a large checkpoint takes minutes (100 GB at 200 MB/s: 8)
+_KEEPER_WINDOW = 120.0  # the keeper passes a SIGTERM on at once and waits out the grace time
+_ENDING = ("ask", "term", "kill")
+
+
+def _stop(case: CaseFile, by: str) -> Action | None:
+    status = case.status
+    if status is None or status.boottime is None:
+        return None
+    grace = case.settings.grace or 0.0
+    for action in reversed(case.actions):
+        if action.by != by or action.action not in _ENDING:
+            continue
+        window = _ASK_WINDOW + 2 * grace if action.action == "ask" else _SIGNAL_WINDOW + grace
+        if status.boottime - window <= action.boottime <= status.boottime + 1.0:
+            return action
+    return None
+
+
+def guard_stop(case: CaseFile) -> Action | None:
+    return _stop(case, "guard")
+
+
+def user_stop(case: CaseFile) -> Action | None:
+    return _stop(case, "user")
+
+
+def keeper_was_asked(case: CaseFile) -> bool:
+    """A ``sigterm`` event near the last sign of life."""
+    last = case.last_sign
+    return any(
+        event.kind == "sigterm"
+        and (event.boottime is None or last is None or event.boottime >= last - _KEEPER_WINDOW)
+        for event in case.keeper_events
+    )

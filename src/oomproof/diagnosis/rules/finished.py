@@ -1,0 +1,53 @@
+"""Exit code 0, or still running: no crash. A worker the kernel killed on the way is told all the same."""
+
+from __future__ import annotations
+
+from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.deeds import guard_stop, user_stop
+from oomproof.diagnosis.verdict import Victim, WeightedCause
+from oomproof.diagnosis.weights import odds
+from oomproof.evidence.facts import CaseFile
+from oomproof.units import format_size
+
+
+def weigh(case: CaseFile) -> list[WeightedCause]:
+    death = death_of(case)
+    if death is None:
+        return [_running(case)] if case.keeper_alive else []
+    if death.failed or guard_stop(case) is not None or user_stop(case) is not None:
+        return []
+    held = case.job_peak
+    why = f"exit code 0; at most {format_size(held)} in use" if held else "exit code 0"
+    headline, next_step, victim = "finished", "nothing to do", None
+    lost = len(case.our_kills) or case.moved.memcg_oom_kill or 0
+    if lost:
+        headline = f"finished, but the kernel killed {lost} of its processes for memory on the way"
+        why += "; the results may lack what those processes worked on"
+        next_step = f"check the results, then give it room: {command(case)} with fewer workers"
+        victim = Victim.of(case.our_kills[-1]) if case.our_kills else None
+    return [
+        WeightedCause(
+            "finished",
+            odds("finished"),
+            "proven",
+            headline,
+            why,
+            next_step,
+            evidence=case.evidence_from("exit", "kernel.kill", "counter.memcg_oom_kill" if lost else "exit"),
+            test="the exit code",
+            victim=victim,
+        )
+    ]
+
+
+def _running(case: CaseFile) -> WeightedCause:
+    return WeightedCause(
+        "not-a-crash",
+        odds("running"),
+        "proven",
+        "still running",
+        "its keeper is alive and no exit status has been written",
+        "wait for its end",
+        test="the keeper's pid and start time",
+    )

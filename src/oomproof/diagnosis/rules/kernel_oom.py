@@ -1,0 +1,234 @@
+"""The kernel's OOM killer: was it, and whose memory was full: the job's own limit, one above it, the machine.
+
+The job's ``oom_kill`` counter moves for every kernel kill of one of its processes, also when the whole
+machine ran short (``__oom_kill_process`` counts in the victim's cgroup either way). It proves the kill; whose
+limit it was is told by the log, by ``oom`` (v2: counted where the limit was hit), or by ``failcnt`` (v1) and
+the room that was left.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+
+from oomproof.diagnosis.advice import as_flag, command, higher_limit, raise_limit, smaller_job
+from oomproof.diagnosis.death import Death, death_of
+from oomproof.diagnosis.deeds import guard_stop
+from oomproof.diagnosis.room import Room, room_of
+from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
+from oomproof.diagnosis.weights import odds
+from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.ours import same_or_below
+from oomproof.units import format_size
+
+_RECENT = 60.0  # a worker killed longer before the end than this is only one of two stories
+_LOST_WORKER = re.compile(
+    r"worker|BrokenProcessPool|terminated abruptly|exit ?code:? -?9\b|SIGKILL|[Kk]illed|EOFError|Broken pipe"
+    r"|Connection (?:reset|refused)|ConnectionResetError|BrokenPipeError|ChildProcessError"
+)
+_CPUSET = {"CONSTRAINT_CPUSET": "oom-kill-cpuset", "CONSTRAINT_MEMORY_POLICY": "oom-kill-mempolicy"}
+_OWN, _ABOVE, _MACHINE = "own", "above", "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    whose: str
+    weight: float
+    certainty: Certainty
+    because: str
+
+
+def weigh(case: CaseFile) -> list[WeightedCause]:
+    death = death_of(case)
+    if death is None:
+        return _unseen(case)
+    if not death.failed:
+        return []  # finished: the rule of that name tells of killed workers
+    room = room_of(case)
+    if case.our_kills or (case.moved.memcg_oom_kill or 0) > 0:
+        return [_claim(case, death, room, reading) for reading in _whose(case, death, room)]
+    if death.signal == signal.SIGKILL and (case.moved.vmstat_oom_kill or 0) > 0:
+        return _from_vmstat(case, death, room)
+    return []
+
+
+def _whose(case: CaseFile, death: Death, room: Room) -> list[_Reading]:
+    readings = _by_log(case) or _by_counters(case, room)
+    if death.signal == signal.SIGKILL or _led_to_the_end(case):
+        return readings
+    told = "; but the job then ended with an error that does not speak of a lost process"
+    return [
+        _Reading(each.whose, odds("oom.tolerated") * each.weight / 1000, "possible", each.because + told)
+        for each in readings
+    ]
+
+
+def _led_to_the_end(case: CaseFile) -> bool:
+    """Whether a worker's death explains an exit that was not itself a SIGKILL."""
+    end = case.status.boottime if case.status else None
+    if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
+        return False
+    if not case.output.errors:
+        return True
+    error = case.output.errors[-1]
+    return _LOST_WORKER.search(error.text) is not None
+
+
+def _by_log(case: CaseFile) -> list[_Reading]:
+    kill = next((each for each in reversed(case.our_kills) if each.constraint is not None), None)
+    if kill is None:
+        return []
+    if not kill.by_limit:
+        whose = _MACHINE
+    elif kill.oom_memcg is None or not case.cgroups:
+        # the rate-limited line that names the cgroup is missing, or the job has none of its own
+        whose = _OWN if case.cgroups and _own_limit_failed(case) else _ABOVE
+    else:
+        whose = _OWN if same_or_below(kill.oom_memcg, case.cgroups) else _ABOVE
+    return [_Reading(whose, odds("oom.kernel-log"), "proven", "the kernel's log names the process")]
+
+
+def _own_limit_failed(case: CaseFile) -> bool:
+    moved = case.moved
+    if moved.memcg_oom is not None:
+        return moved.memcg_oom > 0
+    return (moved.memcg_failcnt or 0) > 0
+
+
+def _by_counters(case: CaseFile, room: Room) -> list[_Reading]:
+    counted = "the job's cgroup counted the kill"
+    moved = case.moved
+    if (moved.memcg_oom or 0) > 0:
+        return [
+            _Reading(_OWN, odds("oom.own-limit"), "proven", counted + " and the failure of its own limit")
+        ]
+    if moved.memcg_oom is None and _own_limit_failed(case):  # cgroup v1
+        reached = f"{counted} and {moved.memcg_failcnt} times that its limit was reached"
+        if room.host_ample:
+            return [_Reading(_OWN, odds("oom.own-limit.v1"), "proven", f"{reached}; the machine had room")]
+        return [
+            _Reading(_OWN, odds("oom.own-limit.tight"), "likely", f"{reached}; but {room.phrase}"),
+            _Reading(_MACHINE, odds("oom.machine.tight"), "possible", f"{counted}; {room.phrase}"),
+        ]
+    flat = f"{counted}, its own limit did not fail; {room.phrase}"
+    if room.host_ample is False:
+        return [
+            _Reading(_MACHINE, odds("oom.machine"), "likely", flat),
+            _Reading(_ABOVE, odds("oom.above.unlikely"), "possible", flat),
+        ]
+    certainty: Certainty = "likely" if room.host_ample else "possible"
+    return [
+        _Reading(_ABOVE, odds("oom.above"), certainty, flat),
+        _Reading(_MACHINE, odds("oom.above.unlikely"), "possible", flat),
+    ]
+
+
+def _from_vmstat(case: CaseFile, death: Death, room: Room) -> list[WeightedCause]:
+    """Only the machine-wide counter moved. It counts anybody's kill: likely at most."""
+    if case.kernel_complete or case.moved.memcg_oom_kill == 0:
+        return []  # the log names others, or the job's own counter says it was none of ours
+    counted = "the machine's OOM-kill counter moved while the job ran, but it counts everybody's"
+    because = f"{counted}; {room.phrase}"
+    if room.host_ample is False:
+        return [_claim(case, death, room, _Reading(_MACHINE, odds("oom.vmstat.tight"), "likely", because))]
+    name = "oom.vmstat.ample" if room.host_ample else "oom.vmstat.unknown"
+    whose = _ABOVE if room.host_ample else _MACHINE
+    return [_claim(case, death, room, _Reading(whose, odds(name), "possible", because))]
+
+
+def _unseen(case: CaseFile) -> list[WeightedCause]:
+    """No exit status, but the log names one of us: that is how keeper and job went."""
+    if not case.our_kills or case.keeper_alive:
+        return []
+    reading = _by_log(case)
+    death = Death(signal.SIGKILL, None, False)
+    return [_claim(case, death, room_of(case), each) for each in reading]
+
+
+def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> WeightedCause:
+    kill = case.our_kills[-1] if case.our_kills else None
+    limit = (kill.limit if kill else None) or case.limit or case.settings.limit
+    held = _held(case, kill)
+    cause = "oom-kill-memcg"
+    if reading.whose == _MACHINE:
+        cause = _CPUSET.get(kill.constraint or "", "oom-kill-global") if kill else "oom-kill-global"
+    certain = reading.certainty if death.direct or reading.certainty != "proven" or kill else "likely"
+    if not death.direct and (case.moved.memcg_oom_kill or 0) > 0:
+        certain = reading.certainty  # the counter proves what the shell's number only suggests
+    why = reading.because + f"; it ended by {death.phrase}"
+    if (deed := guard_stop(case)) is not None:
+        why += f"; our guard had sent {deed.action} as well ({deed.why or 'memory'}), the kernel came first"
+    guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
+    if guardless:
+        why += "; the guard had been lost before, nobody watched"
+    return WeightedCause(
+        cause,
+        reading.weight,
+        certain,
+        _headline(case, kill, death, reading.whose, limit, held),
+        why,
+        _next(case, reading.whose, limit),
+        evidence=case.evidence_from("exit", "counter.", "kernel.kill", "sample.host", "sample.job"),
+        test="the line 'oom-kill:constraint=' in the kernel log: sudo dmesg | grep -A1 oom-kill:",
+        victim=Victim.of(kill) if kill else _leader(case, death),
+        remedies=(*(raise_limit(case, limit) if reading.whose == _OWN else ()), *smaller_job(case)),
+    )
+
+
+def _held(case: CaseFile, kill: KernelKill | None) -> int | None:
+    """What the job held: the larger of the last sample and the victim's own resident anon and shmem."""
+    known = []
+    if case.job is not None:
+        known.append(case.job.used)
+    if kill is not None and kill.anon_rss is not None:
+        known.append(kill.anon_rss + (kill.shmem_rss or 0))
+    return max(known, default=None)
+
+
+def _headline(
+    case: CaseFile, kill: KernelKill | None, death: Death, whose: str, limit: int | None, held: int | None
+) -> str:
+    who = "the job"
+    if death.signal != signal.SIGKILL or (kill and case.leader is not None and kill.pid != case.leader):
+        who = f"a process of the job ({kill.name}, pid {kill.pid})" if kill else "a process of the job"
+    holding = f", holding {format_size(held)}" if held else ""
+    if whose == _OWN:
+        full = f"the job's own limit of {format_size(limit)} was full" if limit else "its own limit was full"
+    elif whose == _ABOVE:
+        path = kill.oom_memcg if kill and kill.oom_memcg else "a cgroup above the job"
+        size = f" ({format_size(kill.limit)})" if kill and kill.limit else ""
+        full = f"the limit of {path}{size} was full, not the job's own"
+    elif kill and kill.constraint in _CPUSET:
+        full = "the memory nodes it is bound to were full"
+    else:
+        full = "the whole machine was out of memory"
+    return f"out of memory: the kernel killed {who}{holding}; {full}"
+
+
+def _next(case: CaseFile, whose: str, limit: int | None) -> str:
+    if whose == _OWN:
+        higher = higher_limit(case, limit)
+        if higher is not None:
+            return f"{command(case, f'--limit {as_flag(higher)}')}, or make the job smaller (batch, workers)"
+        return f"the machine has no room for a higher limit: halve batch or workers, then {command(case)}"
+    if whose == _ABOVE:
+        return (
+            "raise that limit (container --memory, Slurm --mem, systemd MemoryMax) or halve batch or workers"
+        )
+    limited = f"{command(case, f'--limit {as_flag(_safe(case))}')}" if case.host else command(case)
+    return f"see who else holds memory: oomproof check; then {limited}"
+
+
+def _safe(case: CaseFile) -> int:
+    """A limit under which the machine keeps its margin."""
+    assert case.host is not None
+    return max(case.host.total // 4, case.host.total - max(case.settings.margin or 0, case.host.total // 8))
+
+
+def _leader(case: CaseFile, death: Death) -> Victim | None:
+    if case.leader is None or death.signal != signal.SIGKILL or not death.direct:
+        return None
+    seen = case.processes.get(case.leader)
+    return Victim(case.leader, seen.name if seen else None)

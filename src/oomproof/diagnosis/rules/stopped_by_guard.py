@@ -1,0 +1,54 @@
+"""Our own guard ended it: actions.jsonl says so, and the end came within the time the deed allows."""
+
+from __future__ import annotations
+
+from oomproof.diagnosis.advice import command, smaller_job
+from oomproof.diagnosis.death import Death, death_of
+from oomproof.diagnosis.deeds import guard_stop
+from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.weights import odds
+from oomproof.evidence.facts import Action, CaseFile
+
+_TOLD = {
+    "ask": "asked to save and stop",
+    "term": "ended with SIGTERM",
+    "kill": "killed with SIGKILL",
+}
+
+
+def weigh(case: CaseFile) -> list[WeightedCause]:
+    death, deed = death_of(case), guard_stop(case)
+    if death is None or deed is None:
+        return []
+    weight, certainty = _weight(case, death, deed)
+    headline = f"stopped by oomproof's guard: {_TOLD[deed.action]}"
+    if deed.action == "ask" and not death.failed:
+        headline = "stopped by oomproof's guard: asked to save and stop, and it did"
+    why = f"{deed.why or 'memory was about to run out'}; it ended by {death.phrase}"
+    end = case.status.boottime if case.status else None
+    if end is not None:
+        why += f" {max(0.0, end - deed.boottime):.1f} s later"
+    return [
+        WeightedCause(
+            "stopped-by-guard",
+            weight,
+            certainty,
+            headline,
+            why,
+            f"see what holds memory: oomproof check; halve batch or workers, then {command(case)}",
+            evidence=case.evidence_from("action.", "exit", "counter.memcg_oom_kill", "sample."),
+            test="actions.jsonl in the run's folder",
+            remedies=smaller_job(case),
+        )
+    ]
+
+
+def _weight(case: CaseFile, death: Death, deed: Action) -> tuple[float, Certainty]:
+    if case.our_kills or (case.moved.memcg_oom_kill or 0) > 0:
+        return odds("guard.and-kernel"), "possible"
+    if deed.action != "ask":
+        return odds("guard.deed"), "proven"
+    # a request that was answered with an error of its own is told by that error
+    if death.failed and death.signal is None and case.output.errors:
+        return odds("guard.asked-then-failed"), "possible"
+    return odds("guard.asked"), "proven"

@@ -1,0 +1,222 @@
+"""A verdict and its parts, as they stand in schema 1 of the design."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from oomproof.evidence.facts import Evidence, Missing
+from oomproof.evidence.kernel_lines import KernelKill
+
+SCHEMA = 1
+Certainty = Literal["proven", "likely", "possible"]
+Basis = Literal["measured", "predicted", "rule"]
+
+PHASES = ("load", "train", "eval", "generate", "save", "unknown")
+
+CAUSES = frozenset((
+    "oom-kill-global", "oom-kill-memcg", "oom-kill-cpuset", "oom-kill-mempolicy", "systemd-oomd",
+    "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom", "cuda-oom", "jax-oom", "tf-oom",
+    "mps-oom", "cublas-alloc", "cudnn", "dataloader-killed", "shm-exhausted", "numpy-memory-error",
+    "python-memory-error", "bad-alloc", "killed-unknown", "segfault", "bus-error", "abort", "gpf", "xid",
+    "nccl", "nan", "assert", "device-assert", "illegal-access", "disk-full", "interrupted", "import-error",
+    "other-error", "not-a-crash", "finished", "stopped-by-guard", "stopped-by-user", "machine-down",
+    "guard-lost",
+))  # fmt: skip
+
+# What a retry with a smaller plan may answer (design 13): deaths of memory, host or GPU.
+MEMORY_CAUSES = frozenset((
+    "oom-kill-global", "oom-kill-memcg", "oom-kill-cpuset", "oom-kill-mempolicy", "systemd-oomd",
+    "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom", "cuda-oom", "jax-oom", "tf-oom",
+    "mps-oom", "cublas-alloc", "shm-exhausted", "numpy-memory-error", "python-memory-error", "bad-alloc",
+    "stopped-by-guard",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """``total_vm_bytes`` is address space: kept because the kernel says it, never shown as memory used."""
+
+    pid: int
+    name: str | None
+    total_vm_bytes: int | None = None
+    anon_rss_bytes: int | None = None
+    file_rss_bytes: int | None = None
+    shmem_rss_bytes: int | None = None
+
+    @classmethod
+    def of(cls, kill: KernelKill) -> Victim:
+        return cls(kill.pid, kill.name, kill.total_vm, kill.anon_rss, kill.file_rss, kill.shmem_rss)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int | None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    requested_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_unallocated_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    kind: Literal["argument", "config", "env", "system", "code"]
+    key: str
+    file: str | None = None
+    before: str | None = None
+    after: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "file": self.file, "key": self.key, "from": self.before, "to": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One concrete change. ``basis`` says how we know; a rule of thumb never claims bytes."""
+
+    title: str
+    basis: Basis = "rule"
+    saves_bytes: int | None = None
+    command: str | None = None
+    change: Change | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "saves_bytes": self.saves_bytes,
+            "basis": self.basis,
+            "command": self.command,
+            "change": self.change.to_json() if self.change else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedCause:
+    """One rule's claim. Weights are relative odds; only the judge turns them into probabilities."""
+
+    cause: str
+    weight: float
+    certainty: Certainty
+    headline: str
+    why: str
+    next: str
+    evidence: tuple[str, ...] = ()
+    test: str = ""  # what would confirm it or rule it out
+    victim: Victim | None = None
+    gpu: Gpu | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.cause not in CAUSES:
+            raise ValueError(f"no such cause: {self.cause}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    cause: str
+    probability: float
+    evidence: tuple[str, ...]
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    time: float | None
+    cause: str
+    victim: Victim
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    run: str | None
+    attempt: int | None
+    cause: str
+    certainty: Certainty
+    probability: float
+    headline: str
+    why: str
+    next: str
+    phase: str = "unknown"
+    step: int | None = None
+    victim: Victim | None = None
+    gpu: Gpu | None = None
+    causes: tuple[Cause, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def of_memory(self) -> bool:
+        return self.cause in MEMORY_CAUSES
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "run": self.run,
+            "attempt": self.attempt,
+            "verdict": {
+                "cause": self.cause,
+                "certainty": self.certainty,
+                "probability": self.probability,
+                "headline": self.headline,
+                "why": self.why,
+                "next": self.next,
+                "phase": self.phase,
+                "step": self.step,
+                "victim": plain(self.victim),
+                "gpu": plain(self.gpu),
+            },
+            "causes": [plain(each) for each in self.causes],
+            "evidence": [plain(each) for each in self.evidence],
+            "kills": [
+                {"time": each.time, "cause": each.cause, "victim": plain(each.victim)} for each in self.kills
+            ],
+            "missing": [plain(each) for each in self.missing],
+            "remedies": [each.to_json() for each in self.remedies],
+        }
+
+
+def plain(record: Any) -> dict[str, Any] | None:
+    """A flat record as JSON sees it."""
+    if record is None:
+        return None
+    fields = ((name, getattr(record, name)) for name in record.__dataclass_fields__)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+
+
+def from_json(value: Mapping[str, Any]) -> Verdict:
+    """A verdict as ``verdict.json`` holds it. Raises KeyError, TypeError or ValueError for anything else."""
+    head = value["verdict"]
+    return Verdict(
+        run=value["run"],
+        attempt=value["attempt"],
+        **{key: head[key] for key in ("cause", "certainty", "probability", "headline", "why", "next")},
+        phase=head["phase"],
+        step=head["step"],
+        victim=Victim(**head["victim"]) if head["victim"] else None,
+        gpu=Gpu(**head["gpu"]) if head["gpu"] else None,
+        causes=tuple(
+            Cause(each["cause"], each["probability"], tuple(each["evidence"]), each["test"])
+            for each in value["causes"]
+        ),
+        evidence=tuple(Evidence(**each) for each in value["evidence"]),
+        kills=tuple(Kill(each["time"], each["cause"], Victim(**each["victim"])) for each in value["kills"]),
+        missing=tuple(Missing(**each) for each in value["missing"]),
+        remedies=tuple(_remedy(each) for each in value["remedies"]),
+    )
+
+
+def _remedy(value: Mapping[str, Any]) -> Remedy:
+    change = value["change"]
+    return Remedy(
+        value["title"],
+        value["basis"],
+        value["saves_bytes"],
+        value["command"],
+        Change(change["kind"], change["key"], change["file"], change["from"], change["to"])
+        if change
+        else None,
+    )

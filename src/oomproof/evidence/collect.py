@@ -1,0 +1,255 @@
+"""One attempt's folder in, one case file out: reads what is there, says what is not, decides nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from oomproof.evidence import output_tail
+from oomproof.evidence.describe import describe
+from oomproof.evidence.facts import (
+    Action,
+    CaseFile,
+    Counters,
+    ExitStatus,
+    KeeperEvent,
+    Missing,
+    Settings,
+)
+from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.evidence.kernel_lines import find_faults, find_kills
+from oomproof.evidence.ours import Ours
+from oomproof.evidence.recording_tail import RecordingTail, last_samples
+from oomproof.machine import kernel_log
+from oomproof.machine import wtmp as wtmp_file
+
+
+def collect(
+    attempt_dir: Path,
+    *,
+    proc: str = "/proc",
+    kmsg: str = "/dev/kmsg",
+    journalctl: str = "journalctl",
+    wtmp: str = "/var/log/wtmp",
+) -> CaseFile:
+    """Never raises for what the folder holds."""
+    run, _ = load(attempt_dir.parent / "run.json")
+    started, why_not_started = load(attempt_dir / "started.json")
+    exited, why_no_exit = load(attempt_dir / "exit.json")
+    tail = last_samples(attempt_dir / "recording.sqlite")
+    missing = [
+        Missing(source, reason, "")
+        for source, reason in (
+            ("started.json", why_not_started),
+            ("exit.json", why_no_exit),
+            ("recording", tail.reason),
+        )
+        if reason is not None
+    ]
+    case = _from_files(attempt_dir, run, started, exited, tail, proc)
+    if case.output.reason is not None:
+        missing.append(Missing("output.log", case.output.reason, ""))
+    case, more = _with_kernel(case, proc, kmsg, journalctl)
+    missing += more
+    case, more = _with_reboot(case, wtmp)
+    missing += more
+    case = replace(case, missing=tuple(missing))
+    return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+
+
+def _from_files(
+    folder: Path,
+    run: dict[str, Any],
+    started: dict[str, Any],
+    exited: dict[str, Any],
+    tail: RecordingTail,
+    proc: str,
+) -> CaseFile:
+    asked, rung, shm = part(run, "settings"), part(started, "rung"), part(exited, "shm")
+    argv = run.get("argv")
+    run_boot = string(started.get("boot_id")) or string(run.get("boot_id")) or tail.meta.get("boot_id")
+    boot = _boot_id(proc)
+    shm_total, shm_free = integer(shm.get("total")), integer(shm.get("free"))
+    if shm_total is None and tail.job is not None:
+        shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
+    keeper = part(started, "keeper")
+    return CaseFile(
+        run=string(run.get("id")) or folder.parent.name,
+        attempt=int(folder.name) if folder.name.isdigit() else None,
+        argv=tuple(str(each) for each in argv) if isinstance(argv, list) else (),
+        folder=str(folder),
+        status=_status(exited),
+        started=number(started.get("boottime")),
+        started_wall=number(started.get("wall")) or number(run.get("created")),
+        keeper_alive=boot == run_boot and _alive(keeper, proc),
+        run_boot_id=run_boot,
+        boot_id=boot,
+        settings=Settings(
+            limit=integer(asked.get("limit")),
+            floor=integer(asked.get("floor")),
+            margin=integer(asked.get("margin")),
+            grace=number(asked.get("grace")),
+        ),
+        rung=string(rung.get("name")),
+        limit=integer(rung.get("limit")),
+        cgroups=_cgroups(rung.get("dirs")),
+        at_start=_counters(part(started, "counters")),
+        at_death=_counters(part(exited, "counters")),
+        host=tail.host,
+        job=tail.job,
+        job_peak=tail.job_peak,
+        gpus=tail.gpus,
+        shm_total=shm_total,
+        shm_free=shm_free,
+        shm_low=tail.shm_low,
+        phase=tail.phase,
+        step=tail.step,
+        processes=tail.processes,
+        leader=integer(part(started, "job").get("pid")),
+        actions=_actions(folder / "actions.jsonl"),
+        keeper_events=_keeper_events(folder / "keeper.jsonl"),
+        output=output_tail.read(folder / "output.log"),
+    )
+
+
+def _status(exited: dict[str, Any]) -> ExitStatus | None:
+    code, signal = integer(exited.get("code")), integer(exited.get("signal"))
+    raw = integer(exited.get("status"))
+    if code is None and signal is None and raw is not None:
+        code, signal = (os.WEXITSTATUS(raw), None) if os.WIFEXITED(raw) else (None, os.WTERMSIG(raw))
+    if code is None and signal is None:
+        return None
+    leftovers = exited.get("leftovers")
+    return ExitStatus(
+        code,
+        signal,
+        core=exited.get("core") is True,
+        boottime=number(exited.get("boottime")),
+        wall=number(exited.get("wall")),
+        leftovers=len(leftovers) if isinstance(leftovers, list) else integer(leftovers) or 0,
+    )
+
+
+def _counters(values: dict[str, Any]) -> Counters:
+    return Counters(**{name: integer(values.get(name)) for name in Counters.__dataclass_fields__})
+
+
+def _cgroups(dirs: object) -> tuple[str, ...]:
+    """The job's folders as paths below their mount, which is how the kernel's log names them."""
+    if isinstance(dirs, dict):
+        dirs = list(dirs.values())
+    if isinstance(dirs, str):
+        dirs = [dirs]
+    found = []
+    for each in dirs if isinstance(dirs, list) else []:
+        path = str(each)
+        for mount in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
+            if path.startswith(mount + "/"):
+                path = path[len(mount) :]
+                break
+        if path.strip("/") and path not in found:
+            found.append(path.rstrip("/"))
+    return tuple(found)
+
+
+def _actions(path: Path) -> tuple[Action, ...]:
+    found = []
+    for line in load_lines(path):
+        at, what = number(line.get("boottime")), string(line.get("action"))
+        if at is not None and what is not None:
+            by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
+            found.append(Action(at, number(line.get("wall")), by, what, why))
+    return tuple(sorted(found, key=lambda action: action.boottime))
+
+
+def _keeper_events(path: Path) -> tuple[KeeperEvent, ...]:
+    found = []
+    for line in load_lines(path):
+        kind = string(line.get("event")) or string(line.get("kind"))
+        if kind is not None:
+            text = string(line.get("text")) or string(line.get("why")) or ""
+            found.append(KeeperEvent(number(line.get("boottime")), kind, text))
+    return tuple(found)
+
+
+def _boot_id(proc: str) -> str | None:
+    try:
+        return Path(proc, "sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _alive(process: dict[str, Any], proc: str) -> bool:
+    pid, start = integer(process.get("pid")), integer(process.get("start"))
+    if pid is None:
+        return False
+    try:
+        fields = Path(proc, str(pid), "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return fields[0] not in "ZX" and (start is None or int(fields[19]) == start)
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def _with_kernel(case: CaseFile, proc: str, kmsg: str, journalctl: str) -> tuple[CaseFile, list[Missing]]:
+    if case.started is None:
+        return case, []
+    # after a reboot the ring is another boot's; only a kept journal still has the lines
+    boot = case.run_boot_id.replace("-", "") if case.rebooted and case.run_boot_id else None
+    log = kernel_log.read(case.started, kmsg=kmsg, journalctl=journalctl, boot=boot)
+    if log.reason is not None:
+        return case, [Missing(log.source, log.reason, log.how_to_grant)]
+    missing = []
+    if log.overwritten:
+        missing.append(
+            Missing(
+                log.source, "its oldest lines were overwritten during the run", "boot with log_buf_len=4M"
+            )
+        )
+    ours = Ours.of(case, proc)
+    if not ours.pids_comparable:
+        missing.append(
+            Missing(
+                "pids in the kernel log",
+                "in a container the kernel counts pids differently: only the cgroup's name can be matched",
+                "run oomproof on the host, or with --pid=host",
+            )
+        )
+    end = case.status.boottime if case.status is not None else None
+    lines = [(line.time, line.text) for line in log.lines if end is None or line.time <= end + 5.0]
+    kills = find_kills(lines)
+    case = replace(
+        case,
+        kernel_readable=True,
+        kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
+        our_kills=tuple(kill for kill in kills if ours.owns_kill(kill)),
+        other_kills=tuple(kill for kill in kills if not ours.owns_kill(kill)),
+        our_faults=tuple(fault for fault in find_faults(lines) if ours.owns(fault.pid, fault.time)),
+    )
+    return case, missing
+
+
+def _with_reboot(case: CaseFile, path: str) -> tuple[CaseFile, list[Missing]]:
+    """Only a run of an earlier boot has anything to ask of wtmp."""
+    if not case.rebooted or case.started_wall is None:
+        return case, []
+    log = wtmp_file.read(path)
+    if log.reason is not None:
+        return case, [Missing("wtmp", log.reason, "")]
+    last = case.started_wall
+    if case.last_sign is not None and case.started is not None:
+        last += max(0.0, case.last_sign - case.started)
+    boot = log.boot_after(last)
+    until = boot if boot is not None else float("inf")
+    # the record is written seconds after services were told to stop, and clocks are set at boot
+    return replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until), next_boot_wall=boot), []
+
+
+def _wall_offset(started: dict[str, Any], tail: RecordingTail) -> float | None:
+    try:
+        return float(tail.meta["wall_offset"])
+    except (KeyError, ValueError):
+        pass
+    wall, boottime = number(started.get("wall")), number(started.get("boottime"))
+    return wall - boottime if wall is not None and boottime is not None else None

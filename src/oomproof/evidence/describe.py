@@ -1,0 +1,143 @@
+"""The case file's facts as evidence items: each with an id that rules cite, a source and what it says."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from oomproof.evidence.facts import CaseFile, Evidence
+from oomproof.units import format_size
+
+_MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
+    def wall(boottime: float | None) -> float | None:
+        return None if boottime is None or wall_offset is None else boottime + wall_offset
+
+    return tuple(
+        Evidence(id, source, wall(when), text, says)
+        for id, source, when, text, says in (
+            *_exit(case),
+            *_counters(case),
+            *_samples(case),
+            *_deeds(case),
+            *_kernel(case),
+            *_output(case),
+            *_boots(case),
+        )
+    )
+
+
+_Item = tuple[str, str, float | None, str, str]
+
+
+def _exit(case: CaseFile) -> Iterator[_Item]:
+    status = case.status
+    if status is None:
+        return
+    if status.signal is not None:
+        text = f"ended by {signal_name(status.signal)}" + (", core dumped" if status.core else "")
+        says = "the process was ended by a signal"
+    else:
+        text = f"exit code {status.code}"
+        says = "the process ended by itself"
+    yield "exit", "wait status", status.boottime, text, says
+
+
+def _counters(case: CaseFile) -> Iterator[_Item]:
+    end = case.status.boottime if case.status else None
+    told = (
+        ("memcg_oom_kill", "the job's cgroup", "processes of the job killed by the kernel for memory"),
+        ("memcg_oom", "the job's cgroup", "times the job's own limit could not be kept"),
+        ("memcg_failcnt", "the job's cgroup", "times the job's own limit was reached"),
+        ("vmstat_oom_kill", "/proc/vmstat", "kernel OOM kills on the whole machine, of anybody"),
+        ("oomd_kill", "the cgroup's xattr", "processes of the job killed by systemd-oomd"),
+    )
+    for name, source, says in told:
+        before, after = getattr(case.at_start, name), getattr(case.at_death, name)
+        if after is not None:
+            start = "?" if before is None else before
+            yield f"counter.{name}", source, end, f"{name}: {start} at start, {after} at death", says
+    if case.at_death.memcg_peak is not None:
+        peak = format_size(case.at_death.memcg_peak)
+        yield (
+            "counter.memcg_peak",
+            "the job's cgroup",
+            end,
+            f"peak {peak}",
+            "with page cache: not memory needed",
+        )
+
+
+def _samples(case: CaseFile) -> Iterator[_Item]:
+    end = case.status.boottime if case.status else None
+
+    def age(t: float) -> str:
+        return f", {max(0.0, end - t):.1f} s before the end" if end is not None else ""
+
+    if (host := case.host) is not None:
+        text = f"{format_size(host.available)} of {format_size(host.total)} available"
+        if host.swap_total:
+            text += f", {format_size(host.swap_free)} of {format_size(host.swap_total)} swap free"
+        if host.psi_full is not None:
+            text += f", all tasks stalled {host.psi_full:.0%} of the time"
+        yield "sample.host", "recording", host.t, text + age(host.t), "the machine's room at the last sample"
+    if (job := case.job) is not None:
+        text = f"the job held {format_size(job.used)} in {job.processes} processes"
+        if job.headroom is not None:
+            text += f", {format_size(job.headroom)} below its limit"
+        yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
+    if case.shm_total:
+        free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
+        text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
+        yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
+    for gpu in case.gpus:
+        text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
+        yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"
+
+
+def _deeds(case: CaseFile) -> Iterator[_Item]:
+    for index, action in enumerate(case.actions[-_MOST:], 1):
+        text = f"{action.by}: {action.action}" + (f" ({action.why})" if action.why else "")
+        yield f"action.{index}", "actions.jsonl", action.boottime, text, "what oomproof did to the job"
+    for index, event in enumerate(case.keeper_events[-_MOST:], 1):
+        text = event.kind + (f": {event.text}" if event.text else "")
+        yield f"keeper.{index}", "keeper.jsonl", event.boottime, text, "what the keeper saw"
+
+
+def _kernel(case: CaseFile) -> Iterator[_Item]:
+    for index, kill in enumerate(case.our_kills[-_MOST:], 1):
+        whose = f" (limit of {kill.oom_memcg})" if kill.oom_memcg else ""
+        says = f"the kernel killed pid {kill.pid} ({kill.name}) of this job for memory{whose}"
+        yield f"kernel.kill.{index}", "kernel log", kill.time, kill.text, says
+    for index, fault in enumerate(case.our_faults[-_MOST:], 1):
+        yield f"kernel.fault.{index}", "kernel log", fault.time, fault.text, f"{fault.kind} in this job"
+    for index, kill in enumerate(case.other_kills[-_MOST:], 1):
+        says = f"the kernel killed {kill.name}, which is not of this job"
+        yield f"kernel.other.{index}", "kernel log", kill.time, kill.text, says
+
+
+def _output(case: CaseFile) -> Iterator[_Item]:
+    if case.output.errors:
+        error = case.output.errors[-1]
+        yield "output.error", "output.log", None, error.line, "the last Python error the job printed"
+    elif case.output.lines:
+        yield "output.last", "output.log", None, case.output.lines[-1][:200], "the last line the job printed"
+
+
+def _boots(case: CaseFile) -> Iterator[_Item]:
+    if case.rebooted:
+        text = f"boot id {case.run_boot_id} then, {case.boot_id} now"
+        yield "boot", "boot id", None, text, "the machine has been restarted since"
+    if case.shutdown_wall is not None:
+        yield "wtmp.shutdown", "wtmp", None, "a shutdown was recorded", "the machine went down in order"
+    elif case.next_boot_wall is not None:
+        yield "wtmp.boot", "wtmp", None, "the next boot has no shutdown before it", "no orderly shutdown"

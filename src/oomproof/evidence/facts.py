@@ -1,0 +1,206 @@
+"""Everything a rule may look at, in plain values: bytes, seconds of CLOCK_BOOTTIME, None for "not known"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from oomproof.evidence.kernel_lines import KernelFault, KernelKill
+from oomproof.evidence.output_tail import OutputTail
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact with its source. ``says`` is what it means in a few words, ``text`` the fact itself."""
+
+    id: str
+    source: str
+    time: float | None  # wall-clock seconds
+    text: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A source that could not be read, and what would open it."""
+
+    source: str
+    reason: str
+    how_to_grant: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    code: int | None
+    signal: int | None
+    core: bool = False
+    boottime: float | None = None
+    wall: float | None = None
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    memcg_oom_kill: int | None = None
+    memcg_oom: int | None = None
+    memcg_failcnt: int | None = None
+    vmstat_oom_kill: int | None = None
+    memcg_peak: int | None = None
+    oomd_kill: int | None = None
+
+    def since(self, start: Counters) -> Counters:
+        """How far each counter moved; None where either end is unknown. The peak is a level: it stays."""
+        moved: dict[str, int | None] = {}
+        for each in fields(self):
+            now, before = getattr(self, each.name), getattr(start, each.name)
+            moved[each.name] = None if now is None or before is None else max(0, now - before)
+        moved["memcg_peak"] = self.memcg_peak
+        return Counters(**moved)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    t: float
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+    psi_full: float | None = None  # share of the last seconds in which every task stood still, 0..1
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    t: float
+    anon: int
+    shmem: int
+    file: int
+    swap: int
+    headroom: int | None  # bytes to the job's own limit
+    processes: int
+    shm_total: int | None
+    shm_free: int | None
+    rate: float = 0.0  # bytes a second that anon + shmem + swap grew over the last seconds
+
+    @property
+    def used(self) -> int:
+        return self.anon + self.shmem + self.swap
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    t: float
+    index: int
+    used: int
+    total: int
+    job_used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """One process of the job as the recording knew it."""
+
+    pid: int
+    role: str
+    name: str
+    first: float
+    last: float
+    used: int  # anon + shmem + swap at its last sample
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What somebody of ours did to the job: warn, ask, term, kill."""
+
+    boottime: float
+    wall: float | None
+    by: str
+    action: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperEvent:
+    boottime: float | None
+    kind: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    limit: int | None = None
+    floor: int | None = None
+    margin: int | None = None
+    grace: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFile:
+    """One attempt as it was found. Any part may be missing; the rules say what they can from the rest."""
+
+    run: str | None = None
+    attempt: int | None = None
+    argv: tuple[str, ...] = ()
+    folder: str = ""
+
+    status: ExitStatus | None = None  # None: no exit.json, nobody saw the end
+    started: float | None = None  # CLOCK_BOOTTIME of the start
+    started_wall: float | None = None
+    keeper_alive: bool = False
+    run_boot_id: str | None = None
+    boot_id: str | None = None  # of the machine now
+
+    settings: Settings = Settings()
+    rung: str | None = None
+    limit: int | None = None  # the cap the rung holds, which may differ from what was asked
+    cgroups: tuple[str, ...] = ()  # the job's own, as paths below the mount
+
+    at_start: Counters = Counters()
+    at_death: Counters = Counters()
+    host: HostSample | None = None
+    job: JobSample | None = None
+    job_peak: int | None = None
+    gpus: tuple[GpuSample, ...] = ()
+    shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
+    shm_free: int | None = None
+    shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it
+    phase: str = "unknown"
+    step: int | None = None
+    processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
+    leader: int | None = None
+
+    actions: tuple[Action, ...] = ()
+    keeper_events: tuple[KeeperEvent, ...] = ()
+    output: OutputTail = field(default_factory=OutputTail)
+
+    kernel_readable: bool = False
+    kernel_complete: bool = False  # and its silence about our processes means something
+    our_kills: tuple[KernelKill, ...] = ()
+    other_kills: tuple[KernelKill, ...] = ()
+    our_faults: tuple[KernelFault, ...] = ()
+
+    shutdown_wall: float | None = None  # an orderly shutdown after the last sign of life
+    next_boot_wall: float | None = None
+
+    evidence: tuple[Evidence, ...] = ()
+    missing: tuple[Missing, ...] = ()
+
+    @property
+    def moved(self) -> Counters:
+        return self.at_death.since(self.at_start)
+
+    @property
+    def rebooted(self) -> bool:
+        return self.run_boot_id is not None and self.boot_id is not None and self.run_boot_id != self.boot_id
+
+    @property
+    def last_sign(self) -> float | None:
+        """The last moment anything was written down, CLOCK_BOOTTIME of the run's boot."""
+        times = [self.host.t if self.host else None, self.job.t if self.job else None, self.started]
+        if self.status is not None:
+            times.append(self.status.boottime)
+        known = [each for each in times if each is not None]
+        return max(known, default=None)
+
+    def evidence_from(self, *prefixes: str) -> tuple[str, ...]:
+        """Ids of the evidence whose id starts with one of these, in order."""
+        return tuple(item.id for item in self.evidence if item.id.startswith(prefixes))

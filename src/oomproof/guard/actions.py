@@ -1,0 +1,83 @@
+"""Carries out the rungs of the ladder. The slow parts (files on disk) are run by an errand thread."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from oomproof.guard.job import Job
+from oomproof.recording.runs import append_line
+
+
+class Errands:
+    """Does what may wait on a disk, so that the guard's loop never does."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="errands", daemon=True)
+        self._thread.start()
+
+    def do(self, errand: Callable[[], None]) -> None:
+        self._queue.put(errand)
+
+    def _work(self) -> None:
+        while (errand := self._queue.get()) is not None:
+            try:
+                errand()
+            except OSError:
+                pass  # a full or read-only disk; the action itself did not need it
+
+    def close(self, timeout: float = 2.0) -> None:
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+
+class Actions:
+    """Asks, ends and kills one job, and writes down who did what and why."""
+
+    def __init__(
+        self,
+        job: Job,
+        attempt: Path,
+        errands: Errands,
+        stop_files: list[Path],
+        stop_signal: int | None = None,
+        by: str = "guard",
+    ) -> None:
+        self._job = job
+        self._attempt = attempt
+        self._errands = errands
+        self._stop_files = stop_files
+        self._stop_signal = stop_signal
+        self._by = by
+
+    def take(self, kind: str, why: str, facts: dict[str, object] | None = None) -> None:
+        """The act first, the record after it."""
+        if kind == "ask":
+            if self._stop_signal is not None:
+                self._job.signal_leader(self._stop_signal)
+            self._errands.do(lambda: self._write_stop_files(why))
+        elif kind == "term":
+            self._job.signal_leader(signal.SIGTERM)
+            self._job.signal_leader(signal.SIGCONT)  # a stopped job cannot answer
+        elif kind == "kill":
+            self._job.kill()
+        line: dict[str, object] = {
+            "boottime": time.clock_gettime(time.CLOCK_BOOTTIME),
+            "wall": time.time(),
+            "by": self._by,
+            "action": kind,
+            "why": why,
+            "facts": facts or {},
+        }
+        self._errands.do(lambda: append_line(self._attempt / "actions.jsonl", line))
+
+    def _write_stop_files(self, why: str) -> None:
+        for path in self._stop_files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():  # a file the user already put there is theirs
+                path.write_text(f"oomproof asks this job to save and stop: {why}\n")

@@ -1,0 +1,278 @@
+"""The guard's loop: read memory, decide, act, hand a row to the recording, sleep as long as it is safe to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from oomproof import trend
+from oomproof.guard import policy
+from oomproof.guard.actions import Actions
+from oomproof.guard.job import Job
+from oomproof.guard.strangers import Strangers
+from oomproof.ledger.live import LiveRun
+from oomproof.machine import limits, swap
+from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory
+from oomproof.machine.memory import MemoryReader
+from oomproof.machine.pressure import PressureReader
+from oomproof.recording.writer import Writer
+
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+_SAMPLE_MAX, _SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
+_STALL_WINDOW = 2.0
+_FORECAST_EVERY = 10.0
+_HISTORY = 600  # rows kept for the forecast: ten calm minutes
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def lock_memory() -> bool:
+    """So that the guard is not swapped out just when it is needed. Ordinary users often may not (8 MiB limit)."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+@dataclass
+class Moment:
+    """The newest reading, for the status line and the sampler."""
+
+    t: float = 0.0
+    available: int = 0
+    swap_free: int = 0
+    memory: JobMemory | None = None
+    limit_headroom: int | None = None
+    time_to_full: float | None = None
+    sample_seconds: float = _SAMPLE_MAX
+    processes: int | None = None
+    shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
+
+
+class HostView:
+    """What the machine, or the container around us, can still give."""
+
+    def __init__(self) -> None:
+        self._memory = MemoryReader()
+        self._pressure = PressureReader()
+        first = self._memory.read()
+        self.mem_total = first.total
+        self.swap_total = first.swap_total
+        self._has_zram = any(area.zram is not None for area in swap.read())
+        self._outer: tuple[int, Cgroup] | None = None
+        tightest = limits.read().tightest
+        if tightest is not None and tightest.limit < first.total:
+            v2 = os.path.exists(f"{tightest.path}/memory.current")
+            view: Cgroup = CgroupV2(tightest.path) if v2 else CgroupV1(tightest.path)
+            self._outer = (tightest.limit, view)
+        self._stalls: deque[tuple[float, int]] = deque()
+        self.psi = (0, 0)
+        self.mem_free = 0
+
+    @property
+    def ram(self) -> int:
+        return min(self.mem_total, self._outer[0]) if self._outer else self.mem_total
+
+    def read(self, t: float) -> tuple[int, int, float]:
+        """(available, free disk swap, share of the last two seconds in which everybody stalled)."""
+        available, swap_free = self._memory.available_and_swap_free()
+        if self._has_zram and swap_free:
+            swap_free = swap.disk(swap.read())[1]
+        if self._outer is not None:
+            inside = self._outer[1].memory()
+            if inside is not None:
+                available = min(available, max(0, self._outer[0] - inside.charged))
+        self.psi = self._pressure.totals()
+        stalls = self._stalls
+        stalls.append((t, self.psi[1]))
+        while t - stalls[0][0] > _STALL_WINDOW:
+            stalls.popleft()
+        elapsed = t - stalls[0][0]
+        stall = (self.psi[1] - stalls[0][1]) / 1e6 / elapsed if elapsed > 0.2 else 0.0
+        return available, swap_free, stall
+
+
+def open_pressure_trigger() -> int | None:
+    """A descriptor that wakes us when tasks stall for 150 ms of 2 s: a second witness beside our own polling.
+
+    Unprivileged since Linux 6.4 for windows that are multiples of 2 s; None elsewhere.
+    """
+    try:
+        fd = os.open("/proc/pressure/memory", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        os.write(fd, b"some 150000 2000000\0")
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+class Guard:
+    """One thread. Everything it needs at the bad moment is opened at the start."""
+
+    def __init__(
+        self,
+        job: Job,
+        host: HostView,
+        settings: policy.Settings,
+        actions: Actions,
+        writer: Writer,
+        live: LiveRun | None,
+        say: Callable[[str, str], None],
+    ) -> None:
+        self.settings = settings
+        self.moment = Moment()
+        self._job, self._actions, self._writer, self._live = job, actions, writer, live
+        self._say = say
+        self._host = host
+        self._state = policy.State()
+        self._use, self._room = trend.Growth(), trend.Growth()
+        self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self._strangers = Strangers()
+        self._next_row = self._next_forecast = 0.0
+        self._wake_read, self._wake_write = os.pipe()
+        self._trigger = open_pressure_trigger()
+        self._poller = select.poll()
+        self._poller.register(self._wake_read, select.POLLIN)
+        if self._trigger is not None:
+            self._poller.register(self._trigger, select.POLLPRI)
+        self._thread = threading.Thread(target=self._loop, name="guard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        os.write(self._wake_write, b".")
+        self._thread.join(2.0)
+
+    def _loop(self) -> None:
+        stopping = False
+        while not stopping:
+            facts = self.step(boottime())
+            seconds = policy.poll_seconds(self.settings, facts) if facts else policy.POLL_MIN_CALM
+            seconds = min(seconds, max(policy.POLL_MIN, self._next_row - boottime()))
+            for fd, event in self._poller.poll(seconds * 1000):
+                if fd == self._wake_read:
+                    stopping = True
+                elif event & (select.POLLERR | select.POLLHUP):
+                    self._poller.unregister(fd)  # PSI was switched off under us
+
+    def step(self, t: float) -> policy.Facts | None:
+        """One look and, when needed, one action. None once the job is gone."""
+        facts = self._look(t)
+        if facts is None:
+            return None
+        action = policy.decide(self.settings, facts, self._state)
+        if action.kind != "none":
+            # Choosing took time; what was true then may not be true now (earlyoom re-reads for the same reason).
+            facts = self._look(boottime()) or facts
+            action = policy.decide(self.settings, facts, self._state)
+        if action.kind != "none":
+            self._act(action, facts)
+        return facts
+
+    def _look(self, t: float) -> policy.Facts | None:
+        available, swap_free, stall = self._host.read(t)
+        memory = self._job.memory()
+        if memory is None:
+            return None
+        use = memory.use
+        limit = self.settings.limit
+        limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
+        self._use.add(t, use)
+        self._room.add(t, available + swap_free)
+        moment = self.moment
+        moment.t, moment.available, moment.swap_free = t, available, swap_free
+        moment.memory, moment.limit_headroom = memory, limit_headroom
+        if t >= self._next_row:
+            self._record(t, memory, limit_headroom)
+        near = available + swap_free <= self.settings.margin
+        my_turn = True
+        if near and self._live is not None:
+            my_turn = self._live.my_turn(self.settings.floor // 8)
+        return policy.Facts(
+            t=t,
+            available=available,
+            swap_free=swap_free,
+            stall=stall,
+            use=use,
+            rate=self._use.rate(0.3),
+            sustained=self._use.sustained(),
+            shrink=-self._room.rate(0.3),
+            limit_headroom=limit_headroom,
+            time_to_full=moment.time_to_full,
+            my_turn=my_turn,
+        )
+
+    def _record(self, t: float, memory: JobMemory, limit_headroom: int | None) -> None:
+        moment, host = self.moment, self._host
+        self._writer.put(
+            "host",
+            (t, host.mem_total, moment.available, None, host.swap_total, moment.swap_free, *host.psi),
+        )
+        self._writer.put(
+            "job",
+            (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, limit_headroom,
+             moment.processes, *(moment.shm or (None, None))),
+        )  # fmt: skip
+        if self._live is not None:
+            self._live.update(memory.use, t)
+        self._history.append((t, memory.use))
+        if t >= self._next_forecast:
+            self._next_forecast = t + _FORECAST_EVERY
+            moment.time_to_full = self._forecast()
+        thin = self._thinness()
+        moment.sample_seconds = max(_SAMPLE_MIN, min(_SAMPLE_MAX, _SAMPLE_MAX * thin))
+        self._next_row = t + moment.sample_seconds
+        if moment.available + moment.swap_free <= self.settings.margin and len(self._history) % 5 == 0:
+            self._strangers.look({self._job.leader, *self._job.pids(), os.getpid()})
+
+    def _thinness(self) -> float:
+        """1 with ample room; towards 0 as the nearest line comes near or growth eats the room within seconds."""
+        moment, settings = self.moment, self.settings
+        room = (moment.available + moment.swap_free - settings.floor) / max(1, settings.margin)
+        if moment.limit_headroom is not None and settings.limit:
+            room = min(room, moment.limit_headroom / (settings.limit / 4))
+        rate = self._use.rate(2.0)
+        if rate > 0:
+            left = moment.available + moment.swap_free - settings.floor
+            if moment.limit_headroom is not None:
+                left = min(left, moment.limit_headroom)
+            room = min(room, left / rate / 30.0)
+        return max(0.0, room)
+
+    def _forecast(self) -> float | None:
+        moment = self.moment
+        room = moment.available + moment.swap_free - self.settings.floor
+        if moment.limit_headroom is not None:
+            room = min(room, moment.limit_headroom)
+        return trend.time_to_full(list(self._history), room) if room > 0 else 0.0
+
+    def _act(self, action: policy.Action, facts: policy.Facts) -> None:
+        machine_wide = action.scope == "machine" and action.kind in ("term", "kill")
+        if machine_wide and self._live is not None and not self._live.take_latch(facts.t):
+            return  # another run's guard acted a moment ago: see first what that brings
+        why = action.why
+        if action.scope == "machine" and "not this job's" in why and self._strangers.named:
+            why = f"{why}: {self._strangers.named}"
+        if not self.settings.watch_only or action.kind == "warn":
+            self._actions.take(action.kind, why, asdict(facts))
+        self._state = policy.taken(self._state, action.kind, facts.t)
+        self._writer.event(facts.t, action.kind, why, scope=action.scope)
+        self._say(action.kind, why)
+
+    def close(self) -> None:
+        for fd in (self._wake_read, self._wake_write, self._trigger):
+            if fd is not None:
+                os.close(fd)

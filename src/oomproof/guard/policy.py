@@ -1,0 +1,184 @@
+"""What to do about memory: settings and facts in, one action out. Nothing here touches the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from oomproof.units import MIB, format_duration, format_size
+
+# Python's allocator and the kernel's page faults fill about 2 GiB/s per core here and up to 6 GiB/s on fast desktops
+# with several threads (earlyoom measured 6000 MiB/s with `stress -m 4`): the poll must be sooner than that.
+FASTEST_FILL = 6000 * MIB
+POLL_MIN, POLL_MAX = 0.01, 1.0
+POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
+
+REACT_TERM = 0.25  # seconds from crossing the line to a job gone after SIGTERM; bench/guard.py measures it
+REACT_KILL = 0.10
+STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
+TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
+
+LADDER = ("none", "warn", "ask", "term", "kill")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    margin: int
+    floor: int
+    grace: float
+    limit: int | None = None  # the job's own limit, when the user set one
+    limit_floor: int = 0
+    watch_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One moment. Rates are bytes per second."""
+
+    t: float
+    available: int
+    swap_free: int  # on disk only: zram's free space is no memory
+    stall: float  # share of the last two seconds in which all tasks waited for memory
+    use: int
+    rate: float  # the job's, over the last third of a second
+    sustained: float  # the job's, lasting over 2, 5 and 15 s
+    shrink: float  # how fast the machine's headroom shrinks, over the last third of a second
+    limit_headroom: int | None = None
+    time_to_full: float | None = None
+    my_turn: bool = True  # newest run of ours that can help; decision 8
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was already done in this shortage."""
+
+    warned_at: float | None = None
+    asked_at: float | None = None
+    term_at: float | None = None
+    killed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    kind: str  # of LADDER
+    why: str = ""
+    scope: str = ""  # limit or machine
+
+
+NONE = Action("none")
+
+
+def default_limit_floor(limit: int) -> int:
+    """Small: the kernel would let the job live right up to its limit, so we only need room to react."""
+    return max(8 * MIB, limit // 100)
+
+
+def headroom(settings: Settings, facts: Facts) -> int:
+    """What the machine can still give: swap counts until the machine does nothing but swap."""
+    thrashing = facts.stall > STALLED and facts.available <= settings.floor
+    return facts.available if thrashing else facts.available + facts.swap_free
+
+
+def poll_seconds(settings: Settings, facts: Facts) -> float:
+    """Sleep for as long as the fastest possible fill takes to reach the nearest line."""
+    room = headroom(settings, facts) - settings.floor
+    if facts.limit_headroom is not None:
+        room = min(room, facts.limit_headroom - settings.limit_floor)
+    quiet = facts.sustained == 0 and facts.rate <= 0
+    return min(POLL_MAX, max(POLL_MIN_CALM if quiet else POLL_MIN, room / FASTEST_FILL))
+
+
+def decide(settings: Settings, facts: Facts, state: State) -> Action:
+    """The rung this moment calls for; each rung is taken once, a lower one never after a higher one."""
+    if state.killed_at is not None:
+        return NONE
+    wanted = _on_limit(settings, facts)
+    machine = _on_machine(settings, facts)
+    if LADDER.index(machine.kind) > LADDER.index(wanted.kind):
+        wanted = machine
+    wanted = _escalate(settings, facts, state, wanted)
+    if settings.watch_only and wanted.kind not in ("none", "warn"):
+        wanted = replace(wanted, kind="warn")
+    return NONE if _already(state, wanted.kind, facts.t) else wanted
+
+
+def _escalate(settings: Settings, facts: Facts, state: State, wanted: Action) -> Action:
+    """A SIGTERM that was not answered within the grace is followed by the kill, unless the danger has passed."""
+    if state.term_at is None or wanted.kind == "kill":
+        return wanted
+    waited = facts.t - state.term_at
+    if waited >= settings.grace and wanted.kind != "none":
+        return Action("kill", f"SIGTERM went unanswered for {format_duration(waited)}; {wanted.why}", wanted.scope)
+    return wanted
+
+
+def _already(state: State, kind: str, t: float) -> bool:
+    if kind == "warn":
+        recently = state.warned_at is not None and t - state.warned_at < 600
+        return recently or state.asked_at is not None or state.term_at is not None
+    if kind == "ask":
+        return state.asked_at is not None or state.term_at is not None
+    if kind == "term":
+        return state.term_at is not None
+    return kind == "none"
+
+
+def _on_limit(settings: Settings, facts: Facts) -> Action:
+    """The job's own limit. Only growth is acted on: a job that sits just below its limit is fine there."""
+    room = facts.limit_headroom
+    if room is None or settings.limit is None:
+        return NONE
+    line = settings.limit_floor
+    rate, sustained = max(0.0, facts.rate), facts.sustained
+    state = (
+        f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by "
+        f"{format_size(max(rate, sustained))}/s"
+    )
+    if rate > 0 and room <= line / 2 + rate * REACT_KILL:
+        return Action("kill", state, "limit")
+    if rate > 0 and room <= line + rate * REACT_TERM:
+        return Action("term", state, "limit")
+    # a quarter of the limit at most: nobody wants to be stopped half-way because the start was steep
+    if sustained > 0 and room <= min(settings.limit // 4, line + int(sustained * settings.grace)):
+        left = format_duration(room / sustained)
+        return Action("ask", f"{state}, full in about {left}", "limit")
+    if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
+        return Action("warn", f"{state}: full in about {format_duration(facts.time_to_full)}", "limit")
+    return NONE
+
+
+def _on_machine(settings: Settings, facts: Facts) -> Action:
+    """The machine's floor. Whose growth it is decides who is touched, and when."""
+    room = headroom(settings, facts)
+    shrink = max(0.0, facts.shrink)
+    ours = facts.rate >= shrink / 2 if shrink > 0 else facts.sustained > 0
+    state = (
+        f"{format_size(facts.available)} of RAM available"
+        + (f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left")
+        + f", the job holds {format_size(facts.use)}"
+    )
+    if ours and facts.my_turn:
+        growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
+        if facts.rate > 0 and room <= settings.floor / 2 + shrink * REACT_KILL:
+            return Action("kill", growing, "machine")
+        if facts.rate > 0 and room <= settings.floor + shrink * REACT_TERM:
+            return Action("term", growing, "machine")
+        if facts.sustained > 0 and room <= min(settings.margin, settings.floor + facts.sustained * settings.grace):
+            left = format_duration(room / facts.sustained)
+            return Action("ask", f"{growing}: full in about {left}", "machine")
+    elif facts.my_turn and room <= settings.floor:
+        # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
+        stranger = f"{state}; the growth is not this job's"
+        if room <= settings.floor / 4 and facts.use >= settings.floor / 4:
+            return Action("kill", stranger, "machine")
+        if room <= settings.floor / 2 and facts.use >= settings.floor / 4:
+            return Action("term", stranger, "machine")
+        return Action("ask" if shrink > 0 else "warn", stranger, "machine")
+    if room <= settings.margin:
+        return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
+    return NONE
+
+
+def taken(state: State, kind: str, t: float) -> State:
+    """The state after an action."""
+    name = {"warn": "warned_at", "ask": "asked_at", "term": "term_at", "kill": "killed_at"}[kind]
+    return replace(state, **{name: t})

@@ -1,0 +1,119 @@
+"""One look at the whole machine: reads every source once and hands the facts to those who decide."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys as system
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from oomproof.ledger.budget import Budget, budget
+from oomproof.machine import (
+    daemons,
+    gpu,
+    jobs,
+    limits,
+    memory,
+    overcommit,
+    place,
+    pressure,
+    shm,
+    swap,
+    twins,
+    unowned,
+)
+
+# Long enough for a driver that has to wake its cards, short enough for a person at a prompt.
+_GPU_DEADLINE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    memory: memory.Memory
+    swaps: tuple[swap.Swap, ...]
+    unowned: unowned.Unowned
+    pressure: pressure.Pressure | None
+    overcommit: overcommit.Overcommit | None
+    limits: limits.Limits
+    shm: shm.SharedMemory | None
+    place: place.Place
+    gpus: gpu.Gpus
+    daemons: tuple[daemons.Daemon, ...]
+    jobs: tuple[jobs.Job, ...]
+    twins: tuple[twins.Twins, ...]
+
+
+def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str = "/") -> Facts:
+    """Everything, now. The GPU helper works while the rest is read."""
+    if system.platform == "darwin":
+        return _gather_macos()
+    query = gpu.Query() if gpu.driver_present(proc, dev) else None
+    now = memory.read(proc)
+    processes = _without_us(jobs.scan(proc))
+    heaviest = jobs.heaviest(processes, anon_total=now.anon, shmem_total=now.shmem, proc=proc)
+    found = Facts(
+        memory=now,
+        swaps=swap.read(proc, sys),
+        unowned=unowned.read(proc, sys),
+        pressure=pressure.read(proc),
+        overcommit=overcommit.read(proc),
+        limits=limits.read("self", proc, sys),
+        shm=shm.read(f"{dev}/shm"),
+        place=place.read(proc, root),
+        gpus=gpu.Gpus(),
+        daemons=daemons.among(processes.values()),
+        jobs=heaviest,
+        twins=twins.among(heaviest, proc),
+    )
+    nvidia = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
+    amd = gpu.read_amd(sys, first_index=len(nvidia.gpus))
+    return replace(found, gpus=gpu.Gpus(nvidia.gpus + amd, nvidia.problem))
+
+
+def _gather_macos() -> Facts:
+    from oomproof.machine import macos
+
+    now, swaps, pool = macos.read()
+    processes = _without_us(macos.scan())
+    heaviest = jobs.heaviest(processes, anon_total=now.anon)
+    return Facts(
+        memory=now,
+        swaps=swaps,
+        unowned=pool,
+        pressure=None,
+        overcommit=None,
+        limits=limits.Limits(),
+        shm=None,
+        place=place.Place(container=False, wsl=False, root_filesystem="apfs"),
+        gpus=macos.gpus(platform.machine()),
+        daemons=(),
+        jobs=heaviest,
+        twins=(),
+    )
+
+
+def _without_us(processes: Mapping[int, jobs.Process]) -> dict[int, jobs.Process]:
+    """Neither this look nor its GPU helper is a job."""
+    us = os.getpid()
+    return {pid: process for pid, process in processes.items() if us not in (pid, process.parent)}
+
+
+def budget_of(facts: Facts, margin: int | None = None, promised: int = 0) -> Budget:
+    """The budget these facts leave."""
+    swap_total, swap_free = swap.disk(facts.swaps)
+    tightest, fullest = facts.limits.tightest, facts.limits.fullest
+    return budget(
+        ram_total=facts.memory.total,
+        ram_available=facts.memory.available,
+        swap_total=swap_total,
+        swap_free=swap_free,
+        zram_total=sum(area.total for area in facts.swaps if area.zram),
+        limit=tightest.limit if tightest else None,
+        limit_left=fullest.left if fullest else None,
+        swap_limit=facts.limits.swap_limit,
+        swap_limit_left=facts.limits.swap_left,
+        limited_by=fullest.path if fullest else None,
+        margin=margin,
+        promised=promised,
+    )

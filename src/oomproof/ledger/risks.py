@@ -1,0 +1,207 @@
+"""What is risky on this machine, why, and the exact command that cures it. Facts in, risks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oomproof.ledger.budget import Budget
+from oomproof.ledger.facts import Facts
+from oomproof.machine import swap
+from oomproof.units import GIB, MIB, format_size
+
+_LARGE = 512 * MIB
+_SWAP_FULL = 0.05  # free part below which the next burst finds no room
+_SWAP_NOTEWORTHY = 256 * MIB
+_ZRAM_HELPS = 0.10  # below this saving the CPU time is spent for nothing
+_SHM_SMALL = 1 * GIB  # Docker gives 64 MiB; eight workers with two 64 MiB batches each hold 1 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    slug: str
+    title: str
+    why: str
+    remedy: str
+    command: str
+
+
+def risks(facts: Facts, budget: Budget) -> tuple[Risk, ...]:
+    """The most urgent first."""
+    found = (
+        _below_margin,
+        _swap_full,
+        _twins,
+        _throttled,
+        _zram,
+        _shm,
+        _overcommit,
+        _no_swap,
+        _no_daemon,
+        _gpu,
+    )
+    return tuple(risk for rule in found for risk in rule(facts, budget))
+
+
+def _below_margin(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if budget.headroom >= 0:
+        return
+    why = f"{format_size(budget.available)} available, {format_size(-budget.headroom)} below the margin."
+    large = [job for job in facts.jobs if job.use >= _LARGE]
+    if not large:
+        yield Risk("below-margin", "memory is short now", why, "Start nothing; watch it:", "oomproof check")
+        return
+    newest = max(large, key=lambda job: job.start)  # the oldest large job is the one with days of work in it
+    yield Risk(
+        "below-margin",
+        "memory is short now",
+        why,
+        f"Start nothing. If it gets worse, end the newest large job ({format_size(newest.use)}):",
+        f"kill -TERM {newest.pid}",
+    )
+
+
+def _swap_full(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    total, free = swap.disk(facts.swaps)
+    if total < _SWAP_NOTEWORTHY or free > total * _SWAP_FULL:
+        return
+    holder = max(facts.jobs, key=lambda job: job.swap, default=None)
+    why = f"{format_size(total - free)} of {format_size(total)} used: the next burst must come out of RAM."
+    if holder and holder.swap:
+        why += f" {format_size(holder.swap)} of it belong to pid {holder.pid}."
+    yield Risk("swap-full", "swap is full", why, *_add_swap(facts))
+
+
+def _twins(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    for twins in facts.twins:
+        newest = max(twins.jobs, key=lambda job: (job.start, job.pid))
+        pids = " and ".join(str(job.pid) for job in twins.jobs)
+        total = format_size(sum(job.use for job in twins.jobs))
+        yield Risk(
+            "twins",
+            "the same job runs twice"
+            if len(twins.jobs) == 2
+            else f"the same job runs {len(twins.jobs)} times",
+            f"pids {pids}: same script, same arguments, {total} together.",
+            "If that is not on purpose, end the newest:",
+            f"kill -TERM {newest.pid}",
+        )
+
+
+def _throttled(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if budget.swap_total:
+        return
+    for level in facts.limits.levels:
+        if level.file == "memory.high" and level.limit < facts.memory.total:
+            yield Risk(
+                "memory-high",
+                "memory.high without swap",
+                f"At {format_size(level.limit)} a job slows down until it seems dead, and nothing ends it.",
+                "Let memory.max alone be the limit:",
+                f"echo max | sudo tee {level.path}/memory.high",
+            )
+
+
+def _zram(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    for area in facts.swaps:
+        zram = area.zram
+        if not zram or zram.stored < _SWAP_NOTEWORTHY or zram.saved >= zram.stored * _ZRAM_HELPS:
+            continue
+        why = (
+            f"{area.path} keeps {format_size(zram.stored)} in {format_size(zram.in_ram)} of RAM: "
+            "tensors do not compress, so it costs time and gives nothing."
+        )
+        if budget.available - budget.margin > zram.saved:
+            yield Risk("zram", "zram that helps nobody", why, "Switch it off:", f"sudo swapoff {area.path}")
+        else:
+            yield Risk("zram", "zram that helps nobody", why, *_add_swap(facts, before_zram=True))
+
+
+def _shm(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if facts.shm is None or facts.shm.free >= min(_SHM_SMALL, budget.total // 4):
+        return
+    title = "/dev/shm is too small for loader workers"
+    why = (
+        f"{format_size(facts.shm.free)} free of {format_size(facts.shm.total)}: "
+        "a full one kills workers with a bus error."
+    )
+    size = max(2, min(16, budget.total // GIB // 2))
+    if facts.shm.total >= _SHM_SMALL:
+        yield Risk(
+            "shm", "/dev/shm is nearly full", why, "See what was left behind:", "ls -lhS /dev/shm | head"
+        )
+    elif facts.place.container:
+        remedy = "Start the container with more (or --ipc=host):"
+        yield Risk("shm", title, why, remedy, f"docker run --shm-size={size}g …")
+    else:
+        yield Risk("shm", title, why, "Enlarge it:", f"sudo mount -o remount,size={size}G /dev/shm")
+
+
+def _overcommit(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if facts.overcommit is None:
+        return
+    if facts.overcommit.mode == 1:
+        yield Risk(
+            "overcommit",
+            "vm.overcommit_memory=1",
+            "The kernel grants every request: a job is killed later where an error could have come at once.",
+            "Go back to the default:",
+            "sudo sysctl vm.overcommit_memory=0",
+        )
+    left = facts.overcommit.limit - facts.overcommit.committed
+    if facts.overcommit.mode == 2 and left < budget.now:
+        yield Risk(
+            "overcommit",
+            "vm.overcommit_memory=2",
+            f"Only {format_size(max(0, left))} more may be promised: CUDA and fork fail while RAM is free.",
+            "Go back to the default:",
+            "sudo sysctl vm.overcommit_memory=0",
+        )
+
+
+def _no_swap(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if facts.swaps or not facts.overcommit:  # macOS makes its swap itself
+        return
+    why = "Idle pages cannot leave RAM, and it is seconds from fine to killed."
+    yield Risk("no-swap", "no swap at all", why, *_add_swap(facts))
+
+
+def _no_daemon(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if facts.daemons or facts.place.container or not facts.overcommit:  # a container does not see the host's
+        return
+    yield Risk(
+        "no-oom-daemon",
+        "no OOM daemon",
+        "When memory ends, the desktop freezes long before the kernel kills anything.",
+        "Start jobs under a guard:",
+        "oomproof run -- python train.py",
+    )
+
+
+def _gpu(facts: Facts, budget: Budget) -> Iterator[Risk]:
+    if facts.gpus.problem:
+        yield Risk(
+            "gpu-silent",
+            "the GPU driver is there but does not tell",
+            facts.gpus.problem,
+            "Look at it:",
+            "nvidia-smi",
+        )
+
+
+def _add_swap(facts: Facts, before_zram: bool = False) -> tuple[str, str]:
+    """(remedy, command): up to half of RAM, 4, 8 or 16 GiB, made as this place and file system want it."""
+    size = next((size for size in (16, 8) if facts.memory.total >= 2 * size * GIB), 4)
+    if facts.place.wsl:
+        return (
+            f"Write swap={size}GB under [wsl2] in Windows' .wslconfig, then restart WSL:",
+            "wsl.exe --shutdown",
+        )
+    remedy = "Add a swap file" + (" that is used before zram" if before_zram else "")
+    remedy += ", on the host:" if facts.place.container else ":"
+    taken = {area.path for area in facts.swaps}
+    path = next(name for name in ("/swapfile", *(f"/swapfile{n}" for n in range(2, 99))) if name not in taken)
+    on = f"swapon -p 200 {path}" if before_zram else f"swapon {path}"
+    if facts.place.root_filesystem == "btrfs":
+        return remedy, f"sudo sh -c 'btrfs filesystem mkswapfile --size {size}G {path} && {on}'"
+    return remedy, f"sudo sh -c 'fallocate -l {size}G {path} && chmod 600 {path} && mkswap {path} && {on}'"

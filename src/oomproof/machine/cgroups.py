@@ -1,0 +1,192 @@
+"""One job's cgroup: what it holds, who is in it, what its counters say. Version 1 and 2 behind one face."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class JobMemory:
+    """What the job holds, in bytes. ``charged`` is what counts against a limit and reclaim cannot take."""
+
+    anon: int
+    shmem: int
+    file: int
+    swap: int
+    kernel: int
+    charged: int
+
+    @property
+    def use(self) -> int:
+        """The job's use in the design's sense: page cache is not use."""
+        return self.anon + self.shmem + self.swap
+
+
+class Cgroup(Protocol):
+    version: int
+
+    def memory(self) -> JobMemory | None: ...
+    def pids(self) -> list[int]: ...
+    def close(self) -> None: ...
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _pread(fd: int | None, size: int = 8192) -> bytes:
+    if fd is None:
+        return b""
+    try:
+        return os.pread(fd, size, 0)
+    except OSError:  # ENODEV: the cgroup was removed
+        return b""
+
+
+def _number(text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:  # empty (vanished) or "max"
+        return 0
+
+
+def stat_field(text: bytes, name: bytes) -> int:
+    """The number behind ``name`` in "key value" lines."""
+    at = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
+    if at == 0 and not text.startswith(name + b" "):
+        return 0
+    at += len(name) + 1
+    end = text.find(b"\n", at)
+    return _number(text[at : end if end > 0 else None])
+
+
+def read_pids(*procs_files: str) -> list[int]:
+    """Pids in the given cgroup.procs files; a vanished cgroup has none."""
+    pids: list[int] = []
+    for path in procs_files:
+        try:
+            with open(path, "rb") as file:
+                pids.extend(int(line) for line in file.read().split())
+        except OSError:
+            continue
+    return [pid for pid in pids if pid > 0]  # 0: a process outside our pid namespace
+
+
+def all_procs_files(directory: str) -> list[str]:
+    """cgroup.procs of the directory and of everything below it: a job may make cgroups of its own."""
+    return [os.path.join(path, "cgroup.procs") for path, _, _ in os.walk(directory)]
+
+
+class CgroupV2:
+    version = 2
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._stat = _open(f"{directory}/memory.stat")
+        self._current = _open(f"{directory}/memory.current")
+        self._swap = _open(f"{directory}/memory.swap.current")
+
+    def memory(self) -> JobMemory | None:
+        stat = _pread(self._stat)
+        if not stat:
+            return None
+        cache = stat_field(stat, b"inactive_file") + stat_field(stat, b"active_file")
+        return JobMemory(
+            anon=stat_field(stat, b"anon"),
+            shmem=stat_field(stat, b"shmem"),
+            file=cache,
+            swap=_number(_pread(self._swap, 64)),
+            kernel=stat_field(stat, b"kernel") - stat_field(stat, b"slab_reclaimable"),
+            charged=max(0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")),
+        )
+
+    def pids(self) -> list[int]:
+        return read_pids(*all_procs_files(self.directory))
+
+    def close(self) -> None:
+        for fd in (self._stat, self._current, self._swap):
+            if fd is not None:
+                os.close(fd)
+
+
+class CgroupV1:
+    version = 1
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._stat = _open(f"{directory}/memory.stat")
+        self._usage = _open(f"{directory}/memory.usage_in_bytes")
+        self._kernel = _open(f"{directory}/memory.kmem.usage_in_bytes")
+
+    def memory(self) -> JobMemory | None:
+        stat = _pread(self._stat)
+        if not stat:
+            return None
+        cache = stat_field(stat, b"total_inactive_file") + stat_field(stat, b"total_active_file")
+        return JobMemory(
+            anon=stat_field(stat, b"total_rss"),
+            shmem=stat_field(stat, b"total_shmem"),
+            file=cache,
+            swap=stat_field(stat, b"total_swap"),
+            kernel=_number(_pread(self._kernel, 64)),
+            charged=max(0, _number(_pread(self._usage, 64)) - cache),
+        )
+
+    def pids(self) -> list[int]:
+        return read_pids(*all_procs_files(self.directory))
+
+    def close(self) -> None:
+        for fd in (self._stat, self._usage, self._kernel):
+            if fd is not None:
+                os.close(fd)
+
+
+def own_paths(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
+    """Controller → path from /proc/PID/cgroup; the unified hierarchy has the key ""."""
+    paths: dict[str, str] = {}
+    try:
+        with open(f"{proc}/{pid}/cgroup") as file:
+            for line in file:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                for controller in controllers.split(","):
+                    paths[controller] = path
+    except OSError:
+        pass
+    return paths
+
+
+def mounts(proc: str = "/proc") -> dict[str, tuple[str, str]]:
+    """Controller ("" for unified) → (mount point, root of the mount inside the hierarchy)."""
+    found: dict[str, tuple[str, str]] = {}
+    try:
+        with open(f"{proc}/self/mountinfo") as file:
+            for line in file:
+                left, _, right = line.partition(" - ")
+                kind, _, options = right.split()[:3]
+                root, point = left.split()[3:5]
+                if kind == "cgroup2":
+                    found.setdefault("", (point, root))
+                elif kind == "cgroup":
+                    for option in options.split(","):
+                        found.setdefault(option, (point, root))
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def own_directory(controller: str, pid: int | str = "self", proc: str = "/proc") -> str | None:
+    """Where the process's cgroup of that hierarchy lies in the file system, or None."""
+    path = own_paths(pid, proc).get(controller)
+    mount = mounts(proc).get(controller)
+    if path is None or mount is None:
+        return None
+    point, root = mount
+    if root != "/" and (path == root or path.startswith(root + "/")):
+        path = path[len(root) :]
+    directory = os.path.normpath(point + "/" + path)
+    return directory if os.path.isdir(directory) else None

@@ -1,0 +1,27 @@
+"""Which programs on this machine kill processes when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+_NAMES = frozenset({"earlyoom", "nohang", "nohang-desktop", "systemd-oomd", "oomd", "bustd"})
+
+
+class _Named(Protocol):
+    @property
+    def pid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    name: str
+    pid: int
+
+
+def among(processes: Iterable[_Named]) -> tuple[Daemon, ...]:
+    """The OOM daemons among these processes, known by the kernel's name for them."""
+    return tuple(Daemon(process.name, process.pid) for process in processes if process.name in _NAMES)

@@ -1,0 +1,303 @@
+"""Processes grouped into jobs, the heaviest first, with pages that several processes share counted once.
+
+A job is a process together with everything it started. It begins below the first ancestor that only
+*launches* things (a shell, a terminal, init, a desktop, Jupyter), so that a training run, its loader workers
+and its ranks are one job while two commands of one shell are two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oomproof.machine.processes import command_line, start_time
+
+# fmt: off
+_LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
+    "systemd", "init", "launchd", "runit", "s6-svscan", "tini", "dumb-init", "docker-init",
+    "containerd-shim", "containerd-shim-", "conmon", "cron", "crond", "atd", "slurmstepd", "slurmd",
+    "sh", "bash", "dash", "ash", "zsh", "fish", "ksh", "tcsh", "csh", "nu", "pwsh", "xonsh",
+    "login", "sshd", "sshd-session", "su", "mosh-server",
+    "tmux", "tmux: server", "screen", "SCREEN", "zellij", "gnome-terminal-", "kgx", "ptyxis-agent", "konsole",
+    "kitty", "alacritty", "wezterm-gui", "xterm", "terminator", "xfce4-terminal", "tilix", "foot", "ghostty",
+    "gnome-shell", "gnome-session-b", "plasmashell", "kwin_wayland", "kwin_x11", "sway", "Hyprland", "i3",
+    "code", "code-server", "jupyter-lab", "jupyter-noteboo", "jupyter-server", "jupyterhub",
+})
+# fmt: on
+
+# The exact share makes the kernel walk the page tables: 4 to 5 ms per GiB (Linux 6.18, 4 KiB pages).
+# 16 GiB of walking keep `check` inside its half second; what is heavier is estimated and says so.
+_WALK_BYTES = 16 << 30
+_WORTH_A_WALK = 32 << 20  # sharing below this does not change the picture
+_SMALL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, from /proc/PID/status. Kernel threads and zombies have no memory and are left out."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    uid: int
+    name: str
+    anon: int
+    shmem: int
+    file: int
+    swap: int
+
+    @property
+    def own(self) -> int:
+        return self.anon + self.shmem
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Bytes of RAM the job holds. ``exact`` is False where shared pages had to be estimated."""
+
+    pid: int
+    start: int  # clock ticks since boot; the newest job has the largest
+    uid: int
+    command: tuple[str, ...]  # the first process's arguments, or its name in brackets
+    pids: tuple[int, ...]
+    anon: int
+    shmem: int
+    swap: int
+    exact: bool
+
+    @property
+    def use(self) -> int:
+        return self.anon + self.shmem
+
+
+def scan(proc: str = "/proc") -> dict[int, Process]:
+    """Every process that has memory: one small read each (about 10 µs, so 3000 take 30 ms)."""
+    found = {}
+    for name in os.listdir(proc):
+        if name.isdigit():
+            process = _process(int(name), proc)
+            if process:
+                found[process.pid] = process
+    return found
+
+
+def heaviest(
+    processes: Mapping[int, Process],
+    *,
+    anon_total: int = 0,
+    shmem_total: int = 0,
+    at_least: int = 16 << 20,
+    proc: str = "/proc",
+) -> tuple[Job, ...]:
+    """Jobs that hold ``at_least`` bytes in RAM or swap, heaviest first.
+
+    ``anon_total`` and ``shmem_total`` are the kernel's own sums, where each page stands once:
+    what the processes claim beyond them is shared, and is taken from the jobs that can share.
+    """
+    groups = [members for members in _groups(processes, proc) if _claim(members) >= at_least]
+    groups.sort(key=lambda members: sum(process.own for process in members), reverse=True)
+    exact = _exact_shares(groups, proc)
+    anon_factor = _shrink(processes, groups, exact, "anon", anon_total)
+    shmem_factor = _shrink(processes, groups, exact, "shmem", shmem_total)
+    jobs = []
+    for members in groups:
+        leader = members[0]
+        share = exact.get(leader.pid)
+        anon, shmem = share or (
+            _estimate([process.anon for process in members], anon_factor),
+            _estimate([process.shmem for process in members], shmem_factor),
+        )
+        jobs.append(
+            Job(
+                pid=leader.pid,
+                start=start_time(leader.pid, proc) or 0,
+                uid=leader.uid,
+                command=tuple(command_line(leader.pid, proc)) or (f"[{leader.name}]",),
+                pids=tuple(process.pid for process in members),
+                anon=anon,
+                shmem=shmem,
+                swap=sum(process.swap for process in members),
+                exact=share is not None or not _shares(members),
+            )
+        )
+    return tuple(sorted(jobs, key=lambda job: job.use + job.swap, reverse=True))
+
+
+def _claim(members: list[Process]) -> int:
+    return sum(process.own + process.swap for process in members)
+
+
+# --- grouping -----------------------------------------------------------------------------------------------
+
+
+def _groups(processes: Mapping[int, Process], proc: str) -> list[list[Process]]:
+    """Members of each job, its first process in front."""
+    leaders: dict[int, int] = {}
+    for pid in processes:
+        chain = []
+        while pid not in leaders:
+            chain.append(pid)
+            above = _parent_in_job(processes[pid], processes)
+            if above is None or above in chain:  # a pid used anew while we read can make a loop
+                leaders[pid] = pid
+            else:
+                pid = above
+        for below in chain:
+            leaders[below] = leaders[pid]
+    groups: dict[int, list[Process]] = {}
+    for pid, leader in leaders.items():
+        groups.setdefault(leader, []).append(processes[pid])
+    merged: dict[object, list[Process]] = {}
+    for leader, members in groups.items():
+        members.sort(key=lambda process: (process.pid != leader, process.pid))
+        merged.setdefault(_merge_key(members, processes, proc), []).extend(members)
+    return list(merged.values())
+
+
+def _parent_in_job(process: Process, processes: Mapping[int, Process]) -> int | None:
+    parent = processes.get(process.parent)
+    if parent is None or parent.name in _LAUNCHERS:
+        return None
+    # In a container the job itself may be pid 1, with its workers in its session; strays of others are not.
+    if parent.pid == 1 and parent.session != process.session:
+        return None
+    return parent.pid
+
+
+def _merge_key(members: list[Process], processes: Mapping[int, Process], proc: str) -> object:
+    """Groups with the same key are one job: orphaned workers of one command, processes of one service."""
+    leader = members[0]
+    if _claim(members) >= _WORTH_A_WALK:
+        service = _service(leader.pid, proc)
+        if service:
+            return service
+    parent = processes.get(leader.parent)
+    orphan = parent is None or parent.pid == 1
+    return (leader.group, leader.name) if orphan and leader.group != leader.pid else leader.pid
+
+
+def _service(pid: int, proc: str) -> str | None:
+    """The cgroup path of a systemd service; scopes and user managers hold many jobs and name none."""
+    text = (_read(f"{proc}/{pid}/cgroup") or b"").decode("utf-8", "replace")
+    for line in text.splitlines():
+        path = line.split(":", 2)[-1]
+        unit = path.rpartition("/")[2]
+        if unit.endswith(".service") and not unit.startswith("user@"):
+            return path
+    return None
+
+
+# --- sharing ------------------------------------------------------------------------------------------------
+
+
+def _shares(members: list[Process]) -> bool:
+    """Can pages be counted twice here? One process without shared memory cannot share."""
+    sizes = sorted((process.own for process in members), reverse=True)
+    return sum(sizes[1:]) >= _WORTH_A_WALK or sum(process.shmem for process in members) >= _WORTH_A_WALK
+
+
+def _exact_shares(groups: list[list[Process]], proc: str) -> dict[int, tuple[int, int]]:
+    """leader's pid -> (anon, shmem), for the jobs whose every process may be read, within the walk's cost."""
+    left = _WALK_BYTES
+    shares = {}
+    for members in groups:
+        cost = sum(process.own + process.file for process in members)
+        if cost > left or not _shares(members):
+            continue
+        left -= cost
+        anon = shmem = 0
+        for process in members:
+            if process.own < _SMALL:
+                anon, shmem = anon + process.anon, shmem + process.shmem
+                continue
+            text = _read(f"{proc}/{process.pid}/smaps_rollup")
+            if not text or b"\nPss_Anon:" not in text:  # not ours to read, gone, or a kernel before 5.4
+                break
+            anon += _kib(text, b"\nPss_Anon:")
+            shmem += _kib(text, b"\nPss_Shmem:")
+        else:
+            shares[members[0].pid] = (anon, shmem)
+    return shares
+
+
+def _shrink(
+    processes: Mapping[int, Process],
+    groups: list[list[Process]],
+    exact: Mapping[int, tuple[int, int]],
+    kind: str,
+    total: int,
+) -> float:
+    """The part of "everything but the largest process" that is real, over all jobs without an exact share."""
+    if not total:
+        return 1.0
+    certain = doubtful = 0
+    counted: set[int] = set()
+    for members in groups:
+        sizes = [getattr(process, kind) for process in members]
+        counted.update(process.pid for process in members)
+        share = exact.get(members[0].pid)
+        if share:
+            certain += share[0] if kind == "anon" else share[1]
+        else:
+            certain += max(sizes)
+            doubtful += sum(sizes) - max(sizes)
+    certain += sum(getattr(process, kind) for process in processes.values() if process.pid not in counted)
+    return min(1.0, max(0, total - certain) / doubtful) if doubtful else 1.0
+
+
+def _estimate(sizes: list[int], factor: float) -> int:
+    return max(sizes) + int((sum(sizes) - max(sizes)) * factor)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def _process(pid: int, proc: str) -> Process | None:
+    text = _read(f"{proc}/{pid}/status")
+    if not text or b"\nVmRSS:" not in text:
+        return None
+    try:
+        return Process(
+            pid=pid,
+            parent=int(_word(text, b"\nPPid:")),
+            group=int(_word(text, b"\nNSpgid:") or 0),
+            session=int(_word(text, b"\nNSsid:") or 0),
+            uid=int(_word(text, b"\nUid:") or 0),
+            name=text[6 : text.index(b"\n")].decode("utf-8", "replace"),
+            anon=_kib(text, b"\nRssAnon:"),
+            shmem=_kib(text, b"\nRssShmem:"),
+            file=_kib(text, b"\nRssFile:"),
+            swap=_kib(text, b"\nVmSwap:"),
+        )
+    except ValueError:
+        return None
+
+
+def _word(text: bytes, name: bytes) -> bytes:
+    """The first word after ``name``; empty where the line is missing."""
+    at = text.find(name)
+    if at < 0:
+        return b""
+    at += len(name)
+    words = text[at : text.find(b"\n", at)].split(None, 1)
+    return words[0] if words else b""
+
+
+def _kib(text: bytes, name: bytes) -> int:
+    return int(_word(text, name) or 0) * 1024
+
+
+def _read(path: str) -> bytes | None:
+    """None for a process that has gone or is not ours to read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, 16384)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

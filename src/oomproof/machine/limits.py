@@ -1,0 +1,167 @@
+"""Memory limits over a process: every cgroup from its own up to the root that can be seen, v1 and v2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# cgroup v1 writes "no limit" as the largest page-aligned long; nobody sets an exbibyte on purpose.
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One cgroup that limits memory. ``used`` is without the file cache, which the kernel drops first."""
+
+    path: str
+    file: str  # memory.max, memory.high or memory.limit_in_bytes
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits that apply, nearest first; a limit higher up may leave less than a smaller one below it."""
+
+    levels: tuple[Level, ...] = ()
+    swap_limit: int | None = None
+    swap_left: int | None = None
+
+    @property
+    def tightest(self) -> Level | None:
+        return min(self.levels, key=lambda level: level.limit, default=None)
+
+    @property
+    def fullest(self) -> Level | None:
+        return min(self.levels, key=lambda level: level.left, default=None)
+
+
+def read(pid: int | str = "self", proc: str = "/proc", sys: str = "/sys") -> Limits:
+    """The limits over ``pid``; empty where there are none or the process has gone."""
+    levels: list[Level] = []
+    swap: list[tuple[int, int]] = []
+    for folder, version in _folders(pid, proc, sys):
+        if version == 2:
+            _read_v2(folder, levels, swap)
+        else:
+            _read_v1(folder, levels, swap)
+    return Limits(
+        tuple(levels),
+        min((limit for limit, _ in swap), default=None),
+        min((max(0, limit - used) for limit, used in swap), default=None),
+    )
+
+
+def _read_v2(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> None:
+    current = _number(f"{folder}/memory.current")
+    if current is None:  # the root cgroup, or the controller is not enabled here
+        return
+    stat = _stat(f"{folder}/memory.stat")
+    used = max(0, current - stat.get("active_file", 0) - stat.get("inactive_file", 0))
+    for file in ("memory.max", "memory.high"):
+        limit = _number(f"{folder}/{file}")
+        if limit is not None:
+            levels.append(Level(folder, file, limit, used))
+    swap_limit = _number(f"{folder}/memory.swap.max")
+    if swap_limit is not None:
+        swap.append((swap_limit, _number(f"{folder}/memory.swap.current") or 0))
+
+
+def _read_v1(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> None:
+    usage = _number(f"{folder}/memory.usage_in_bytes")
+    if usage is None:
+        return
+    stat = _stat(f"{folder}/memory.stat")
+    used = max(0, usage - stat.get("total_active_file", 0) - stat.get("total_inactive_file", 0))
+    limit = _number(f"{folder}/memory.limit_in_bytes")
+    # A container does not see the cgroups above its own, but their smallest limit stands in its statistics.
+    above = stat.get("hierarchical_memory_limit", _UNLIMITED)
+    if limit is not None:
+        levels.append(Level(folder, "memory.limit_in_bytes", limit, used))
+        both = _number(f"{folder}/memory.memsw.limit_in_bytes")  # memory and swap together
+        if both is not None:
+            swap.append((max(0, both - limit), stat.get("total_swap", 0)))
+    if above < (_UNLIMITED if limit is None else limit):
+        levels.append(Level(folder, "hierarchical_memory_limit", above, used))
+
+
+def _folders(pid: int | str, proc: str, sys: str) -> Iterator[tuple[str, int]]:
+    """(folder, cgroup version) from the process's own memory cgroup up to the mount point."""
+    mounts = _mounts(proc, sys)
+    for line in _lines(f"{proc}/{pid}/cgroup"):
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0" and not controllers:
+            version = 2
+        elif "memory" in controllers.split(","):
+            version = 1
+        else:
+            continue
+        if version in mounts:
+            point, root = mounts[version]
+            inside = _inside(path, root)
+            while True:
+                yield point + inside, version
+                if not inside:
+                    break
+                inside = inside.rpartition("/")[0]
+
+
+def _inside(path: str, root: str) -> str:
+    """The cgroup's path below the mount point: ``""`` is the mount point itself.
+
+    In a container without its own cgroup namespace the mount shows only a part of the tree (``root``);
+    a path that leads out of the namespace (``/../..``) cannot be followed, so the mount point stands for it.
+    """
+    if root != "/" and (path == root or path.startswith(root + "/")):
+        path = path[len(root) :]
+    return "" if path == "/" or ".." in path.split("/") else path.rstrip("/")
+
+
+def _mounts(proc: str, sys: str) -> dict[int, tuple[str, str]]:
+    """version -> (mount point, root of the mount), for cgroup v2 and the memory controller of v1."""
+    found: dict[int, tuple[str, str]] = {}
+    for line in _lines(f"{proc}/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        fields, tail = before.split(), after.split()
+        if len(fields) < 5 or not tail:
+            continue
+        if tail[0] == "cgroup2":
+            version = 2
+        elif tail[0] == "cgroup" and "memory" in tail[-1].split(","):
+            version = 1
+        else:
+            continue
+        point = fields[4]
+        found.setdefault(
+            version, (sys + point.removeprefix("/sys") if point.startswith("/sys/") else point, fields[3])
+        )
+    return found
+
+
+def _number(path: str) -> int | None:
+    """None for "max", for a number that means no limit, and for a file that is not there."""
+    try:
+        with open(path, "rb") as file:
+            value = int(file.read(64))
+    except (OSError, ValueError):
+        return None
+    return value if value < _UNLIMITED else None
+
+
+def _stat(path: str) -> dict[str, int]:
+    pairs = (line.split() for line in _lines(path))
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(os.fspath(path), encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

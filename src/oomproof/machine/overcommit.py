@@ -1,0 +1,28 @@
+"""What the kernel promises when a program asks for memory: vm.overcommit_memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oomproof.machine.memory import field
+
+
+@dataclass(frozen=True, slots=True)
+class Overcommit:
+    """Mode 0 refuses the absurd, 1 refuses nothing, 2 refuses everything past ``limit``."""
+
+    mode: int
+    limit: int  # CommitLimit: binding in mode 2 only
+    committed: int
+
+
+def read(proc: str = "/proc") -> Overcommit | None:
+    """None where the kernel does not tell (macOS, some sandboxes)."""
+    try:
+        with open(f"{proc}/sys/vm/overcommit_memory", "rb") as file:
+            mode = int(file.read())
+        with open(f"{proc}/meminfo", "rb") as file:
+            text = file.read()
+    except (OSError, ValueError):
+        return None
+    return Overcommit(mode, field(text, b"CommitLimit:"), field(text, b"Committed_AS:"))

@@ -1,0 +1,231 @@
+"""Run folders: where they are, what is in them, which of them still live."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
+from oomproof.machine import processes
+
+SCHEMA = 1
+
+
+def state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "oomproof"
+
+
+def make_private(folder: Path) -> Path:
+    """The folder, there and closed to others."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise OomproofError(
+            f"cannot use the state folder {folder}: {error.strerror}",
+            "set XDG_STATE_HOME to a folder you may write, for example XDG_STATE_HOME=/tmp/$USER-state",
+            OUR_FAILURE,
+        ) from error
+    return folder
+
+
+def write_json(path: Path, value: object) -> None:
+    """All or nothing, also over a power cut: written beside, synced, renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, json.dumps(value, indent=1).encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OomproofError(
+            f"cannot write {path}: {error.strerror}", "free some space there, or set XDG_STATE_HOME elsewhere"
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file's object; empty when it is absent, cut or not ours: a reader shows what there is."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def append_line(path: Path, value: dict[str, object]) -> None:
+    """One JSON line, synced. A full disk loses the line, not the caller."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, json.dumps(value).encode() + b"\n")
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    try:
+        for line in path.read_bytes().splitlines():
+            try:
+                value = json.loads(line)
+            except ValueError:  # cut in the middle by a crash
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+    except OSError:
+        pass
+    return found
+
+
+def take_lock(path: Path) -> int | None:
+    """The descriptor that holds the lock, or None when somebody else does. It goes with the process."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds it: true for just as long as that process lives."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder. Everything is read when asked for: a run of now changes under us."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        return read_json(self.folder / "run.json")
+
+    @property
+    def name(self) -> str:
+        return str(self.info.get("name") or self.id)
+
+    @property
+    def argv(self) -> list[str]:
+        return [str(word) for word in self.info.get("argv", [])]
+
+    @property
+    def created(self) -> float:
+        return float(self.info.get("created", 0.0))
+
+    @property
+    def attempt(self) -> Path:
+        """The newest attempt's folder."""
+        numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+        return self.folder / str(max(numbers, default=1))
+
+    def started(self) -> dict[str, Any]:
+        return read_json(self.attempt / "started.json")
+
+    def exit(self) -> dict[str, Any]:
+        return read_json(self.attempt / "exit.json")
+
+    def keeper_lives(self) -> bool:
+        return is_locked(self.folder / "keeper.lock")
+
+    def guard_lives(self) -> bool:
+        return is_locked(self.folder / "guard.lock")
+
+    def state(self, boot_id: str | None = None) -> str:
+        """running, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.exit():
+            return "ended"
+        if self.keeper_lives():
+            return "running" if self.guard_lives() else "lost its guard"
+        started = self.started()
+        boot = boot_id if boot_id is not None else processes.boot_id()
+        if (started or self.info).get("boot_id", boot) != boot:
+            return "machine went down"
+        if not started:
+            return "starting" if self.guard_lives() else "failed to start"
+        # keeper gone, no exit status, same boot: the keeper was killed too
+        return "vanished"
+
+
+def runs_folder() -> Path:
+    return state_folder() / "runs"
+
+
+def new_run() -> Run:
+    """A folder nobody else has; its name sorts by time and ends in three letters easy to type."""
+    runs = make_private(make_private(state_folder()) / "runs")
+    while True:
+        tail = "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(3))
+        folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
+        try:
+            folder.mkdir(mode=0o700)
+            (folder / "1").mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OomproofError(
+                f"cannot make a run folder in {runs}: {error.strerror}",
+                "free some space there, or set XDG_STATE_HOME to a folder you may write",
+            ) from error
+        return Run(folder)
+
+
+def list_runs() -> list[Run]:
+    """Newest first."""
+    try:
+        names = sorted(os.listdir(runs_folder()), reverse=True)
+    except OSError:
+        return []
+    return [Run(runs_folder() / name) for name in names if (runs_folder() / name / "run.json").exists()]
+
+
+def find(text: str | None) -> Run:
+    """By id, by a unique beginning or end of one, or by name (the newest of that name); None means the newest run."""
+    runs = list_runs()
+    if not runs:
+        raise OomproofError("there are no runs yet", "start one: oomproof run -- python train.py", USAGE)
+    if text is None:
+        return runs[0]
+    for run in runs:
+        if run.id == text:
+            return run
+    for run in runs:
+        if run.info.get("name") == text:
+            return run
+    found = [run for run in runs if run.id.startswith(text) or run.id.endswith(f"-{text}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = ", ".join(run.id for run in found[:4])
+        raise OomproofError(f"{text!r} fits {len(found)} runs: {choices}", "give more of the id", USAGE)
+    raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)

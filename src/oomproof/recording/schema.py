@@ -1,0 +1,27 @@
+"""The recording's tables. One SQLite file per attempt; times are CLOCK_BOOTTIME seconds, sizes bytes."""
+
+from __future__ import annotations
+
+VERSION = 1
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS host (t REAL, mem_total INT, mem_available INT, mem_free INT,
+    swap_total INT, swap_free INT, psi_some_us INT, psi_full_us INT);
+CREATE TABLE IF NOT EXISTS job (t REAL, anon INT, shmem INT, file INT, swap INT, kernel INT,
+    headroom INT, processes INT, shm_total INT, shm_free INT);
+CREATE TABLE IF NOT EXISTS process (t REAL, pid INT, start INT, role TEXT, name TEXT,
+    anon INT, shmem INT, file INT, swap INT, pss INT);
+CREATE TABLE IF NOT EXISTS gpu (t REAL, idx INT, used INT, total INT, job_used INT);
+CREATE TABLE IF NOT EXISTS phase (t REAL, name TEXT, step INT);
+CREATE TABLE IF NOT EXISTS event (t REAL, kind TEXT, text TEXT, data TEXT);
+"""
+
+INSERTS = {
+    "host": "INSERT INTO host VALUES (?,?,?,?,?,?,?,?)",
+    "job": "INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?)",
+    "process": "INSERT INTO process VALUES (?,?,?,?,?,?,?,?,?,?)",
+    "gpu": "INSERT INTO gpu VALUES (?,?,?,?,?)",
+    "phase": "INSERT INTO phase VALUES (?,?,?)",
+    "event": "INSERT INTO event VALUES (?,?,?,?)",
+}

@@ -1,0 +1,53 @@
+"""What is said after a run: collects the evidence, judges, keeps the verdict beside the recording."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.verdict import MEMORY_CAUSES
+from oomproof.errors import OomproofError
+from oomproof.evidence.collect import collect
+from oomproof.recording import runs
+from oomproof.reports.verdict import three_lines
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    as_json: dict[str, Any]
+    text: str
+
+    @property
+    def cause(self) -> str:
+        return str(self.as_json["verdict"]["cause"])
+
+    @property
+    def died_of_memory(self) -> bool:
+        return self.cause in MEMORY_CAUSES
+
+
+def conclude(run: runs.Run, colour: bool = False) -> Conclusion:
+    """The verdict of a run that has ended; written down once, so that later readers see the same."""
+    verdict = judge(collect(run.attempt))
+    as_json = verdict.to_json()
+    try:
+        runs.write_json(run.attempt / "verdict.json", {**as_json, "lines": three_lines(verdict)})
+    except OomproofError:
+        pass  # a full disk: said on the terminal all the same
+    return Conclusion(as_json, three_lines(verdict, colour))
+
+
+def verdict_of(run: runs.Run) -> Conclusion | None:
+    """The kept verdict, or a fresh one when nobody was there to judge; None while the run goes on."""
+    kept = runs.read_json(run.attempt / "verdict.json")
+    if kept.get("verdict"):
+        return Conclusion(kept, str(kept.get("lines", "")))
+    if run.state() in ("running", "lost its guard", "starting"):
+        return None
+    return conclude(run)
+
+
+def wants_colour(stream: int) -> bool:
+    return os.isatty(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

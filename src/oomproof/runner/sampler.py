@@ -1,0 +1,153 @@
+"""Samples what the guard's loop must not wait for: each process, shared pages, /dev/shm, the GPUs, the alerts."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from oomproof.guard.job import Job
+from oomproof.guard.loop import Moment, boottime
+from oomproof.machine import processes
+from oomproof.recording.writer import Writer
+from oomproof.runner.gpu_feed import GpuFeed
+from oomproof.units import MIB, format_size
+
+_PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
+_PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
+_PROCESSES = 64  # recorded per sample, heaviest first
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """What the user asked to be told about."""
+
+    above: int | None = None
+    gpu_above: int | None = None
+    swap_growth: bool = False
+
+
+class Sampler:
+    def __init__(
+        self,
+        job: Job,
+        moment: Moment,
+        writer: Writer,
+        gpu: GpuFeed | None,
+        alerts: Alerts,
+        alert: Callable[[str], None],
+    ) -> None:
+        self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
+        self._alerts, self._alert = alerts, alert
+        self._stop = threading.Event()
+        self._next_pss = 0.0
+        self._pss_pause = 1.0
+        self._pss: dict[int, int] = {}
+        self._alerted: set[str] = set()
+        self._swap_before: int | None = None
+        self.peak_gpu = 0
+        self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(1.0)
+
+    def _loop(self) -> None:
+        while True:
+            self.sample(boottime())
+            if self._stop.wait(max(self._moment.sample_seconds, 0.2)):
+                return
+
+    def sample(self, t: float) -> None:
+        pids = self._job.pids()
+        found = [one for one in map(processes.memory, pids) if one is not None]
+        found.sort(key=lambda one: one.anon + one.shmem + one.swap, reverse=True)
+        if t >= self._next_pss:
+            self._look_at_shared_pages(t, found)
+        for one in found[:_PROCESSES]:
+            self._writer.put(
+                "process",
+                (t, one.pid, one.start, self._role(one), one.name, one.anon, one.shmem, one.file, one.swap,
+                 self._pss.get(one.pid)),
+            )  # fmt: skip
+        self._moment.processes, self._moment.shm = len(found), self._shm()  # the guard writes them with its row
+        gpu_use = self._sample_gpu(t, set(pids))
+        self._check_alerts(gpu_use)
+
+    def _role(self, one: processes.ProcessMemory) -> str:
+        if one.pid == self._job.leader:
+            return "main"
+        if one.name.startswith("pt_data_worker") or one.parent == self._job.leader:
+            return "worker"
+        return "other"
+
+    def _look_at_shared_pages(self, t: float, found: list[processes.ProcessMemory]) -> None:
+        begun = time.monotonic()
+        counted = shared_once = 0
+        self._pss = {}
+        for one in found[:_PROCESSES]:
+            share = processes.pss(one.pid)
+            if share is None:  # not permitted, or gone
+                continue
+            counted += one.anon + one.shmem
+            shared_once += share[0]
+            self._pss[one.pid] = share[1]
+        self._job.calibrate(counted, shared_once)
+        spent = time.monotonic() - begun
+        # Soon at first (workers are forked in the first seconds), then ever rarer.
+        self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)
+        self._next_pss = t + max(self._pss_pause, spent / _PSS_SHARE)
+
+    def _shm(self) -> tuple[int, int] | None:
+        """/dev/shm as the job sees it: in a container or a mount namespace it is another one than ours."""
+        for path in (f"/proc/{self._job.leader}/root/dev/shm", "/dev/shm"):
+            try:
+                room = os.statvfs(path)
+            except OSError:
+                continue
+            return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+        return None
+
+    def _sample_gpu(self, t: float, ours: set[int]) -> int:
+        total = 0
+        for device in self._gpu.latest() if self._gpu else ():
+            mine = [one.used for one in device.processes if one.pid in ours and one.used is not None]
+            used = sum(mine)
+            self._writer.put("gpu", (t, device.index, device.used, device.total, used if device.processes else None))
+            total += used
+        self.peak_gpu = max(self.peak_gpu, total)
+        return total
+
+    def _check_alerts(self, gpu_use: int) -> None:
+        memory = self._moment.memory
+        if memory is None:
+            return
+        above = self._alerts.above
+        self._once(
+            "above", above is not None and memory.use > above,
+            f"the job holds {format_size(memory.use)}, above {format_size(above)}",
+        )  # fmt: skip
+        gpu_above = self._alerts.gpu_above
+        self._once(
+            "gpu", gpu_above is not None and gpu_use > gpu_above,
+            f"the job holds {format_size(gpu_use)} of GPU memory, above {format_size(gpu_above)}",
+        )  # fmt: skip
+        if self._alerts.swap_growth:
+            before = self._swap_before if self._swap_before is not None else memory.swap
+            grown = memory.swap - before
+            self._once("swap", grown > 64 * MIB, f"the job's swap grew by {format_size(grown)} to {format_size(memory.swap)}")
+            self._swap_before = memory.swap if grown > 64 * MIB else min(before, memory.swap)
+            self._alerted.discard("swap")  # each further growth is news
+
+    def _once(self, name: str, now: bool, text: str) -> None:
+        """Tell when a line is crossed, and again only after it was crossed back."""
+        if now and name not in self._alerted:
+            self._alerted.add(name)
+            self._alert(text)
+        elif not now:
+            self._alerted.discard(name)

@@ -1,0 +1,265 @@
+"""One run from start to exit status: folder, keeper, guard, sampler, recording, joined together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from oomproof.guard import policy
+from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.job import Job
+from oomproof.guard.loop import Guard, HostView, Moment, boottime, lock_memory
+from oomproof.ledger.budget import default_floor, default_margin
+from oomproof.ledger.live import LiveRun
+from oomproof.machine import processes
+from oomproof.recording import runs
+from oomproof.recording.secrets import mask_argv, mask_environment
+from oomproof.recording.writer import Writer
+from oomproof.runner import code
+from oomproof.runner.front import Front, Launch
+from oomproof.runner.sampler import Alerts, Sampler
+from oomproof.runner.terminal import Terminal
+from oomproof.units import format_duration, format_size
+
+
+@dataclass
+class Order:
+    """What the user asked for, settled and checked."""
+
+    argv: list[str]
+    name: str | None = None
+    limit: int | None = None
+    margin: int | None = None
+    floor: int | None = None
+    grace: float = 30.0
+    alerts: Alerts = field(default_factory=Alerts)
+    stop_file: Path | None = None
+    stop_signal: int | None = None
+    watch_only: bool = False
+    detached: bool = False
+    output_cap: int = 96 << 20
+    version: str = ""
+
+    def settings(self, ram: int) -> policy.Settings:
+        margin = self.margin if self.margin is not None else default_margin(ram)
+        floor = self.floor if self.floor is not None else min(default_floor(ram), margin)
+        return policy.Settings(
+            margin=max(margin, floor),
+            floor=floor,
+            grace=self.grace,
+            limit=self.limit,
+            limit_floor=policy.default_limit_floor(self.limit) if self.limit else 0,
+            watch_only=self.watch_only,
+        )
+
+
+def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict[str, Any]:
+    """run.json: what stands before the start. Nothing secret."""
+    import socket
+
+    return {
+        "schema": runs.SCHEMA,
+        "id": run.id,
+        "name": order.name,
+        "argv": mask_argv(order.argv),
+        "cwd": os.getcwd(),
+        "env": mask_environment(os.environ),
+        "created": time.time(),
+        "boot_id": processes.boot_id(),
+        "host": socket.gethostname(),
+        "user": os.getuid(),
+        "version": order.version,
+        "settings": {
+            "limit": order.limit,
+            "margin": settings.margin,
+            "floor": settings.floor,
+            "grace": order.grace,
+            "stop_file": str(order.stop_file) if order.stop_file else None,
+            "stop_signal": order.stop_signal,
+            "watch_only": order.watch_only,
+        },
+        "code": None,
+    }
+
+
+class Watch:
+    """Guard, sampler and recording over one job; used by `run` and, when the guard was lost, by `watch`."""
+
+    def __init__(
+        self,
+        run: runs.Run,
+        started: dict[str, Any],
+        settings: policy.Settings,
+        host: HostView,
+        say: Callable[[str], None],
+        alerts: Alerts,
+        stop_file: Path | None = None,
+        stop_signal: int | None = None,
+    ) -> None:
+        self._say = say
+        self._attempt = run.attempt
+        self.errands = Errands()
+        self.writer = Writer(
+            self._attempt / "recording.sqlite",
+            {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())},
+        )
+        self.job = Job(started)
+        self.job.rehearse()
+        self._live: LiveRun | None = None
+        try:
+            self._live = LiveRun(run.id, float(started.get("boottime") or boottime()))
+        except OSError:
+            pass  # no runtime folder: this run then acts for itself alone
+        stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
+        actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
+        self.guard = Guard(self.job, host, settings, actions, self.writer, self._live, self._on_action)
+        self._gpu = None
+        if os.path.exists("/dev/nvidiactl") or os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/dxg"):
+            from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
+
+            self._gpu = gpu_feed.start()
+        self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
+
+    def start(self) -> None:
+        self.guard.start()
+        self.sampler.start()
+
+    def _on_action(self, kind: str, why: str) -> None:
+        words = {
+            "warn": "memory is getting short",
+            "ask": "asked the job to save and stop",
+            "term": "sent SIGTERM to the job",
+            "kill": "killed the job, all of it",
+        }
+        self._tell(f"{words[kind]}: {why}")
+
+    def _on_alert(self, text: str) -> None:
+        self.writer.event(boottime(), "alert", text)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self._say(f"oomproof: {text}")
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+
+        def write() -> None:
+            with open(self._attempt / "memory_alerts.log", "a") as file:
+                file.write(line)
+
+        self.errands.do(write)
+
+    def status_line(self) -> str:
+        return status_line(self.guard.moment, self._gpu.latest() if self._gpu else ())
+
+    def stop(self) -> None:
+        self.guard.stop()
+        self.sampler.stop()
+        if self._gpu is not None:
+            self._gpu.close()
+        self.errands.close()
+        self.writer.close()
+        if self._live is not None:
+            self._live.leave()
+        self.guard.close()
+        self.job.close()
+
+
+def status_line(moment: Moment, gpus: Any = ()) -> str:
+    """RAM, swap, VRAM, time to full: as much as fits on one quiet line."""
+    memory = moment.memory
+    if memory is None:
+        return "oomproof"
+    parts = [f"job {format_size(memory.use)}", f"available {format_size(moment.available)}"]
+    if memory.swap:
+        parts.append(f"in swap {format_size(memory.swap)}")
+    if moment.limit_headroom is not None:
+        parts.append(f"to limit {format_size(moment.limit_headroom)}")
+    for device in gpus:
+        if device.total:
+            parts.append(f"gpu{device.index} {format_size(device.used)}/{format_size(device.total)}")
+    if moment.time_to_full is not None:
+        parts.append(f"full in {format_duration(moment.time_to_full)}")
+    return "oomproof · " + " · ".join(parts)
+
+
+@dataclass
+class Outcome:
+    run: runs.Run
+    exit: dict[str, Any] | None  # None: the keeper vanished with the job
+    trouble: str | None  # what the recording misses, in words
+
+
+def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
+    """Starts the job and stays until it has ended. Raises when it could not be started."""
+    host = HostView()
+    settings = order.settings(host.ram)
+    cap = order.limit if order.limit is not None else max(host.ram - settings.floor, host.ram // 2)
+    info = describe_run(run, order, settings)
+    runs.write_json(run.folder / "run.json", info)
+    guard_lock = runs.take_lock(run.folder / "guard.lock")
+    environment = {
+        **os.environ,
+        "OOMPROOF_RUN": run.id,
+        "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
+    }
+    launch = Launch(
+        argv=order.argv,
+        environment=environment,
+        attempt=run.attempt,
+        unit=run.id,
+        cap=cap,
+        grace=order.grace,
+        output_cap=order.output_cap,
+        watch_only=order.watch_only,
+        detached=order.detached,
+    )
+    threading.stack_size(256 * 1024)  # the guard's threads are shallow
+    front = Front(launch, Terminal())
+    news = front.start()
+    started = {
+        "boot_id": info["boot_id"],
+        "boottime": news["boottime"],
+        "wall": news["wall"],
+        **news["started"],
+        "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
+        "rung": front.rung.as_json(),
+        "counters": news["counters"],
+    }
+    runs.write_json(run.attempt / "started.json", started)
+    on_started(front.rung.sentence(by_user=order.limit is not None))
+    watch = Watch(
+        run, started, settings, host, front.say, order.alerts, stop_file=order.stop_file, stop_signal=order.stop_signal
+    )
+    lock_memory()
+    watch.start()
+    watch.errands.do(lambda: _add_code(run, info, order.argv))
+    front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
+    try:
+        record = front.relay(None if order.detached else watch.status_line)
+    finally:
+        watch.stop()
+    front.close()
+    del guard_lock
+    return Outcome(run, record, watch.writer.trouble)
+
+
+def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:
+    """git takes its time: after the start, off every path that matters."""
+    runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
+
+
+def note_interrupt(attempt: Path, how: str) -> None:
+    runs.append_line(
+        attempt / "actions.jsonl",
+        {
+            "boottime": boottime(),
+            "wall": time.time(),
+            "by": "user",
+            "action": "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal",
+            "why": how,
+        },
+    )

@@ -1,0 +1,51 @@
+"""Settings: flag > OOMPROOF_* > [tool.oomproof] in pyproject.toml or oomproof.toml > the user's config file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import USAGE, OomproofError
+
+
+def _load(path: Path, table: tuple[str, ...] = ()) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    import tomllib  # only when there is something to read
+
+    try:
+        value: Any = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise OomproofError(f"cannot read {path}: {error}", "mend that file, or move it away", USAGE) from error
+    for key in table:
+        value = value.get(key, {}) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
+
+
+def file_settings(folder: Path | None = None) -> dict[str, Any]:
+    """From the nearest project file upwards, over the user's own file. Keys as flags without dashes in front."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "oomproof" / "config.toml"
+    found = _load(config)
+    start = folder or Path.cwd()
+    for directory in (start, *start.parents):
+        own = _load(directory / "oomproof.toml")
+        project = own or _load(directory / "pyproject.toml", ("tool", "oomproof"))
+        if project:
+            found = {**found, **project}
+            break
+    return {str(key).replace("-", "_"): value for key, value in found.items()}
+
+
+def resolve(flags: dict[str, Any], names: set[str], folder: Path | None = None) -> dict[str, Any]:
+    """The value of each name: the flag when given (not None), else environment, else files, else None."""
+    files = file_settings(folder)
+    resolved: dict[str, Any] = {}
+    for name in names:
+        value = flags.get(name)
+        if value is None:
+            value = os.environ.get(f"OOMPROOF_{name.upper()}")
+        if value is None:
+            value = files.get(name)
+        resolved[name] = value
+    return resolved
