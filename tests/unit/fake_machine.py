@@ -100,7 +100,8 @@ def freeze_machine(folder: Path) -> FakeMachine:
     machine.swaps(f"/swap.img                               file\t\t{4 * gib}\t\t{4 * gib}\t\t-2")
     machine.write(
         "proc/pressure/memory",
-        "some avg10=1.20 avg60=0.80 avg300=0.10 total=1200\nfull avg10=0.40 avg60=0.30 avg300=0.00 total=400\n",
+        "some avg10=1.20 avg60=0.80 avg300=0.10 total=1200\n"
+        "full avg10=0.40 avg60=0.30 avg300=0.00 total=400\n",
     )
     machine.write("proc/sys/vm/overcommit_memory", "0\n")
     machine.write("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")

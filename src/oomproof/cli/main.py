@@ -13,6 +13,11 @@ from oomproof.errors import OomproofError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
     "check": ("check", "what this machine holds, what is safe to start now, what is risky"),
+    "runs": ("runs", "the history: show, compare, export"),
+    "logs": ("logs", "what a run printed; -f follows"),
+    "wait": ("wait", "wait for a run and exit with its status"),
+    "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
+    "watch": ("watch", "take the guard of a run up again"),
 }
 
 
@@ -42,7 +47,7 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.prepare_parser(subparser)
-        subparser.set_defaults(run=module.run)
+        subparser.set_defaults(handler=module.run)
     return parser
 
 
@@ -58,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.verb is None:
             parser.print_help()
             return 0
-        return int(arguments.run(arguments))
+        return int(arguments.handler(arguments))
     except OomproofError as error:
         print(f"oomproof: {error}", file=sys.stderr)
         return error.status

@@ -176,19 +176,21 @@ def _check_command(name: str) -> None:
 
 def _finish(outcome: Outcome, report: Path | None, oom_code: int | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
-    try:
-        from oomproof.reports.after import conclude
-    except ImportError: return 0
+    from oomproof.reports.after import conclude
 
-    conclusion = conclude(outcome.run)
-    if report is not None:
-        runs.write_json(report, conclusion.as_json)
-    if not quiet:
-        if outcome.trouble:
-            print(f"oomproof: the recording is not whole: {outcome.trouble}", file=sys.stderr)
-        if conclusion.text:
+    died_of_memory = False
+    try:
+        conclusion = conclude(outcome.run)
+        died_of_memory = conclusion.died_of_memory
+        if report is not None:
+            runs.write_json(report, conclusion.as_json)
+        if not quiet:
+            if outcome.trouble:
+                print(f"oomproof: the recording is not whole: {outcome.trouble}", file=sys.stderr)
             print(conclusion.text, file=sys.stderr)
-    if oom_code is not None and conclusion.died_of_memory:
+    except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
+        print(f"oomproof: no verdict ({type(error).__name__}: {error})", file=sys.stderr)
+    if oom_code is not None and died_of_memory:
         return oom_code
     if outcome.exit is None:
         return OUR_FAILURE

@@ -32,6 +32,21 @@ def user_stop(case: CaseFile) -> Action | None:
     return _stop(case, "user")
 
 
+def ended_by_us(case: CaseFile) -> bool:
+    """Whether guard or user ended it, so that its last error or signal is only how it obeyed."""
+    deed = guard_stop(case) or user_stop(case)
+    if deed is None or case.kernel_killed:
+        return False
+    if deed.action != "ask" or not case.output.errors:
+        return True
+    # asked, and it answered with an error: its own story unless the error is the asking itself
+    return case.output.errors[-1].type in ("KeyboardInterrupt", "SystemExit") or _exited_cleanly(case)
+
+
+def _exited_cleanly(case: CaseFile) -> bool:
+    return case.status is not None and case.status.code == 0
+
+
 def keeper_was_asked(case: CaseFile) -> bool:
     """A ``sigterm`` event near the last sign of life."""
     last = case.last_sign

@@ -25,6 +25,8 @@ from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log
 from oomproof.machine import wtmp as wtmp_file
 
+_SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
+
 
 def collect(
     attempt_dir: Path,
@@ -242,6 +244,8 @@ def _with_reboot(case: CaseFile, path: str) -> tuple[CaseFile, list[Missing]]:
         last += max(0.0, case.last_sign - case.started)
     boot = log.boot_after(last)
     until = boot if boot is not None else float("inf")
+    if case.status is not None:
+        until = min(until, last + _SHUTDOWN)  # a later one has nothing to do with this end
     # the record is written seconds after services were told to stop, and clocks are set at boot
     return replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until), next_boot_wall=boot), []
 

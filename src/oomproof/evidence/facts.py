@@ -178,7 +178,7 @@ class CaseFile:
     other_kills: tuple[KernelKill, ...] = ()
     our_faults: tuple[KernelFault, ...] = ()
 
-    shutdown_wall: float | None = None  # an orderly shutdown after the last sign of life
+    shutdown_wall: float | None = None  # an orderly shutdown right after the last sign of life
     next_boot_wall: float | None = None
 
     evidence: tuple[Evidence, ...] = ()
@@ -187,6 +187,11 @@ class CaseFile:
     @property
     def moved(self) -> Counters:
         return self.at_death.since(self.at_start)
+
+    @property
+    def kernel_killed(self) -> bool:
+        """The kernel's OOM killer took a process of ours; for whose lack of memory is another question."""
+        return bool(self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
 
     @property
     def rebooted(self) -> bool:

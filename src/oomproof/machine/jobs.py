@@ -122,7 +122,7 @@ def heaviest(
                 exact=share is not None or not _shares(members),
             )
         )
-    return tuple(sorted(jobs, key=lambda job: job.use + job.swap, reverse=True))
+    return tuple(sorted(jobs, key=lambda job: (-job.use - job.swap, job.pid)))
 
 
 def _claim(members: list[Process]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ class Conclusion:
         return self.cause in MEMORY_CAUSES
 
 
-def conclude(run: runs.Run, colour: bool = False) -> Conclusion:
+def conclude(run: runs.Run) -> Conclusion:
     """The verdict of a run that has ended; written down once, so that later readers see the same."""
     verdict = judge(collect(run.attempt))
     as_json = verdict.to_json()
@@ -36,7 +35,7 @@ def conclude(run: runs.Run, colour: bool = False) -> Conclusion:
         runs.write_json(run.attempt / "verdict.json", {**as_json, "lines": three_lines(verdict)})
     except OomproofError:
         pass  # a full disk: said on the terminal all the same
-    return Conclusion(as_json, three_lines(verdict, colour))
+    return Conclusion(as_json, three_lines(verdict))
 
 
 def verdict_of(run: runs.Run) -> Conclusion | None:
@@ -47,7 +46,3 @@ def verdict_of(run: runs.Run) -> Conclusion | None:
     if run.state() in ("running", "lost its guard", "starting"):
         return None
     return conclude(run)
-
-
-def wants_colour(stream: int) -> bool:
-    return os.isatty(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -6,6 +6,7 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
@@ -13,7 +14,7 @@ from oomproof.evidence.facts import CaseFile
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
-    if death is None or not death.failed:
+    if death is None or not death.failed or ended_by_us(case):
         return []
     error = case.output.errors[-1] if case.output.errors else None
     by_text = error is not None and error.type == "KeyboardInterrupt" and death.signal is None

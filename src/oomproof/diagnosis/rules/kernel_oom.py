@@ -8,13 +8,13 @@ the room that was left.
 
 from __future__ import annotations
 
-import re
 import signal
 from dataclasses import dataclass
 
 from oomproof.diagnosis.advice import as_flag, command, higher_limit, raise_limit, smaller_job
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import guard_stop
+from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.room import Room, room_of
 from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -23,11 +23,6 @@ from oomproof.evidence.kernel_lines import KernelKill
 from oomproof.evidence.ours import same_or_below
 from oomproof.units import format_size
 
-_RECENT = 60.0  # a worker killed longer before the end than this is only one of two stories
-_LOST_WORKER = re.compile(
-    r"worker|BrokenProcessPool|terminated abruptly|exit ?code:? -?9\b|SIGKILL|[Kk]illed|EOFError|Broken pipe"
-    r"|Connection (?:reset|refused)|ConnectionResetError|BrokenPipeError|ChildProcessError"
-)
 _CPUSET = {"CONSTRAINT_CPUSET": "oom-kill-cpuset", "CONSTRAINT_MEMORY_POLICY": "oom-kill-mempolicy"}
 _OWN, _ABOVE, _MACHINE = "own", "above", "machine"
 
@@ -47,7 +42,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if not death.failed:
         return []  # finished: the rule of that name tells of killed workers
     room = room_of(case)
-    if case.our_kills or (case.moved.memcg_oom_kill or 0) > 0:
+    if case.kernel_killed:
         return [_claim(case, death, room, reading) for reading in _whose(case, death, room)]
     if death.signal == signal.SIGKILL and (case.moved.vmstat_oom_kill or 0) > 0:
         return _from_vmstat(case, death, room)
@@ -56,24 +51,13 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 
 def _whose(case: CaseFile, death: Death, room: Room) -> list[_Reading]:
     readings = _by_log(case) or _by_counters(case, room)
-    if death.signal == signal.SIGKILL or _led_to_the_end(case):
+    if death.signal == signal.SIGKILL or explains_the_end(case):
         return readings
     told = "; but the job then ended with an error that does not speak of a lost process"
     return [
         _Reading(each.whose, odds("oom.tolerated") * each.weight / 1000, "possible", each.because + told)
         for each in readings
     ]
-
-
-def _led_to_the_end(case: CaseFile) -> bool:
-    """Whether a worker's death explains an exit that was not itself a SIGKILL."""
-    end = case.status.boottime if case.status else None
-    if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
-        return False
-    if not case.output.errors:
-        return True
-    error = case.output.errors[-1]
-    return _LOST_WORKER.search(error.text) is not None
 
 
 def _by_log(case: CaseFile) -> list[_Reading]:

@@ -41,13 +41,13 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 def _counters_flat(case: CaseFile) -> bool:
     """Nothing was OOM-killed that could have been us: by the counters, or by a log that names only others."""
     moved = case.moved
-    if case.our_kills or (moved.memcg_oom_kill or 0) > 0 or (moved.oomd_kill or 0) > 0:
+    if case.kernel_killed or (moved.oomd_kill or 0) > 0:
         return False
     return moved.vmstat_oom_kill == 0 or moved.memcg_oom_kill == 0 or case.kernel_complete
 
 
 def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
-    if case.our_kills or (case.moved.memcg_oom_kill or 0) > 0:
+    if case.kernel_killed:
         return []
     room, flat = room_of(case), _counters_flat(case)
     ended, others = f"it ended by {death.phrase}", ""

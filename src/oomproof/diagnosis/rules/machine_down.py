@@ -16,7 +16,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if not case.rebooted:
         return []
     orderly = case.shutdown_wall is not None or keeper_was_asked(case)
-    if case.status is not None and not (keeper_was_asked(case) and case.status.code != 0):
+    if case.status is not None and (case.status.code == 0 or case.shutdown_wall is None):
         return []  # it ended before the machine did
     if orderly:
         source = (

@@ -6,7 +6,9 @@ import re
 
 from oomproof.diagnosis.advice import command, output_log, smaller_job
 from oomproof.diagnosis.death import Death, death_of
+from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.error_texts import OTHER, Meaning, gpu_numbers, meaning_of
+from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Change, Gpu, Remedy, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
@@ -24,6 +26,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed or death.signal is not None:
         return []
+    if ended_by_us(case) or explains_the_end(case):
+        return []  # the error is how the end showed, not why it came
     if case.output.errors:
         return _from_tracebacks(case, death, case.output.errors)
     return [_from_lines(case, death)]
@@ -45,8 +49,9 @@ def _from_tracebacks(case: CaseFile, death: Death, errors: tuple[PythonError, ..
 
 
 def _certain(meaning: Meaning | None) -> Certainty:
-    # these two texts have other causes as well: free memory at that moment decides, and we do not have it
-    return "likely" if meaning is not None and meaning.cause in ("cublas-alloc", "cudnn", "nan") else "proven"
+    # these texts have other causes as well: only the free memory of that moment would decide
+    doubtful = ("cublas-alloc", "cudnn", "shm-exhausted", "nan")
+    return "likely" if meaning is not None and meaning.cause in doubtful else "proven"
 
 
 def _from_lines(case: CaseFile, death: Death) -> WeightedCause:

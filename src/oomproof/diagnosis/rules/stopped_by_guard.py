@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, smaller_job
-from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.deeds import guard_stop
+from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.deeds import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import Action, CaseFile
@@ -20,7 +20,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death, deed = death_of(case), guard_stop(case)
     if death is None or deed is None:
         return []
-    weight, certainty = _weight(case, death, deed)
+    weight, certainty = _weight(case, deed)
     headline = f"stopped by oomproof's guard: {_TOLD[deed.action]}"
     if deed.action == "ask" and not death.failed:
         headline = "stopped by oomproof's guard: asked to save and stop, and it did"
@@ -43,12 +43,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     ]
 
 
-def _weight(case: CaseFile, death: Death, deed: Action) -> tuple[float, Certainty]:
-    if case.our_kills or (case.moved.memcg_oom_kill or 0) > 0:
+def _weight(case: CaseFile, deed: Action) -> tuple[float, Certainty]:
+    if case.kernel_killed:
         return odds("guard.and-kernel"), "possible"
-    if deed.action != "ask":
-        return odds("guard.deed"), "proven"
-    # a request that was answered with an error of its own is told by that error
-    if death.failed and death.signal is None and case.output.errors:
+    if not ended_by_us(case):  # asked, and answered with an error of its own, which then tells the story
         return odds("guard.asked-then-failed"), "possible"
-    return odds("guard.asked"), "proven"
+    return odds("guard.asked" if deed.action == "ask" else "guard.deed"), "proven"

@@ -22,10 +22,12 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if deed is not None:
         why = f"oomproof stop sent {deed.action}" + (f" ({deed.why})" if deed.why else "")
         return [_claim(case, "user.deed", "proven", "stopped by you", f"{why}; it ended by {death.phrase}")]
-    if guard_stop(case) is None and death.signal in _ENDED and keeper_was_asked(case) and not case.rebooted:
+    if guard_stop(case) is None and death.signal in _ENDED and keeper_was_asked(case):
         why = (
             f"the keeper was sent SIGTERM (kill, a logout, systemctl stop) and ended the job: {death.phrase}"
         )
+        if case.rebooted:
+            why += "; the machine has booted since, so it may have been a shutdown"
         headline = "stopped from outside: somebody asked oomproof's keeper to end"
         return [_claim(case, "keeper.sigterm", "likely", headline, why)]
     return []

@@ -42,6 +42,8 @@ def become_ordinary(cgroup):
     write(cgroup + "/cgroup.procs", "0")
     write("/proc/self/oom_score_adj", "0")
     os.setpriority(os.PRIO_PROCESS, 0, 0)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two, and children inherit that
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
 
 class Job:
@@ -198,8 +200,20 @@ class Agent:
         os.write(self.sessions[session].master, text.encode())
 
     def op_session_hangup(self, session):
-        """Closes the terminal, as when a window is closed or a connection drops."""
+        """As when a terminal's window is closed: SIGHUP to the shell, then the terminal goes away.
+
+        Only closing it is not enough: `login` and not the shell is the session's leader here, and bash then sees
+        the end of its input before the signal, and leaves its jobs alone (tried).
+        """
         found = self.sessions[session]
+        try:
+            os.killpg(os.tcgetpgrp(found.master), signal.SIGHUP)
+        except OSError:
+            pass
+        time.sleep(0.5)
+        self.close_terminal(found)
+
+    def close_terminal(self, found):
         if found.master >= 0:
             if found.polled:
                 self.poll.unregister(found.master)
@@ -258,8 +272,7 @@ class Agent:
                 self.poll.unregister(session.pidfd)
                 os.close(session.pidfd)
                 self.drain(session)
-                if session.master >= 0:
-                    self.op_session_hangup(session.number)
+                self.close_terminal(session)
                 session.log.close()
                 del self.sessions[session.number]
                 self.send({"left": session.number})

@@ -1,0 +1,99 @@
+"""The history of runs: how each went, what it held at most, how it ended.
+
+  oomproof runs                         all runs, newest first
+  oomproof runs show [RUN]              one in full, with a chart and the verdict
+  oomproof runs compare BEFORE AFTER    peaks, times, settings and code side by side
+  oomproof runs export RUN --csv        the samples, for a spreadsheet
+
+RUN is an id, a unique beginning or end of one, or a name (the newest of that name).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.recording import runs
+from oomproof.reports import runs as report
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    parser.add_argument("--all", action="store_true", help="all runs, not only the newest 20")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    show = actions.add_parser("show", help="one run in full")
+    show.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
+    compare = actions.add_parser("compare", help="two runs side by side")
+    compare.add_argument("before", metavar="BEFORE")
+    compare.add_argument("after", metavar="AFTER")
+    export = actions.add_parser("export", help="the samples of one run")
+    export.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
+    export.add_argument("--csv", action="store_true", help="comma-separated, on standard output")
+    for action in (show, compare):
+        # SUPPRESS: `runs --json show X` and `runs show X --json` both count
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="machine-readable output")
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def run(arguments: argparse.Namespace) -> int:
+    action = arguments.action or "list"
+    return {"list": _list, "show": _show, "compare": _compare, "export": _export}[action](arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = runs.list_runs()
+    shown = found if arguments.all or arguments.json else found[:20]
+    summaries = [report.summarize(one) for one in shown]
+    if arguments.json:
+        print(json.dumps({"schema": 1, "runs": [one.as_json() for one in summaries]}, indent=1))
+        return 0
+    print(report.history(summaries, _width()))
+    if len(found) > len(shown):
+        print(f"({len(found) - len(shown)} older: oomproof runs --all)")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    found = runs.find(arguments.run)
+    if arguments.json:
+        value = {"schema": 1, "run": report.summarize(found).as_json(), "info": found.info, "exit": found.exit()}
+        print(json.dumps({**value, "verdict": runs.read_json(found.attempt / "verdict.json") or None}, indent=1))
+        return 0
+    print(report.show(found, _width()))
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    before, after = runs.find(arguments.before), runs.find(arguments.after)
+    if arguments.json:
+        rows = [{"what": a, "before": b, "after": c} for a, b, c in report.compare_rows(before, after)]
+        print(json.dumps({"schema": 1, "before": before.id, "after": after.id, "rows": rows}, indent=1))
+        return 0
+    print(report.compare(before, after, _width()))
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    if not arguments.csv:
+        raise OomproofError("say in which form", "oomproof runs export RUN --csv > run.csv", USAGE)
+    found = runs.find(arguments.run)
+    recording = report.recording_of(found)
+    if recording.problem:
+        raise OomproofError(f"{found.id}: {recording.problem}", "see what there is: oomproof runs show " + found.id)
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    names = ["wall_seconds", "anon", "shmem", "file", "swap", "kernel", "limit_headroom", "processes"]
+    out.writerow([*names, "host_available", "host_swap_free"])
+    rows = recording.rows(
+        "SELECT job.t, anon, shmem, file, swap, kernel, headroom, processes, mem_available, swap_free "
+        "FROM job LEFT JOIN host ON host.t = job.t ORDER BY job.t"
+    )
+    for row in rows:
+        out.writerow([f"{float(str(row[0])) + recording.wall_offset:.3f}", *row[1:]])
+    return 0

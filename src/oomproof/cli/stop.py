@@ -1,0 +1,68 @@
+"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all of it.
+
+Each step gets the run's grace (--grace to change it); --now goes straight to SIGTERM, --kill to the end.
+
+  oomproof stop big
+  oomproof stop --grace 120 big
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from oomproof.errors import OomproofError
+from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.job import Job
+from oomproof.recording import runs
+from oomproof.units import format_duration
+
+_TICK = 0.05
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
+    parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for each step (default: the run's)")
+    parser.add_argument("--now", action="store_true", help="do not ask first: SIGTERM")
+    parser.add_argument("--kill", action="store_true", help="kill at once")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = runs.find(arguments.run)
+    if not found.keeper_lives():
+        raise OomproofError(f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0)
+    settings = found.info.get("settings") or {}
+    grace = arguments.grace if arguments.grace is not None else float(settings.get("grace", 30.0))
+    stop_file = settings.get("stop_file")
+    job = Job(found.started())
+    errands = Errands()
+    stop_files = [found.attempt / "stop", *([Path(stop_file)] if stop_file else [])]
+    actions = Actions(job, found.attempt, errands, stop_files, settings.get("stop_signal"), by="user")
+    steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
+    words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
+    try:
+        for step in steps:
+            actions.take(step, "oomproof stop")
+            wait = 30.0 if step == "kill" else grace
+            print(f"oomproof: {words[step]}; waiting up to {format_duration(wait)}", file=sys.stderr)
+            if _ended(found, wait):
+                print(f"oomproof: {found.name} has ended", file=sys.stderr)
+                return 0
+    finally:
+        errands.close()
+        job.close()
+    raise OomproofError(
+        f"{found.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
+        f"see its state: ps -o pid,stat,wchan:30,cmd -p {job.leader}",
+    )
+
+
+def _ended(run: runs.Run, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if run.exit() or not run.keeper_lives():
+            return True
+        time.sleep(_TICK)
+    return False

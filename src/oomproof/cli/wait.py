@@ -1,0 +1,37 @@
+"""Waits for a run to end and exits with the job's own status.
+
+  oomproof wait big && ./next-step.sh
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from oomproof.errors import OUR_FAILURE
+from oomproof.recording import runs
+
+_TICK = 0.1
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = runs.find(arguments.run)
+    while found.keeper_lives() or found.state() == "starting":
+        time.sleep(_TICK)
+    # The guard judges a moment after the keeper has gone; judge ourselves only when there is no guard.
+    while found.guard_lives():
+        time.sleep(_TICK)
+    from oomproof.reports.after import verdict_of
+
+    verdict = verdict_of(found)
+    if verdict is not None:
+        print(verdict.text, file=sys.stderr)
+    ended = found.exit()
+    if not ended:
+        return OUR_FAILURE
+    return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])

@@ -1,0 +1,86 @@
+"""Takes the guard of a run up again, after `oomproof run` was killed or its machine session ended.
+
+The job runs on under its limit meanwhile; this follows its output, goes on with the recording and guards it as before.
+Ctrl-C leaves: the job goes on.
+
+  oomproof watch big
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from oomproof.errors import OomproofError
+from oomproof.guard import policy
+from oomproof.guard.loop import HostView, boottime
+from oomproof.machine import processes
+from oomproof.recording import runs
+from oomproof.runner.sampler import Alerts
+from oomproof.runner.supervise import Watch
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = runs.find(arguments.run)
+    if not found.keeper_lives():
+        raise OomproofError(
+            f"{found.name} is not running ({found.state()})", f"see how it went: oomproof runs show {found.id}", 0
+        )
+    lock = runs.take_lock(found.folder / "guard.lock")
+    if lock is None:
+        raise OomproofError(f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0)
+    from oomproof.cli.logs import follow
+
+    started = found.started()
+    settings = _settings(found)
+    stop_file = (found.info.get("settings") or {}).get("stop_file")
+    watch = Watch(
+        found,
+        started,
+        settings,
+        HostView(),
+        lambda text: print(text, file=sys.stderr, flush=True),
+        Alerts(),
+        stop_file=Path(stop_file) if stop_file else None,
+        stop_signal=(found.info.get("settings") or {}).get("stop_signal"),
+    )
+    runs.write_json(
+        found.attempt / "started.json",
+        {**started, "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())}},
+    )
+    watch.writer.event(boottime(), "guard", "the guard was taken up again")
+    print(f"oomproof: guarding {found.name} again; Ctrl-C leaves it running", file=sys.stderr)
+    watch.start()
+    try:
+        follow(found, from_end=True)
+    except KeyboardInterrupt:
+        print(f"\noomproof: left; {found.name} runs on without its guard", file=sys.stderr)
+        return 0
+    finally:
+        watch.stop()
+    from oomproof.reports.after import conclude
+
+    print(conclude(found).text, file=sys.stderr)
+    ended = found.exit()
+    if not ended:
+        return 125
+    return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])
+
+
+def _settings(run: runs.Run) -> policy.Settings:
+    kept = run.info.get("settings") or {}
+    limit = kept.get("limit")
+    return policy.Settings(
+        margin=int(kept.get("margin", 0)),
+        floor=int(kept.get("floor", 0)),
+        grace=float(kept.get("grace", 30.0)),
+        limit=limit,
+        limit_floor=policy.default_limit_floor(limit) if limit else 0,
+        watch_only=bool(kept.get("watch_only")),
+    )

@@ -1,0 +1,24 @@
+"""Whether the kernel's kill of one process explains the end of the whole job."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.facts import CaseFile
+
+_RECENT = 60.0  # a worker killed longer before the end than this is only one of two stories
+_LOST_WORKER = re.compile(
+    r"worker|BrokenProcessPool|terminated abruptly|exit ?code:? -?9\b|SIGKILL|[Kk]illed|EOFError|Broken pipe"
+    r"|Connection (?:reset|refused)|ConnectionResetError|BrokenPipeError|ChildProcessError"
+)
+
+
+def explains_the_end(case: CaseFile) -> bool:
+    """For an exit that was not itself a SIGKILL: a kill shortly before, and no error that speaks of
+    something else."""
+    if not case.kernel_killed:
+        return False
+    end = case.status.boottime if case.status else None
+    if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
+        return False
+    return not case.output.errors or _LOST_WORKER.search(case.output.errors[-1].text) is not None

@@ -1,0 +1,286 @@
+"""Tables of runs: the history, one run in full, two side by side."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from oomproof.recording.reader import Peaks, Recording, open_recording
+from oomproof.recording.runs import Run
+from oomproof.reports.after import verdict_of
+from oomproof.reports.chart import draw
+from oomproof.runner.code import hash_file
+from oomproof.units import format_duration, format_size
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run as the history shows it."""
+
+    id: str
+    name: str
+    command: str
+    created: float
+    state: str
+    seconds: float | None
+    peaks: Peaks
+    code: int | None
+    signal: int | None
+    cause: str | None
+    headline: str | None
+    script_changed: bool
+    problem: str | None
+    down_between: tuple[float, float | None] | None = None  # wall clock: last sample, next boot
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "command": self.command,
+            "created": self.created,
+            "state": self.state,
+            "seconds": self.seconds,
+            "peak_bytes": self.peaks.use,
+            "peak_gpu_bytes": self.peaks.gpu,
+            "lowest_available_bytes": self.peaks.lowest_available,
+            "code": self.code,
+            "signal": self.signal,
+            "cause": self.cause,
+            "headline": self.headline,
+            "script_changed_since": self.script_changed,
+            "problem": self.problem,
+        }
+
+
+def recording_of(run: Run) -> Recording:
+    return open_recording(run.attempt / "recording.sqlite")
+
+
+def summarize(run: Run) -> Summary:
+    recording = recording_of(run)
+    state = run.state()
+    started, ended = run.started(), run.exit()
+    verdict = verdict_of(run)
+    begin = float(started.get("wall") or run.created)
+    end: float | None = ended.get("wall")
+    if end is None and state in ("running", "lost its guard"):
+        end = time.time()
+    last = recording.last_sample_time()
+    if end is None and last is not None:
+        end = last + recording.wall_offset
+    code = run.info.get("code") or {}
+    before, now = code.get("script_sha256"), hash_file(code.get("script"))
+    return Summary(
+        id=run.id,
+        name=run.name,
+        command=shlex.join(run.argv),
+        created=run.created,
+        state=state,
+        seconds=max(0.0, end - begin) if end is not None else None,
+        peaks=recording.peaks(),
+        code=ended.get("code"),
+        signal=ended.get("signal"),
+        cause=verdict.cause if verdict else None,
+        headline=verdict.as_json["verdict"]["headline"] if verdict else None,
+        script_changed=before is not None and before != now,
+        problem=recording.problem,
+    )
+
+
+def _clock(wall: float) -> str:
+    today = time.strftime("%F") == time.strftime("%F", time.localtime(wall))
+    return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", time.localtime(wall))
+
+
+def _end(summary: Summary) -> str:
+    if summary.state != "ended":
+        return summary.state
+    return summary.cause or "ended"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def history(summaries: list[Summary], width: int = 100) -> str:
+    """Newest first, one line each."""
+    if not summaries:
+        return "no runs yet; start one: oomproof run -- python train.py"
+    rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
+    for one in summaries:
+        label = one.name if one.name != one.id else one.id
+        mark = " *" if one.script_changed else ""
+        rows.append(
+            (
+                _cut(label, 24),
+                _clock(one.created),
+                format_duration(one.seconds) if one.seconds is not None else "-",
+                format_size(one.peaks.use) if one.peaks.use is not None else "-",
+                _end(one) + mark,
+                one.command,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    room = max(16, width - sum(widths) - 10)
+    lines = [
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False)) + "  " + _cut(row[5], room)
+        for row in rows
+    ]
+    if any(one.script_changed for one in summaries):
+        lines.append("* the script was changed after this run started")
+    lines.append("")
+    lines.append(f"next: oomproof runs show {summaries[0].id}")
+    return "\n".join(lines)
+
+
+def show(run: Run, width: int = 80) -> str:
+    """One run in full: what it was, how it went, a chart, the verdict."""
+    summary, recording = summarize(run), recording_of(run)
+    settings = run.info.get("settings") or {}
+    code = run.info.get("code") or {}
+    rung = (run.started().get("rung") or {}).get("name", "-")
+    rows: list[tuple[str, str]] = [
+        ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
+        ("command", summary.command),
+        ("in", str(run.info.get("cwd", "-"))),
+        ("started", time.strftime("%F %T", time.localtime(summary.created))),
+        ("lasted", format_duration(summary.seconds)),
+        ("state", summary.state),
+        ("held by", rung + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
+        ("peak", _peak_words(summary.peaks)),
+    ]
+    if code.get("git_commit"):
+        dirty = " with changes not committed" if code.get("git_dirty") else ""
+        rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
+    if summary.script_changed:
+        rows.append(("script", f"{code.get('script')} was changed after this run started"))
+    if recording.meta.get("trouble"):
+        rows.append(("missing", recording.meta["trouble"]))
+    if recording.problem:
+        rows.append(("missing", recording.problem))
+    lines = [f"{name:>8}  {value}" for name, value in rows]
+    samples = [(float(t), float(use)) for t, use in _uses(recording)]
+    if samples:
+        lines += ["", "  memory of the job (anonymous + shared + swapped)"]
+        lines.append(draw(samples, width=max(20, min(100, width - 22)), limit=settings.get("limit")))
+    events = recording.rows("SELECT t, kind, text FROM event ORDER BY t")
+    if events:
+        lines += ["", "  what happened"]
+        lines += [f"  {_clock(float(str(t)) + recording.wall_offset)}  {kind}: {text}" for t, kind, text in events[-20:]]
+    verdict = verdict_of(run)
+    lines.append("")
+    if verdict is not None:
+        lines.append(verdict.text)
+    elif summary.state == "lost its guard":
+        lines.append(f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)")
+    else:
+        lines.append(f"next: oomproof logs -f {run.id}")
+    return "\n".join(lines)
+
+
+def _uses(recording: Recording) -> list[Any]:
+    return recording.rows("SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL ORDER BY t")
+
+
+def _peak_words(peaks: Peaks) -> str:
+    if peaks.use is None:
+        return "no sample was taken"
+    words = f"{format_size(peaks.use)} (anonymous {format_size(peaks.anon)}, shared {format_size(peaks.shmem)}"
+    words += f", swapped {format_size(peaks.swap)})" if peaks.swap else ")"
+    if peaks.gpu:
+        words += f", GPU {format_size(peaks.gpu)}"
+    return words
+
+
+def differing_words(one: list[str], two: list[str]) -> list[tuple[str, str, str]]:
+    """Arguments that differ, as (name, in the first, in the second)."""
+    first, second = _options(one), _options(two)
+    names = list(dict.fromkeys([*first, *second]))
+    return [(name, first.get(name, "-"), second.get(name, "-")) for name in names if first.get(name) != second.get(name)]
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    """``--batch 64``, ``--batch=64`` and ``batch=64`` by name; other words by place."""
+    found: dict[str, str] = {}
+    index = place = 0
+    while index < len(argv):
+        word = argv[index]
+        name, equals, value = word.partition("=")
+        if equals:
+            found[name.lstrip("-")] = value
+        elif word.startswith("-") and index + 1 < len(argv) and not argv[index + 1].startswith("-"):
+            found[word.lstrip("-")] = argv[index + 1]
+            index += 1
+        elif word.startswith("-"):
+            found[word.lstrip("-")] = "yes"
+        else:
+            found[f"word {place}"] = word
+            place += 1
+        index += 1
+    return found
+
+
+def compare_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
+    """What people put into a before/after table."""
+    a, b = summarize(one), summarize(two)
+    rows = [
+        ("peak", format_size(a.peaks.use), format_size(b.peaks.use)),
+        ("peak, anonymous", format_size(a.peaks.anon), format_size(b.peaks.anon)),
+        ("peak, shared", format_size(a.peaks.shmem), format_size(b.peaks.shmem)),
+        ("lowest available", format_size(a.peaks.lowest_available), format_size(b.peaks.lowest_available)),
+        ("lasted", format_duration(a.seconds), format_duration(b.seconds)),
+        ("end", _end(a), _end(b)),
+    ]
+    if a.peaks.gpu or b.peaks.gpu:
+        rows.insert(3, ("peak, GPU", format_size(a.peaks.gpu), format_size(b.peaks.gpu)))
+    if a.peaks.swap or b.peaks.swap:
+        rows.insert(3, ("peak, swapped", format_size(a.peaks.swap), format_size(b.peaks.swap)))
+    rows += _phase_rows(one, two)
+    rows += differing_words(one.argv, two.argv)
+    for name in ("limit", "margin", "floor"):
+        first, second = ((run.info.get("settings") or {}).get(name) for run in (one, two))
+        if first != second:
+            rows.append((f"--{name}", format_size(first) if first else "-", format_size(second) if second else "-"))
+    for name, label in (("git_commit", "commit"), ("git_diff_sha256", "changes"), ("script_sha256", "script")):
+        first, second = ((run.info.get("code") or {}).get(name) for run in (one, two))
+        if first != second:
+            rows.append((label, (first or "-")[:12], (second or "-")[:12]))
+    env_one, env_two = one.info.get("env") or {}, two.info.get("env") or {}
+    for name in sorted({*env_one, *env_two}):
+        if env_one.get(name) != env_two.get(name):
+            rows.append((f"${name}", env_one.get(name, "-"), env_two.get(name, "-")))
+    return rows
+
+
+def _phase_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
+    """Peak per phase and time per step, for runs whose job told its phases."""
+    first, second = (_phases(recording_of(run)) for run in (one, two))
+    rows = [(name, first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
+    return rows
+
+
+def _phases(recording: Recording) -> dict[str, str]:
+    marks = recording.rows("SELECT t, name, step FROM phase ORDER BY t")
+    found: dict[str, str] = {}
+    if not marks:
+        return found
+    end = recording.last_sample_time() or float(str(marks[-1][0]))
+    peaks: dict[str, int] = {}
+    for mark, following in zip(marks, [*marks[1:], (end, "", None)], strict=True):
+        rows = recording.rows("SELECT max(anon+shmem+swap) FROM job WHERE t BETWEEN ? AND ?", (mark[0], following[0]))
+        if rows and isinstance(rows[0][0], int):
+            peaks[str(mark[1])] = max(peaks.get(str(mark[1]), 0), rows[0][0])
+    found.update({f"peak in {name}": format_size(size) for name, size in peaks.items()})
+    steps = [(float(str(t)), int(str(step))) for t, _, step in marks if step is not None]
+    if len(steps) > 1 and steps[-1][1] > steps[0][1]:
+        found["per step"] = format_duration((steps[-1][0] - steps[0][0]) / (steps[-1][1] - steps[0][1]))
+    return found
+
+
+def compare(one: Run, two: Run, width: int = 100) -> str:
+    rows = [("", one.name, two.name), *compare_rows(one, two)]
+    first = max(len(row[0]) for row in rows)
+    room = max(12, (width - first - 4) // 2)
+    return "\n".join(f"{name:<{first}}  {_cut(a, room):<{room}}  {_cut(b, room)}".rstrip() for name, a, b in rows)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fake_machine import FakeMachine
+
+from oomproof.machine import gpu
+
+GIB = 1 << 30
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(SimpleNamespace):
+    """As much of pynvml as we call."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *cards: dict[str, Any]) -> None:
+        super().__init__(cards=cards)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        if self.cards[index].get("lost"):
+            raise NVMLError("GPU is lost")
+        return self.cards[index]  # type: ignore[no-any-return]
+
+    def nvmlDeviceGetName(self, handle: dict[str, Any]) -> bytes:
+        return b"NVIDIA GeForce RTX 4090"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: dict[str, Any]) -> SimpleNamespace:
+        if "memory" not in handle:
+            raise NVMLError("Not Supported")
+        total, free = handle["memory"]
+        return SimpleNamespace(total=total, free=free, used=total - free)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.get("compute", [])]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
+        if handle.get("wsl"):
+            raise NVMLError("Not Supported")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.get("graphics", [])]
+
+
+def test_memory_and_users_of_a_card() -> None:
+    nvml = FakeNvml(
+        {"memory": (24 * GIB, 3 * GIB), "compute": [(42, 20 * GIB)], "graphics": [(42, 20 * GIB), (7, None)]}
+    )
+    (card,) = gpu.query_nvml(nvml, wsl=False).gpus
+    assert (card.name, card.total, card.used, card.free) == (
+        "NVIDIA GeForce RTX 4090",
+        24 * GIB,
+        21 * GIB,
+        3 * GIB,
+    )
+    assert card.processes == (gpu.GpuProcess(7, None), gpu.GpuProcess(42, 20 * GIB))
+    assert card.note is None and not card.unified
+
+
+def test_what_is_hidden_is_named() -> None:
+    wsl = gpu.query_nvml(FakeNvml({"memory": (24 * GIB, 3 * GIB), "wsl": True}), wsl=True).gpus[0]
+    assert wsl.note and "WSL2" in wsl.note
+    container = gpu.query_nvml(FakeNvml({"memory": (24 * GIB, 3 * GIB)}), wsl=False).gpus[0]
+    assert container.note and "container" in container.note
+
+
+def test_unified_memory_is_named_and_has_no_size() -> None:
+    card = gpu.query_nvml(FakeNvml({}), wsl=False).gpus[0]
+    assert card.unified and card.total is None and card.note and "unified" in card.note
+
+
+def test_a_lost_card_does_not_hide_the_others() -> None:
+    lost, good = gpu.query_nvml(FakeNvml({"lost": True}, {"memory": (8 * GIB, 8 * GIB)}), wsl=False).gpus
+    assert lost.total == 0 and lost.note == "GPU is lost" and good.free == 8 * GIB
+
+
+def test_json_there_and_back() -> None:
+    gpus = gpu.query_nvml(FakeNvml({"memory": (24 * GIB, 3 * GIB), "compute": [(42, None)]}, {}), wsl=False)
+    assert gpu.from_json(gpu.to_json(gpus)) == gpus
+    assert gpu.from_json(b"").problem and gpu.from_json(b"{}").problem and gpu.from_json(b"[1]").problem
+
+
+def test_a_driver_that_hangs_costs_the_deadline_and_no_more() -> None:
+    # the worst kind: it ignores being asked, as a process inside a driver call does
+    stubborn = [sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"]
+    began = time.monotonic()
+    found = gpu.Query(stubborn).answer(0.3)
+    assert time.monotonic() - began < 2
+    assert found.gpus == () and found.problem and "did not answer" in found.problem
+
+
+def test_a_helper_that_dies_or_cannot_start_is_told_in_words() -> None:
+    assert gpu.Query(["false"]).answer(5).problem
+    assert gpu.Query(["/no/such/helper"]).answer(5).problem
+
+
+def test_driver_present(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    assert not gpu.driver_present(machine.proc, machine.dev)
+    machine.write("dev/dxg", "")
+    assert gpu.driver_present(machine.proc, machine.dev)
+
+
+def helper(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "oomproof.machine.gpu", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_the_helper_answers_once_in_one_line() -> None:
+    out, _ = helper("--once").communicate(timeout=30)
+    assert out.count(b"\n") == 1
+    gpu.from_json(out)
+
+
+def test_the_helper_wants_to_be_told_how() -> None:
+    process = helper()
+    assert b"usage" in process.communicate(timeout=30)[1] and process.returncode == 2
+
+
+FAKE_NVML_LOOP = """
+import sys
+from oomproof.machine import gpu
+sys.modules["pynvml"] = type(sys)("pynvml")
+sys.modules["pynvml"].nvmlInit = lambda: None
+gpu._reading = lambda nvml, wsl: gpu.Gpus()
+sys.exit(gpu.main(["--every", "0.05"]))
+"""
+
+
+def test_the_helper_ticks_until_its_reader_goes() -> None:
+    for close in ("stdin", "stdout"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", FAKE_NVML_LOOP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout and process.stdin and process.stderr
+        assert [process.stdout.readline()[:1] for _ in range(3)] == [b"{"] * 3
+        getattr(process, close).close()
+        assert process.wait(timeout=30) == 0
+        assert process.stderr.read() == b""
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+def test_the_helper_ends_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys\n"
+            f"child = subprocess.Popen([sys.executable, '-c', {FAKE_NVML_LOOP!r}], stdin=-1, stdout=-1)\n"
+            "child.stdout.readline(); print(child.pid, flush=True); child.wait()",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout
+    child = os.pidfd_open(int(parent.stdout.readline()))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    import select
+
+    assert select.select([child], [], [], 30)[0], "the helper outlived its reader"
+    os.close(child)
+
+
+def test_amd_from_sysfs(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    device = "sys/class/drm/card1/device"
+    machine.write(f"{device}/mem_info_vram_total", f"{16 * GIB}\n")
+    machine.write(f"{device}/mem_info_vram_used", f"{4 * GIB}\n")
+    machine.write(f"{device}/product_name", "Radeon RX 7800 XT\n")
+    machine.write(f"{device}/drm/renderD128/uevent", "")
+    kfd = "sys/class/kfd/kfd"
+    machine.write(f"{kfd}/topology/nodes/0/properties", "cpu_cores_count 16\ndrm_render_minor 0\n")
+    machine.write(f"{kfd}/topology/nodes/1/properties", "simd_count 120\ndrm_render_minor 128\n")
+    machine.write(f"{kfd}/topology/nodes/1/gpu_id", "51234\n")
+    machine.write(f"{kfd}/proc/4242/vram_51234", f"{3 * GIB}\n")
+    (card,) = gpu.read_amd(machine.sys, first_index=1)
+    assert (card.index, card.name, card.total, card.used) == (1, "Radeon RX 7800 XT", 16 * GIB, 4 * GIB)
+    assert card.processes == (gpu.GpuProcess(4242, 3 * GIB),)
+    assert gpu.read_amd(str(tmp_path / "nothing")) == ()
