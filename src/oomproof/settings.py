@@ -17,7 +17,9 @@ def _load(path: Path, table: tuple[str, ...] = ()) -> dict[str, Any]:
     try:
         value: Any = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise OomproofError(f"cannot read {path}: {error}", "mend that file, or move it away", USAGE) from error
+        raise OomproofError(
+            f"cannot read {path}: {error}", "mend that file, or move it away", USAGE
+        ) from error
     for key in table:
         value = value.get(key, {}) if isinstance(value, dict) else {}
     return value if isinstance(value, dict) else {}

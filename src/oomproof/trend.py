@@ -31,11 +31,11 @@ class Growth:
         if len(points) < 2:
             return 0.0
         last_t, last_value = points[-1]
-        for t, value in reversed(points):
-            if last_t - t >= window:
-                break
-        elapsed = last_t - t
-        return (last_value - value) / elapsed if elapsed > 0 else 0.0
+        first_t, first_value = next(
+            (point for point in reversed(points) if last_t - point[0] >= window), points[0]
+        )
+        elapsed = last_t - first_t
+        return (last_value - first_value) / elapsed if elapsed > 0 else 0.0
 
     def sustained(self) -> float:
         """Growth that has lasted: the smallest over 2, 5 and 15 s, and nothing before 5 s are seen.

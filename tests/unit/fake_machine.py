@@ -44,7 +44,6 @@ class FakeMachine:
         anon: int = 0,
         shmem: int = 0,
         swap: int = 0,
-        group: int | None = None,
         session: int | None = None,
         pss: tuple[int, int] | None = None,
         cgroup: str = "",
@@ -56,7 +55,7 @@ class FakeMachine:
         self.write(
             f"proc/{pid}/status",
             f"Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\n"
-            f"Uid:\t1000\t1000\t1000\t1000\nNSpgid:\t{group or pid}\nNSsid:\t{session or pid}\n"
+            f"Uid:\t1000\t1000\t1000\t1000\nNSpgid:\t{pid}\nNSsid:\t{session or pid}\n"
             f"VmRSS:\t{(anon + shmem) * kib:>8} kB\nRssAnon:\t{anon * kib:>8} kB\nRssFile:\t       0 kB\n"
             f"RssShmem:\t{shmem * kib:>8} kB\nVmSwap:\t{swap * kib:>8} kB\nThreads:\t1\n",
         )

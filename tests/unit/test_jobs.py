@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -48,15 +47,6 @@ def test_in_a_container_the_job_may_be_pid_1(tmp_path: Path) -> None:
     machine.process(50, "python", 1, argv=("python", "other.py"), anon=90, session=50)
     first, second = heaviest(machine)
     assert first.pids == (1, 9) and second.pids == (50,)
-
-
-def test_orphaned_workers_are_one_job(tmp_path: Path) -> None:
-    machine = FakeMachine(tmp_path)
-    machine.process(1, "systemd", 0)
-    for worker in (501, 502, 503):
-        machine.process(worker, "pt_data_worker", 1, anon=100, group=500, session=400)
-    (job,) = heaviest(machine)
-    assert job.pids == (501, 502, 503)
 
 
 def test_processes_of_one_service_are_one_job_but_not_those_of_a_login(tmp_path: Path) -> None:
@@ -148,6 +138,30 @@ def test_the_same_script_twice_is_found(tmp_path: Path) -> None:
     assert {job.pid for job in found.jobs} == {200, 300}
 
 
+def test_two_copies_left_behind_by_one_launcher_are_twins_too(tmp_path: Path) -> None:
+    """Seen on the H200 machine: both orphaned, in one process group; they are two jobs all the same."""
+    machine = FakeMachine(tmp_path)
+    machine.process(1, "systemd", 0)
+    for pid in (410, 411):
+        machine.process(pid, "python3", 1, argv=("python3", "/tmp/hold.py"), anon=500, session=300)
+    (found,) = twins.among(heaviest(machine), machine.proc)
+    assert [job.pids for job in found.jobs] == [(410,), (411,)]
+
+
+def test_runs_of_ours_are_named_by_what_they_run(tmp_path: Path) -> None:
+    """Two guarded runs have the same keeper and may have the same front; that makes them no twins."""
+    machine = FakeMachine(tmp_path)
+    machine.process(1, "systemd", 0)
+    keeper = ("python", "-I", "-S", "/opt/oomproof/runner/keeper.py", "9")
+    for pid, name in ((400, "a.py"), (500, "b.py")):
+        machine.process(pid, "python", 1, argv=keeper, anon=10)
+        machine.process(pid + 1, "python", pid, argv=("python", f"/srv/{name}"), anon=400)
+        machine.process(pid + 2, "python", pid + 1, argv=("python", f"/srv/{name}"), anon=5)
+    found = heaviest(machine)
+    assert [job.command for job in found] == [("python", "/srv/a.py"), ("python", "/srv/b.py")]
+    assert twins.among(found, machine.proc) == ()
+
+
 def test_what_is_no_twin(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path)
     python = ("python", "/srv/train.py")
@@ -226,4 +240,3 @@ def test_real_forked_workers_are_counted_once() -> None:
         process.stdin.close()
         process.wait(timeout=30)
         process.stdout.close()
-    assert mmap.PAGESIZE > 0

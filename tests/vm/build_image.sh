@@ -8,6 +8,7 @@
 # Exit status 3: the tools cannot be had here; 4: debootstrap failed (no network?).
 # LAB_MIRROR overrides the Debian mirror that apt is configured with.
 set -euo pipefail
+export PATH="$PATH:/usr/sbin:/sbin"
 
 SUITE=bookworm
 PACKAGES=(
@@ -39,13 +40,15 @@ fresh() { [ "$(cat "$lab/$1.key" 2>/dev/null)" = "$2" ] && [ -s "$lab/$1" ]; }
 need_tools() {
     local missing=() pair
     for pair in qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs cpio:cpio wget:wget; do
-        PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     [ ${#missing[@]} = 0 ] && return
     command -v apt-get >/dev/null || { say "missing and no apt-get here: ${missing[*]}"; exit 3; }
+    [ "$(id -u)" = 0 ] || { say "missing: ${missing[*]} (as root, this script installs them)"; exit 3; }
     say "installing ${missing[*]}"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    { apt-get update -qq \
+        && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >/dev/null \
+        || { say "apt-get could not install ${missing[*]}"; exit 3; }
 }
 
 mirror() {   # the mirror apt itself uses for Debian, whatever the format of its sources
@@ -163,21 +166,21 @@ inside() {   # runs in a mount namespace of its own; the tmpfs goes away with it
     mkdir "$scratch/root/boot"
     rm -f "$lab/root.img.new"
     truncate -s "${IMAGE_MIB}M" "$lab/root.img.new"
-    PATH="$PATH:/usr/sbin:/sbin" mke2fs -q -t ext4 -m 0 -L lab -E lazy_itable_init=1,lazy_journal_init=1 -J size=16 \
+    mke2fs -q -t ext4 -m 0 -L lab -E lazy_itable_init=1,lazy_journal_init=1 -J size=16 \
         -d "$scratch/root" "$lab/root.img.new"
 }
 
 if [ "${1:-}" = --inside ]; then inside; exit 0; fi
-if fresh root.img "$image_key"; then say "image is fresh ($image_key)"; exit 0; fi
-[ "${1:-}" = --check ] && exit 1
+if [ "${1:-}" = --check ]; then fresh root.img "$image_key"; exit; fi
 
 started=$SECONDS
+need_tools
+if fresh root.img "$image_key"; then say "image is fresh ($image_key)"; exit 0; fi
 mkdir -p "$lab"
 exec 9>"$lab/build.lock"
 flock 9                                         # two test runs at once: the second waits, then finds it fresh
 if fresh root.img "$image_key"; then exit 0; fi
 if [ "$(id -u)" != 0 ]; then say "building the image needs root (debootstrap makes device nodes)"; exit 3; fi
-need_tools
 unshare --mount --propagation private "$0" --inside 9>&-
 rm -rf --one-file-system "$lab/scratch"
 for part in initrd vmlinuz root.img; do mv "$lab/$part.new" "$lab/$part"; done

@@ -1,7 +1,7 @@
 """Shows what a run printed; -f follows until it ends.
 
-  oomproof logs            of the newest run
-  oomproof logs -f big     follow the run called big
+oomproof logs            of the newest run
+oomproof logs -f big     follow the run called big
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _TICK = 0.2
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
 
 

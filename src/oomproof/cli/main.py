@@ -12,6 +12,7 @@ from oomproof.errors import OomproofError
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
+    "demo": ("demo", "see it work in 20 seconds: a leaking job seen, warned, asked to stop, explained"),
     "check": ("check", "what this machine holds, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
     "logs": ("logs", "what a run printed; -f follows"),

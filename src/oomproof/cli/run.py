@@ -53,18 +53,38 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--limit", metavar="SIZE", help="the job may hold this much, such as 20G")
     add("--name", metavar="NAME", help="a name to call this run by")
-    add("--margin", metavar="SIZE", help="warn when less than this is available (default 5G, at most a quarter of RAM)")
-    add("--floor", metavar="SIZE", help="act when less than this is available (default 4 %% of RAM, at least 512M)")
+    add(
+        "--margin",
+        metavar="SIZE",
+        help="warn when less than this is available (default 5G, at most a quarter of RAM)",
+    )
+    add(
+        "--floor",
+        metavar="SIZE",
+        help="act when less than this is available (default 4 %% of RAM, at least 512M)",
+    )
     add("--grace", metavar="SECONDS", help="time to save between asking and ending (default 30)")
     add("--alert-above", metavar="SIZE", help="tell when the job holds more than this")
     add("--alert-gpu-above", metavar="SIZE", help="tell when the job holds more than this of GPU memory")
     add("--alert-swap-growth", action="store_true", default=None, help="tell when the job's swap grows")
-    add("--stop-file", metavar="PATH", help="a file the job already watches: created to ask it to save and stop")
+    add(
+        "--stop-file",
+        metavar="PATH",
+        help="a file the job already watches: created to ask it to save and stop",
+    )
     add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
     add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
-    add("--detach", action="store_true", help="return at once; follow with `oomproof logs -f`, `oomproof wait`")
+    add(
+        "--detach",
+        action="store_true",
+        help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
+    )
     add("--report", metavar="FILE", help="write the verdict there as JSON")
-    add("--oom-exit-code", metavar="N", help="exit with N when the job died of memory, for engines that act on codes")
+    add(
+        "--oom-exit-code",
+        metavar="N",
+        help="exit with N when the job died of memory, for engines that act on codes",
+    )
     add("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --")
 
 
@@ -73,7 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check_command(order.argv[0])
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
-        raise OomproofError(f"--report: there is no folder {report.parent}", f"mkdir -p {report.parent}", USAGE)
+        raise OomproofError(
+            f"--report: there is no folder {report.parent}", f"mkdir -p {report.parent}", USAGE
+        )
     if arguments.detach:
         return _detach(order, report)
     return _finish(_supervise(order, _hello), report, oom_code, quiet=False)
@@ -158,7 +180,9 @@ def _signal(value: Any) -> int | None:
     name = str(value).upper().removeprefix("SIG")
     number = int(name) if name.isdigit() else getattr(signal, f"SIG{name}", None)
     if not isinstance(number, int) or not 0 < number < 65 or number in (signal.SIGKILL, signal.SIGSTOP):
-        raise OomproofError(f"--stop-signal {value}: no signal a job can answer", "name one: --stop-signal USR1", USAGE)
+        raise OomproofError(
+            f"--stop-signal {value}: no signal a job can answer", "name one: --stop-signal USR1", USAGE
+        )
     return int(number)
 
 
@@ -218,8 +242,8 @@ def _detach(order: Order, report: Path | None) -> int:
                 file=sys.stderr,
             )
             return 0
-        status, _, message = rest.partition("\n")
-        raise OomproofError(message or "the run did not start", "", int(status or OUR_FAILURE))
+        number, _, message = rest.partition("\n")
+        raise OomproofError(message or "the run did not start", "", int(number or OUR_FAILURE))
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -227,8 +251,8 @@ def _detach(order: Order, report: Path | None) -> int:
     status = 0
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
         answer = os.fdopen(write_end, "w")
 
         def started(run: runs.Run, _: Order, sentence: str) -> None:

@@ -35,7 +35,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--csv", action="store_true", help="comma-separated, on standard output")
     for action in (show, compare):
         # SUPPRESS: `runs --json show X` and `runs show X --json` both count
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="machine-readable output")
+        action.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="machine-readable output"
+        )
 
 
 def _width() -> int:
@@ -63,8 +65,15 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     if arguments.json:
-        value = {"schema": 1, "run": report.summarize(found).as_json(), "info": found.info, "exit": found.exit()}
-        print(json.dumps({**value, "verdict": runs.read_json(found.attempt / "verdict.json") or None}, indent=1))
+        value = {
+            "schema": 1,
+            "run": report.summarize(found).as_json(),
+            "info": found.info,
+            "exit": found.exit(),
+        }
+        print(
+            json.dumps({**value, "verdict": runs.read_json(found.attempt / "verdict.json") or None}, indent=1)
+        )
         return 0
     print(report.show(found, _width()))
     return 0
@@ -86,7 +95,9 @@ def _export(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     recording = report.recording_of(found)
     if recording.problem:
-        raise OomproofError(f"{found.id}: {recording.problem}", "see what there is: oomproof runs show " + found.id)
+        raise OomproofError(
+            f"{found.id}: {recording.problem}", "see what there is: oomproof runs show " + found.id
+        )
     out = csv.writer(sys.stdout, lineterminator="\n")
     names = ["wall_seconds", "anon", "shmem", "file", "swap", "kernel", "limit_headroom", "processes"]
     out.writerow([*names, "host_available", "host_swap_free"])

@@ -23,8 +23,12 @@ _TICK = 0.05
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
-    parser.add_argument("--grace", type=float, metavar="SECONDS", help="time for each step (default: the run's)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+    )
+    parser.add_argument(
+        "--grace", type=float, metavar="SECONDS", help="time for each step (default: the run's)"
+    )
     parser.add_argument("--now", action="store_true", help="do not ask first: SIGTERM")
     parser.add_argument("--kill", action="store_true", help="kill at once")
 
@@ -32,7 +36,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     if not found.keeper_lives():
-        raise OomproofError(f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0)
+        raise OomproofError(
+            f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0
+        )
     settings = found.info.get("settings") or {}
     grace = arguments.grace if arguments.grace is not None else float(settings.get("grace", 30.0))
     stop_file = settings.get("stop_file")

@@ -1,6 +1,6 @@
 """Waits for a run to end and exits with the job's own status.
 
-  oomproof wait big && ./next-step.sh
+oomproof wait big && ./next-step.sh
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _TICK = 0.1
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

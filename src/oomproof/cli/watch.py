@@ -23,18 +23,24 @@ from oomproof.runner.supervise import Watch
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     if not found.keeper_lives():
         raise OomproofError(
-            f"{found.name} is not running ({found.state()})", f"see how it went: oomproof runs show {found.id}", 0
+            f"{found.name} is not running ({found.state()})",
+            f"see how it went: oomproof runs show {found.id}",
+            0,
         )
     lock = runs.take_lock(found.folder / "guard.lock")
     if lock is None:
-        raise OomproofError(f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0)
+        raise OomproofError(
+            f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0
+        )
     from oomproof.cli.logs import follow
 
     started = found.started()

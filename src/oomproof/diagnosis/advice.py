@@ -10,6 +10,7 @@ from oomproof.evidence.facts import CaseFile
 from oomproof.units import GIB, MIB, format_size
 
 _LONG = 60  # a longer command line would push the advice off the screen
+_SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
 
@@ -40,7 +41,9 @@ def higher_limit(case: CaseFile, limit: int | None) -> int | None:
 
 def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
     """What nearly always makes a training job smaller, by rule."""
-    workers = sum(1 for each in case.processes.values() if each.role == "worker")
+    newest = max((each.last for each in case.processes.values()), default=0.0)
+    alive = [each for each in case.processes.values() if each.last >= newest - _SAME_SAMPLE]
+    workers = sum(1 for each in alive if each.role == "worker")
     found = []
     if workers > 1:
         title = f"fewer DataLoader workers: {workers} now, try {workers // 2}"

@@ -35,8 +35,9 @@ def collect(
     kmsg: str = "/dev/kmsg",
     journalctl: str = "journalctl",
     wtmp: str = "/var/log/wtmp",
+    suspended: float | None = None,
 ) -> CaseFile:
-    """Never raises for what the folder holds."""
+    """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
     run, _ = load(attempt_dir.parent / "run.json")
     started, why_not_started = load(attempt_dir / "started.json")
     exited, why_no_exit = load(attempt_dir / "exit.json")
@@ -53,7 +54,7 @@ def collect(
     case = _from_files(attempt_dir, run, started, exited, tail, proc)
     if case.output.reason is not None:
         missing.append(Missing("output.log", case.output.reason, ""))
-    case, more = _with_kernel(case, proc, kmsg, journalctl)
+    case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
     case, more = _with_reboot(case, wtmp)
     missing += more
@@ -194,12 +195,14 @@ def _alive(process: dict[str, Any], proc: str) -> bool:
         return False
 
 
-def _with_kernel(case: CaseFile, proc: str, kmsg: str, journalctl: str) -> tuple[CaseFile, list[Missing]]:
+def _with_kernel(
+    case: CaseFile, proc: str, kmsg: str, journalctl: str, suspended: float | None
+) -> tuple[CaseFile, list[Missing]]:
     if case.started is None:
         return case, []
     # after a reboot the ring is another boot's; only a kept journal still has the lines
     boot = case.run_boot_id.replace("-", "") if case.rebooted and case.run_boot_id else None
-    log = kernel_log.read(case.started, kmsg=kmsg, journalctl=journalctl, boot=boot)
+    log = kernel_log.read(case.started, kmsg=kmsg, journalctl=journalctl, boot=boot, offset=suspended)
     if log.reason is not None:
         return case, [Missing(log.source, log.reason, log.how_to_grant)]
     missing = []
@@ -219,8 +222,10 @@ def _with_kernel(case: CaseFile, proc: str, kmsg: str, journalctl: str) -> tuple
             )
         )
     end = case.status.boottime if case.status is not None else None
-    lines = [(line.time, line.text) for line in log.lines if end is None or line.time <= end + 5.0]
-    kills = find_kills(lines)
+    until = float("inf") if end is None else end + 5.0 + kernel_log.drift(end)
+    lines = [(line.time, line.text) for line in log.lines if line.time <= until]
+    # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
+    kills = () if case.moved.vmstat_oom_kill == 0 else find_kills(lines)
     case = replace(
         case,
         kernel_readable=True,

@@ -16,6 +16,8 @@ _KILLED = re.compile(
     r"Killed process (?P<pid>\d+)(?:, UID \d+,)? \((?P<name>.*)\),? total-vm:(?P<vm>\d+)kB"
     r"(?:, anon-rss:(?P<anon>\d+)kB)?(?:, file-rss:(?P<file>\d+)kB)?(?:, shmem-rss:(?P<shmem>\d+)kB)?"
 )
+# before 5.1 the reason stood in a line of its own, and its pid may be the parent of the one that is killed
+_KILL = re.compile(r"(?P<what>Memory cgroup out of memory|Out of memory): Kill process \d+ ")
 # before 4.19 the cgroup stands in a line of its own
 _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")
 _USAGE = re.compile(r"memory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
@@ -79,11 +81,14 @@ def find_kills(lines: Iterable[tuple[float, str]]) -> tuple[KernelKill, ...]:
     pending: dict[int, KernelKill] = {}
     limit: tuple[float, int] | None = None
     old_cgroups: tuple[float, str, str] | None = None
+    announced: tuple[float, str] | None = None
     for when, text in lines:
         if match := _USAGE.search(text):
             limit = (when, int(match["limit"]) * 1024)
         elif match := _TASK_IN.search(text):
             old_cgroups = (when, match["task"], match["limit"])
+        elif match := _KILL.search(text):
+            announced = (when, match["what"])
         elif match := _OOM_KILL.search(text):
             who = _PID.search(text)
             if who is None:
@@ -103,7 +108,10 @@ def find_kills(lines: Iterable[tuple[float, str]]) -> tuple[KernelKill, ...]:
             pid = int(match["pid"])
             kill = pending.pop(pid, None) or KernelKill(when, pid, match["name"])
             if kill.constraint is None:
-                kill = replace(kill, constraint=_constraint_from(match["what"]))
+                what = match["what"]
+                if what is None and announced is not None and when - announced[0] <= _BELONGS:
+                    what = announced[1]
+                kill = replace(kill, constraint=_constraint_from(what))
             if kill.by_limit and limit is not None and when - limit[0] <= _BELONGS:
                 kill = replace(kill, limit=limit[1])
             if kill.by_limit and old_cgroups is not None and when - old_cgroups[0] <= _BELONGS:

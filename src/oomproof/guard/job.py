@@ -24,7 +24,9 @@ class Job:
         self._pss_ratio = 1.0  # true share of what the tree's processes count together; set by the sampler
         self._cgroup: Cgroup | None = None
         if self._memory_dir:
-            self._cgroup = CgroupV2(self._memory_dir) if rung.get("version") == 2 else CgroupV1(self._memory_dir)
+            self._cgroup = (
+                CgroupV2(self._memory_dir) if rung.get("version") == 2 else CgroupV1(self._memory_dir)
+            )
         self._kill_fd = self._open_kill(rung.get("kill"))
         self._leader_fd = self._open_leader()
 

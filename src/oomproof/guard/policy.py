@@ -107,7 +107,9 @@ def _escalate(settings: Settings, facts: Facts, state: State, wanted: Action) ->
         return wanted
     waited = facts.t - state.term_at
     if waited >= settings.grace and wanted.kind != "none":
-        return Action("kill", f"SIGTERM went unanswered for {format_duration(waited)}; {wanted.why}", wanted.scope)
+        return Action(
+            "kill", f"SIGTERM went unanswered for {format_duration(waited)}; {wanted.why}", wanted.scope
+        )
     return wanted
 
 
@@ -162,7 +164,9 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
             return Action("kill", growing, "machine")
         if facts.rate > 0 and room <= settings.floor + shrink * REACT_TERM:
             return Action("term", growing, "machine")
-        if facts.sustained > 0 and room <= min(settings.margin, settings.floor + facts.sustained * settings.grace):
+        if facts.sustained > 0 and room <= min(
+            settings.margin, settings.floor + facts.sustained * settings.grace
+        ):
             left = format_duration(room / facts.sustained)
             return Action("ask", f"{growing}: full in about {left}", "machine")
     elif facts.my_turn and room <= settings.floor:

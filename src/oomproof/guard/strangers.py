@@ -60,7 +60,9 @@ class Strangers:
                 pid, growth = found
                 one = processes.memory(pid, self._proc)
                 name = one.name if one else "?"
-                self.named = f"{name} (pid {pid}) grew by {format_size(growth)}, holds {format_size(after[pid])}"
+                self.named = (
+                    f"{name} (pid {pid}) grew by {format_size(growth)}, holds {format_size(after[pid])}"
+                )
         except OSError:
             pass  # /proc is hidden from us: then nobody can be named
         finally:

@@ -30,9 +30,13 @@ def runtime_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise OomproofError(f"cannot make {folder}: {error.strerror}", "set XDG_RUNTIME_DIR to your own folder") from error
+        raise OomproofError(
+            f"cannot make {folder}: {error.strerror}", "set XDG_RUNTIME_DIR to your own folder"
+        ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise OomproofError(f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a folder of your own")
+        raise OomproofError(
+            f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a folder of your own"
+        )
     if found.st_mode & 0o077:
         folder.chmod(0o700)
     return folder

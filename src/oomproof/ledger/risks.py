@@ -75,7 +75,7 @@ def _swap_full(facts: Facts, budget: Budget) -> Iterator[Risk]:
 def _twins(facts: Facts, budget: Budget) -> Iterator[Risk]:
     for twins in facts.twins:
         newest = max(twins.jobs, key=lambda job: (job.start, job.pid))
-        pids = " and ".join(str(job.pid) for job in twins.jobs)
+        pids = " and ".join(str(pid) for pid in sorted(job.pid for job in twins.jobs))
         total = format_size(sum(job.use for job in twins.jobs))
         yield Risk(
             "twins",

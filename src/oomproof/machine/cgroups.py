@@ -102,7 +102,9 @@ class CgroupV2:
             file=cache,
             swap=_number(_pread(self._swap, 64)),
             kernel=stat_field(stat, b"kernel") - stat_field(stat, b"slab_reclaimable"),
-            charged=max(0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")),
+            charged=max(
+                0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")
+            ),
         )
 
     def pids(self) -> list[int]:

@@ -30,6 +30,8 @@ _LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
 # 16 GiB of walking keep `check` inside its half second; what is heavier is estimated and says so.
 _WALK_BYTES = 16 << 30
 _WORTH_A_WALK = 32 << 20  # sharing below this does not change the picture
+_KEEPER = "oomproof/runner/keeper.py"
+_ONE_WALK = 32 << 20  # a read costs 0.15 ms however small the process: as much as walking this
 _SMALL = 1 << 20
 
 
@@ -39,7 +41,6 @@ class Process:
 
     pid: int
     parent: int
-    group: int
     session: int
     uid: int
     name: str
@@ -96,7 +97,9 @@ def heaviest(
     ``anon_total`` and ``shmem_total`` are the kernel's own sums, where each page stands once:
     what the processes claim beyond them is shared, and is taken from the jobs that can share.
     """
-    groups = [members for members in _groups(processes, proc) if _claim(members) >= at_least]
+    groups = [
+        _without_keeper(members, proc) for members in _groups(processes, proc) if _claim(members) >= at_least
+    ]
     groups.sort(key=lambda members: sum(process.own for process in members), reverse=True)
     exact = _exact_shares(groups, proc)
     anon_factor = _shrink(processes, groups, exact, "anon", anon_total)
@@ -150,9 +153,10 @@ def _groups(processes: Mapping[int, Process], proc: str) -> list[list[Process]]:
     for pid, leader in leaders.items():
         groups.setdefault(leader, []).append(processes[pid])
     merged: dict[object, list[Process]] = {}
-    for leader, members in groups.items():
+    for leader, members in sorted(groups.items()):
         members.sort(key=lambda process: (process.pid != leader, process.pid))
-        merged.setdefault(_merge_key(members, processes, proc), []).extend(members)
+        service = _service(leader, proc) if _claim(members) >= _WORTH_A_WALK else None
+        merged.setdefault(service or leader, []).extend(members)  # a service is one job, whoever forked whom
     return list(merged.values())
 
 
@@ -166,16 +170,11 @@ def _parent_in_job(process: Process, processes: Mapping[int, Process]) -> int | 
     return parent.pid
 
 
-def _merge_key(members: list[Process], processes: Mapping[int, Process], proc: str) -> object:
-    """Groups with the same key are one job: orphaned workers of one command, processes of one service."""
-    leader = members[0]
-    if _claim(members) >= _WORTH_A_WALK:
-        service = _service(leader.pid, proc)
-        if service:
-            return service
-    parent = processes.get(leader.parent)
-    orphan = parent is None or parent.pid == 1
-    return (leader.group, leader.name) if orphan and leader.group != leader.pid else leader.pid
+def _without_keeper(members: list[Process], proc: str) -> list[Process]:
+    """A run's keeper is its job's parent: the job is called by what runs, not by who keeps it."""
+    if len(members) > 1 and any(word.endswith(_KEEPER) for word in command_line(members[0].pid, proc)[:5]):
+        return members[1:]
+    return members
 
 
 def _service(pid: int, proc: str) -> str | None:
@@ -203,7 +202,7 @@ def _exact_shares(groups: list[list[Process]], proc: str) -> dict[int, tuple[int
     left = _WALK_BYTES
     shares = {}
     for members in groups:
-        cost = sum(process.own + process.file for process in members)
+        cost = sum(max(_ONE_WALK, process.own + process.file) for process in members)
         if cost > left or not _shares(members):
             continue
         left -= cost
@@ -262,7 +261,6 @@ def _process(pid: int, proc: str) -> Process | None:
         return Process(
             pid=pid,
             parent=int(_word(text, b"\nPPid:")),
-            group=int(_word(text, b"\nNSpgid:") or 0),
             session=int(_word(text, b"\nNSsid:") or 0),
             uid=int(_word(text, b"\nUid:") or 0),
             name=text[6 : text.index(b"\n")].decode("utf-8", "replace"),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 _RECORD = 8192  # one read of /dev/kmsg returns one record; the kernel's own limit is below this
 _JOURNAL_DEADLINE = 2.0  # a verdict must not wait on a journal that is being rotated or repaired
-_SLACK = 2.0  # printk's clock is not CLOCK_BOOTTIME: they agreed to 1 ms where measured, a VM may drift
+_SLACK = 2.0
+_DRIFT = 1e-4  # of the uptime
 _SHORT_MONOTONIC = re.compile(r"\[\s*(\d+\.\d+)\]\s\S+\s[^:\s]+:\s?(.*)")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
@@ -42,6 +43,12 @@ class KernelLog:
 def suspended_seconds() -> float:
     """What CLOCK_BOOTTIME has over the clock of printk, which stands still during suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def drift(boottime: float) -> float:
+    """How far a line's time may be off. printk stamps lines with the raw counter, CLOCK_BOOTTIME follows NTP:
+    they agreed to 1 ms on a machine ten minutes up, and part by tens of parts per million from there."""
+    return _DRIFT * boottime
 
 
 def parse_record(record: bytes, offset: float = 0.0) -> tuple[int, KernelLine] | None:
@@ -142,7 +149,7 @@ def read(
     offset: float | None = None,
 ) -> KernelLog:
     """Lines from ``since`` (CLOCK_BOOTTIME) on. ``boot`` names an earlier boot, known only to a journal."""
-    since -= _SLACK
+    since -= _SLACK + drift(since)
     if boot is not None:
         return _granted(_read_journal(journalctl, since, 0.0, boot))
     offset = suspended_seconds() if offset is None else offset

@@ -87,7 +87,6 @@ def scan() -> dict[int, Process]:
             found[facts["pid"]] = Process(
                 pid=facts["pid"],
                 parent=facts["ppid"] or 0,
-                group=facts["pid"],
                 session=facts["pid"],
                 uid=uids.real if uids else -1,
                 name=facts["name"] or "?",

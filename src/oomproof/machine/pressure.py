@@ -24,7 +24,9 @@ def parse(text: bytes) -> Pressure | None:
     for line in text.splitlines():
         kind, _, rest = line.partition(b" ")
         target = some if kind == b"some" else full
-        target.update(pair.split(b"=", 1) for pair in rest.split() if b"=" in pair)  # type: ignore[arg-type]
+        for pair in rest.split():
+            name, _, value = pair.partition(b"=")
+            target[name] = value
     try:
         return Pressure(
             float(some[b"avg10"]),

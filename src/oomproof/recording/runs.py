@@ -203,10 +203,11 @@ def new_run() -> Run:
 def list_runs() -> list[Run]:
     """Newest first."""
     try:
-        names = sorted(os.listdir(runs_folder()), reverse=True)
+        names = os.listdir(runs_folder())
     except OSError:
         return []
-    return [Run(runs_folder() / name) for name in names if (runs_folder() / name / "run.json").exists()]
+    found = [Run(runs_folder() / name) for name in names if (runs_folder() / name / "run.json").exists()]
+    return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
 
 
 def find(text: str | None) -> Run:

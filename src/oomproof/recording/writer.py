@@ -70,11 +70,15 @@ class Writer:
                 for table, row in batch:
                     connection.execute(INSERTS[table], row)
                 if self.dropped:
-                    connection.execute("INSERT OR REPLACE INTO meta VALUES ('dropped', ?)", (str(self.dropped),))
+                    connection.execute(
+                        "INSERT OR REPLACE INTO meta VALUES ('dropped', ?)", (str(self.dropped),)
+                    )
                 if self.trouble:
                     connection.execute("INSERT OR REPLACE INTO meta VALUES ('trouble', ?)", (self.trouble,))
                 connection.execute("COMMIT")
-            except sqlite3.Error as error:  # disk full, I/O error, read-only: the job goes on without a recording
+            except (
+                sqlite3.Error
+            ) as error:  # disk full, I/O error, read-only: the job goes on without a recording
                 self.dropped += len(batch)
                 self.trouble = f"{len(batch)} rows not written: {error}"
                 if connection is not None:

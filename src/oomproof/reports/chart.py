@@ -21,13 +21,15 @@ def columns(samples: Sequence[tuple[float, float]], width: int) -> list[float | 
         before = highest[slot]
         highest[slot] = value if before is None else max(before, value)
     last: float | None = None
-    for index, value in enumerate(highest):  # sampled slower than drawn: hold the last value
-        last = value if value is not None else last
+    for index, seen in enumerate(highest):  # sampled slower than drawn: hold the last value
+        last = seen if seen is not None else last
         highest[index] = last
     return highest
 
 
-def draw(samples: Sequence[tuple[float, float]], width: int = 60, height: int = 8, limit: float | None = None) -> str:
+def draw(
+    samples: Sequence[tuple[float, float]], width: int = 60, height: int = 8, limit: float | None = None
+) -> str:
     """Rows of blocks, the scale at the left, the time span below; ``┄`` marks the limit."""
     values = columns(samples, width)
     if not values:

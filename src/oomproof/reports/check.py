@@ -229,6 +229,8 @@ def _wrapped(head: str, text: str, width: int, style: str, indent: str = "  ") -
 def _command(job: Job) -> str:
     """As typed, more or less: the program without its folder, secrets masked, no control characters."""
     words = mask_argv(job.command)
+    if len(words) > 1 and os.path.basename(words[1]) == "oomproof":
+        words = words[1:]  # a script of ours: its interpreter says nothing
     words[0] = os.path.basename(words[0]) or words[0]
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(words))
 

@@ -125,7 +125,9 @@ def history(summaries: list[Summary], width: int = 100) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     room = max(16, width - sum(widths) - 10)
     lines = [
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False)) + "  " + _cut(row[5], room)
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
+        + "  "
+        + _cut(row[5], room)
         for row in rows
     ]
     if any(one.script_changed for one in summaries):
@@ -168,13 +170,18 @@ def show(run: Run, width: int = 80) -> str:
     events = recording.rows("SELECT t, kind, text FROM event ORDER BY t")
     if events:
         lines += ["", "  what happened"]
-        lines += [f"  {_clock(float(str(t)) + recording.wall_offset)}  {kind}: {text}" for t, kind, text in events[-20:]]
+        lines += [
+            f"  {_clock(float(str(t)) + recording.wall_offset)}  {kind}: {text}"
+            for t, kind, text in events[-20:]
+        ]
     verdict = verdict_of(run)
     lines.append("")
     if verdict is not None:
         lines.append(verdict.text)
     elif summary.state == "lost its guard":
-        lines.append(f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)")
+        lines.append(
+            f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)"
+        )
     else:
         lines.append(f"next: oomproof logs -f {run.id}")
     return "\n".join(lines)
@@ -187,7 +194,9 @@ def _uses(recording: Recording) -> list[Any]:
 def _peak_words(peaks: Peaks) -> str:
     if peaks.use is None:
         return "no sample was taken"
-    words = f"{format_size(peaks.use)} (anonymous {format_size(peaks.anon)}, shared {format_size(peaks.shmem)}"
+    words = (
+        f"{format_size(peaks.use)} (anonymous {format_size(peaks.anon)}, shared {format_size(peaks.shmem)}"
+    )
     words += f", swapped {format_size(peaks.swap)})" if peaks.swap else ")"
     if peaks.gpu:
         words += f", GPU {format_size(peaks.gpu)}"
@@ -198,7 +207,11 @@ def differing_words(one: list[str], two: list[str]) -> list[tuple[str, str, str]
     """Arguments that differ, as (name, in the first, in the second)."""
     first, second = _options(one), _options(two)
     names = list(dict.fromkeys([*first, *second]))
-    return [(name, first.get(name, "-"), second.get(name, "-")) for name in names if first.get(name) != second.get(name)]
+    return [
+        (name, first.get(name, "-"), second.get(name, "-"))
+        for name in names
+        if first.get(name) != second.get(name)
+    ]
 
 
 def _options(argv: list[str]) -> dict[str, str]:
@@ -242,8 +255,14 @@ def compare_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
     for name in ("limit", "margin", "floor"):
         first, second = ((run.info.get("settings") or {}).get(name) for run in (one, two))
         if first != second:
-            rows.append((f"--{name}", format_size(first) if first else "-", format_size(second) if second else "-"))
-    for name, label in (("git_commit", "commit"), ("git_diff_sha256", "changes"), ("script_sha256", "script")):
+            rows.append(
+                (f"--{name}", format_size(first) if first else "-", format_size(second) if second else "-")
+            )
+    for name, label in (
+        ("git_commit", "commit"),
+        ("git_diff_sha256", "changes"),
+        ("script_sha256", "script"),
+    ):
         first, second = ((run.info.get("code") or {}).get(name) for run in (one, two))
         if first != second:
             rows.append((label, (first or "-")[:12], (second or "-")[:12]))
@@ -257,8 +276,7 @@ def compare_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
 def _phase_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
     """Peak per phase and time per step, for runs whose job told its phases."""
     first, second = (_phases(recording_of(run)) for run in (one, two))
-    rows = [(name, first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
-    return rows
+    return [(name, first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
 
 
 def _phases(recording: Recording) -> dict[str, str]:
@@ -269,7 +287,9 @@ def _phases(recording: Recording) -> dict[str, str]:
     end = recording.last_sample_time() or float(str(marks[-1][0]))
     peaks: dict[str, int] = {}
     for mark, following in zip(marks, [*marks[1:], (end, "", None)], strict=True):
-        rows = recording.rows("SELECT max(anon+shmem+swap) FROM job WHERE t BETWEEN ? AND ?", (mark[0], following[0]))
+        rows = recording.rows(
+            "SELECT max(anon+shmem+swap) FROM job WHERE t BETWEEN ? AND ?", (mark[0], following[0])
+        )
         if rows and isinstance(rows[0][0], int):
             peaks[str(mark[1])] = max(peaks.get(str(mark[1]), 0), rows[0][0])
     found.update({f"peak in {name}": format_size(size) for name, size in peaks.items()})
@@ -283,4 +303,6 @@ def compare(one: Run, two: Run, width: int = 100) -> str:
     rows = [("", one.name, two.name), *compare_rows(one, two)]
     first = max(len(row[0]) for row in rows)
     room = max(12, (width - first - 4) // 2)
-    return "\n".join(f"{name:<{first}}  {_cut(a, room):<{room}}  {_cut(b, room)}".rstrip() for name, a, b in rows)
+    return "\n".join(
+        f"{name:<{first}}  {_cut(a, room):<{room}}  {_cut(b, room)}".rstrip() for name, a, b in rows
+    )

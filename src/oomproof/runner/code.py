@@ -32,7 +32,11 @@ def hash_file(path: str | None) -> str | None:
 def _git(folder: str, *words: str) -> bytes | None:
     try:
         done = subprocess.run(
-            ["git", "-C", folder, *words], capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
+            ["git", "-C", folder, *words],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -73,7 +73,9 @@ class Front:
                     continue
                 raise self._cannot_start(number, text)
             return news
-        raise OomproofError("the keeper could not be started", "see keeper.err in the run's folder", OUR_FAILURE)
+        raise OomproofError(
+            "the keeper could not be started", "see keeper.err in the run's folder", OUR_FAILURE
+        )
 
     def _rungs(self, reasons: list[str]) -> Any:
         """Each rung that can be made, with its keeper running; a reason for each that cannot."""
@@ -98,7 +100,9 @@ class Front:
         note = ""
         if not is_root:
             if not limits.user_manager_answers():
-                reasons.append("no systemd user manager answers (log in over ssh or a desktop, or use `machinectl shell`)")
+                reasons.append(
+                    "no systemd user manager answers (log in over ssh or a desktop, or use `machinectl shell`)"
+                )
                 return
             user = _user_name()
             if not limits.lingers(user):
@@ -128,12 +132,16 @@ class Front:
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         command = [*prefix, sys.executable, "-I", "-S", protocol.__file__, str(theirs.fileno())]
-        log = os.open(self.launch.attempt / "keeper.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(
+            self.launch.attempt / "keeper.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
         try:
             # Signals wait until the keeper stands in a session of its own: Ctrl-C now must not kill it half-born.
-            self.keeper_pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsid=True)
+            self.keeper_pid = os.posix_spawnp(
+                command[0], command, os.environ, file_actions=actions, setsid=True
+            )
         except OSError as error:
             raise OomproofError(f"cannot start {command[0]}: {error.strerror}") from error
         finally:
@@ -205,7 +213,9 @@ class Front:
             return OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
         if number == errno.ENOEXEC:
             return OomproofError(
-                f"{name} is no program and has no #! line", f"run it with its interpreter: sh {name}", CANNOT_EXECUTE
+                f"{name} is no program and has no #! line",
+                f"run it with its interpreter: sh {name}",
+                CANNOT_EXECUTE,
             )
         return OomproofError(f"cannot execute {name}: {text}", f"chmod +x {name}", CANNOT_EXECUTE)
 
@@ -244,8 +254,8 @@ class Front:
                         if exit_record is not None:
                             return exit_record or None
                     elif key.fd == self._wake_read:
-                        for number in os.read(self._wake_read, 4096):
-                            self._on_signal(number)
+                        for caught in os.read(self._wake_read, 4096):
+                            self._on_signal(caught)
                         reading = self._take_keyboard(selector, reading)
                     elif key.fd == 0:
                         reading = self._from_keyboard(selector)
@@ -297,14 +307,18 @@ class Front:
             return None
         if kind in (b"O", b"E"):
             if not self.terminal.stream_output(1 if kind == b"O" else 2, payload):
-                self._send(b"C", kind)  # nobody reads it any more: the job shall see a closed pipe, as without us
+                self._send(
+                    b"C", kind
+                )  # nobody reads it any more: the job shall see a closed pipe, as without us
             return None
         news: dict[str, Any] = json.loads(payload)
         if "leftovers" in news:
             names = ", ".join(sorted(set(news["leftovers"]))[:4])
             wait = f"ending them in {news['wait']:.0f} s (Ctrl-C: now)" if news["wait"] else "ending them"
             count = len(news["leftovers"])
-            self.terminal.message(f"oomproof: the command ended but left {count} of its processes behind ({names}): {wait}")
+            self.terminal.message(
+                f"oomproof: the command ended but left {count} of its processes behind ({names}): {wait}"
+            )
         found: dict[str, Any] | None = news.get("exit")
         return found
 

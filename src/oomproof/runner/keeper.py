@@ -125,13 +125,27 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def write_json(path: str, value: object) -> None:
-    temporary = f"{path}.tmp"
-    with open(temporary, "w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+EXIT_BYTES = 4096
+
+
+def reserve_exit(folder: str) -> int | None:
+    """Room for exit.json, taken at the start: a disk that fills later must not lose how the job ended."""
+    try:
+        fd = os.open(f"{folder}/.exit.json", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(fd, b" " * EXIT_BYTES)
+        return fd
+    except OSError:
+        return None
+
+
+def write_exit(folder: str, fd: int | None, record: dict[str, object]) -> None:
+    """Into the reserved room, synced, then under its real name: whole or not there."""
+    if fd is None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    text = json.dumps(record, indent=1).encode()
+    os.pwrite(fd, text.ljust(EXIT_BYTES), 0)
+    os.fsync(fd)
+    os.replace(f"{folder}/.exit.json", f"{folder}/exit.json")
 
 
 def append_event(folder: str, **event: object) -> None:
@@ -144,7 +158,9 @@ def append_event(folder: str, **event: object) -> None:
 
 
 def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC)
+    return time.clock_gettime(
+        time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
+    )
 
 
 class Keeper:
@@ -152,6 +168,7 @@ class Keeper:
         self.front: socket.socket | None = front
         self.spec = spec
         self.folder: str = spec["folder"]
+        self.exit_fd = reserve_exit(self.folder)
         self.output = Output(self.folder, spec["output_cap"])
         self.selector = selectors.DefaultSelector()
         self.streams: dict[int, bytes] = {}  # readable descriptor of ours → frame letter
@@ -444,21 +461,21 @@ class Keeper:
         with contextlib.suppress(OSError):
             room = os.statvfs("/dev/shm")
             shm = {"total": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
-        record = {
+        record: dict[str, object] = {
             "boottime": died,
             "wall": wall,
             "status": status,
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "core": os.WCOREDUMP(status),
-            "leftovers": self.leftovers,
+            "leftovers": self.leftovers[:20],
             "counters": read_counters(self.spec["counters"]),
             "shm": shm,
         }
         if self.output.trouble:
             append_event(self.folder, event="disk-full", text=self.output.trouble)
         try:
-            write_json(f"{self.folder}/exit.json", record)
+            write_exit(self.folder, self.exit_fd, record)
         except OSError as error:  # a full disk: the front still learns it from us
             append_event(self.folder, event="disk-full", text=f"exit.json: {error.strerror}")
         self.tell({"exit": record})
@@ -538,7 +555,9 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    lock = os.open(f"{os.path.dirname(spec['folder'])}/keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(
+        f"{os.path.dirname(spec['folder'])}/keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
     fcntl.flock(lock, fcntl.LOCK_EX)
     keeper = Keeper(front, spec)
     before = read_counters(spec["counters"])

@@ -97,7 +97,10 @@ def user_manager_answers(timeout: float = 2.0) -> bool:
         return False
     try:
         done = subprocess.run(
-            ["systemctl", "--user", "show", "--property=Version"], capture_output=True, timeout=timeout, check=False
+            ["systemctl", "--user", "show", "--property=Version"],
+            capture_output=True,
+            timeout=timeout,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -132,7 +135,9 @@ def shape_scope(name: str, scope: str, keeper: int, limit: int) -> Rung | None:
 def _limited_v2(name: str, directory: str, limit: int, remove: list[str]) -> Rung | None:
     if not _write(f"{directory}/memory.max", str(limit)):
         return None
-    _write(f"{directory}/memory.oom.group", "1")  # one death is the whole job's: half a training is worth nothing
+    _write(
+        f"{directory}/memory.oom.group", "1"
+    )  # one death is the whole job's: half a training is worth nothing
     kill = f"{directory}/cgroup.kill"
     return Rung(
         name,

@@ -75,7 +75,10 @@ class Sampler:
                 (t, one.pid, one.start, self._role(one), one.name, one.anon, one.shmem, one.file, one.swap,
                  self._pss.get(one.pid)),
             )  # fmt: skip
-        self._moment.processes, self._moment.shm = len(found), self._shm()  # the guard writes them with its row
+        self._moment.processes, self._moment.shm = (
+            len(found),
+            self._shm(),
+        )  # the guard writes them with its row
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(gpu_use)
 
@@ -118,7 +121,9 @@ class Sampler:
         for device in self._gpu.latest() if self._gpu else ():
             mine = [one.used for one in device.processes if one.pid in ours and one.used is not None]
             used = sum(mine)
-            self._writer.put("gpu", (t, device.index, device.used, device.total, used if device.processes else None))
+            self._writer.put(
+                "gpu", (t, device.index, device.used, device.total, used if device.processes else None)
+            )
             total += used
         self.peak_gpu = max(self.peak_gpu, total)
         return total
@@ -140,7 +145,11 @@ class Sampler:
         if self._alerts.swap_growth:
             before = self._swap_before if self._swap_before is not None else memory.swap
             grown = memory.swap - before
-            self._once("swap", grown > 64 * MIB, f"the job's swap grew by {format_size(grown)} to {format_size(memory.swap)}")
+            self._once(
+                "swap",
+                grown > 64 * MIB,
+                f"the job's swap grew by {format_size(grown)} to {format_size(memory.swap)}",
+            )
             self._swap_before = memory.swap if grown > 64 * MIB else min(before, memory.swap)
             self._alerted.discard("swap")  # each further growth is news
 

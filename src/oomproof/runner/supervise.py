@@ -119,7 +119,11 @@ class Watch:
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
         self.guard = Guard(self.job, host, settings, actions, self.writer, self._live, self._on_action)
         self._gpu = None
-        if os.path.exists("/dev/nvidiactl") or os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/dxg"):
+        if (
+            os.path.exists("/dev/nvidiactl")
+            or os.path.exists("/proc/driver/nvidia")
+            or os.path.exists("/dev/dxg")
+        ):
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = gpu_feed.start()
@@ -232,14 +236,21 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     runs.write_json(run.attempt / "started.json", started)
     on_started(front.rung.sentence(by_user=order.limit is not None))
     watch = Watch(
-        run, started, settings, host, front.say, order.alerts, stop_file=order.stop_file, stop_signal=order.stop_signal
+        run,
+        started,
+        settings,
+        host,
+        front.say,
+        order.alerts,
+        stop_file=order.stop_file,
+        stop_signal=order.stop_signal,
     )
     lock_memory()
     watch.start()
     watch.errands.do(lambda: _add_code(run, info, order.argv))
     front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
     try:
-        record = front.relay(None if order.detached else watch.status_line)
+        record = front.relay(watch.status_line if front.terminal.tty_numbers else None)
     finally:
         watch.stop()
     front.close()

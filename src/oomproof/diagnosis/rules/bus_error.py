@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import signal
 
-from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.advice import as_flag, command
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.error_texts import SHM_ERROR
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, WeightedCause
@@ -59,14 +59,18 @@ def _shm(case: CaseFile, death: Death, weight: str, certainty: Certainty, said: 
     why = f"it ended by {death.phrase}; a page of shared memory could not be had"
     if said is not None:
         why += f"; it printed: {said.strip()[:160]}"
-    target = format_size(max((total or 0) * 4, 2 << 30)).replace(" GiB", "G").replace(".0G", "G")
+    target = as_flag(_larger(case))
+    enlarge = f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm)"
+    next_step = f"{enlarge}, or fewer workers: {command(case)}"
+    if total and _larger(case) <= total:
+        next_step = f"/dev/shm is as large as RAM allows: halve the workers, then {command(case)}"
     return WeightedCause(
         "shm-exhausted",
         odds(weight),
         certainty,
         f"shared memory exhausted: /dev/shm was full{size}",
         why,
-        f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm), or fewer workers",
+        next_step,
         evidence=case.evidence_from("exit", "sample.shm", "output."),
         test="df -h /dev/shm while the job runs; num_workers=0 needs none of it",
         remedies=(
@@ -78,6 +82,12 @@ def _shm(case: CaseFile, death: Death, weight: str, certainty: Certainty, said: 
             Remedy("fewer workers: each holds its batches in /dev/shm", change=Change("code", "num_workers")),
         ),
     )
+
+
+def _larger(case: CaseFile) -> int:
+    """Four times as much, at most half of RAM: it is RAM, and the job's limit pays for it."""
+    wanted = max((case.shm_total or 0) * 4, 2 << 30)
+    return min(wanted, case.host.total // 2) if case.host is not None else wanted
 
 
 def _other(case: CaseFile, death: Death, weight: str, certainty: Certainty) -> WeightedCause:

@@ -177,7 +177,9 @@ def _headline(
     who = "the job"
     if death.signal != signal.SIGKILL or (kill and case.leader is not None and kill.pid != case.leader):
         who = f"a process of the job ({kill.name}, pid {kill.pid})" if kill else "a process of the job"
-    holding = f", holding {format_size(held)}" if held else ""
+    # a sample is up to a second old, in which a job grows by gigabytes: only the kernel saw the last moment
+    verb = "holding" if kill is not None and kill.anon_rss is not None else "last seen holding"
+    holding = f", {verb} {format_size(held)}" if held else ""
     if whose == _OWN:
         full = f"the job's own limit of {format_size(limit)} was full" if limit else "its own limit was full"
     elif whose == _ABOVE:
@@ -201,14 +203,9 @@ def _next(case: CaseFile, whose: str, limit: int | None) -> str:
         return (
             "raise that limit (container --memory, Slurm --mem, systemd MemoryMax) or halve batch or workers"
         )
-    limited = f"{command(case, f'--limit {as_flag(_safe(case))}')}" if case.host else command(case)
-    return f"see who else holds memory: oomproof check; then {limited}"
-
-
-def _safe(case: CaseFile) -> int:
-    """A limit under which the machine keeps its margin."""
-    assert case.host is not None
-    return max(case.host.total // 4, case.host.total - max(case.settings.margin or 0, case.host.total // 8))
+    return (
+        f"see who else holds memory: oomproof check; wait for it, or halve batch or workers: {command(case)}"
+    )
 
 
 def _leader(case: CaseFile, death: Death) -> Victim | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.advice import as_flag, command
 from oomproof.diagnosis.deeds import keeper_was_asked
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -16,7 +16,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if not case.rebooted:
         return []
     orderly = case.shutdown_wall is not None or keeper_was_asked(case)
-    if case.status is not None and (case.status.code == 0 or case.shutdown_wall is None):
+    if case.status is not None and not (
+        keeper_was_asked(case) and case.shutdown_wall and case.status.code != 0
+    ):
         return []  # it ended before the machine did
     if orderly:
         source = (
@@ -38,10 +40,21 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if short:
         headline += "; memory was nearly gone just before"
     next_step = f"to start it again: {command(case)}; for the kernel's last words: journalctl -k -b -1 -e"
-    if short and case.host is not None:
-        next_step = f"start it with less, under a limit: {command(case)}; first see: oomproof check"
+    if short:
+        next_step = _with_less(case)
     why = f"the boot id changed and no exit status was written; {_last(case)}"
     return [_claim(case, "machine-down", headline, why, next_step)]
+
+
+def _with_less(case: CaseFile) -> str:
+    """The limit under which what the others held and the margin would have stayed."""
+    if case.host is None or case.job is None:
+        return f"see what else holds memory: oomproof check; then {command(case)}"
+    others = case.host.total - case.host.available - case.job.used
+    limit = case.host.total - others - (case.settings.margin or 0)
+    if limit < case.job.used // 2:
+        return f"others held {format_size(others)}: end them first (oomproof check), then {command(case)}"
+    return f"{command(case, f'--limit {as_flag(limit)}')}; see what else holds memory: oomproof check"
 
 
 def _short(case: CaseFile) -> bool:

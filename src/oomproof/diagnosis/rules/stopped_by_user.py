@@ -22,7 +22,12 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if deed is not None:
         why = f"oomproof stop sent {deed.action}" + (f" ({deed.why})" if deed.why else "")
         return [_claim(case, "user.deed", "proven", "stopped by you", f"{why}; it ended by {death.phrase}")]
-    if guard_stop(case) is None and death.signal in _ENDED and keeper_was_asked(case):
+    if (
+        guard_stop(case) is None
+        and death.signal in _ENDED
+        and keeper_was_asked(case)
+        and not case.shutdown_wall
+    ):
         why = (
             f"the keeper was sent SIGTERM (kill, a logout, systemctl stop) and ended the job: {death.phrase}"
         )

@@ -1,0 +1,60 @@
+# Two commands need nothing but Python 3.11+, pip and make: `make run` and `make test`.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+RESULTS := build/results
+
+.PHONY: run test setup dev lint types layers unit incidents must-run bench docs clean
+
+run: setup  ## set up, and run the bundled example under watch
+	$(BIN)/oomproof run --name example -- $(BIN)/python examples/train.py
+	$(BIN)/oomproof runs
+
+test: dev lint types layers unit incidents test-vm must-run  ## set up, and pass all tests
+
+setup: $(VENV)/.installed
+
+dev: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed (Debian: apt install python3 python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+lint: dev
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+
+types: dev
+	$(BIN)/mypy
+
+layers: dev
+	$(BIN)/lint-imports --no-timing 2>/dev/null || $(BIN)/lint-imports
+
+unit: dev
+	@mkdir -p $(RESULTS)
+	$(BIN)/coverage run -m pytest tests/unit --junitxml=$(RESULTS)/unit.xml
+	$(BIN)/coverage report --skip-covered --sort=cover | tail -25
+
+incidents: dev
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest tests/incidents --junitxml=$(RESULTS)/incidents.xml
+
+must-run: dev
+	$(BIN)/python tests/must_run.py tests/must_run.txt $(RESULTS)
+
+bench: dev  ## by hand: measures the guard beside its peers; commit the results
+	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/guard.py
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
+
+include lab.mk

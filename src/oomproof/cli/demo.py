@@ -1,0 +1,58 @@
+"""Shows in about 20 seconds what oomproof does: a leaking job is seen, warned about, asked to save and stop, explained.
+
+Nothing else on the machine is touched: the job lives under a limit of 256 MiB.
+
+  oomproof demo
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from oomproof.recording import runs
+
+JOB = Path(__file__).with_name("demo_job.py")
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    _say(
+        "A training whose list of past batches grows by 14 MiB a second, under a limit of 256 MiB:",
+        "  $ oomproof run --limit 256M --grace 4 --name demo -- python leaking_training.py",
+        "",
+    )
+    # As a user would: a command of its own, with the terminal as it is.
+    command = [sys.executable, "-P", "-m", "oomproof.cli.main", "run", "--limit", "256M", "--grace", "4"]
+    job = [sys.executable, "-I", str(JOB)]
+    done = subprocess.run([*command, "--name", "demo", "--", *job], check=False)
+    if done.returncode not in (0, 130):
+        _say("", f"The demo did not go as planned (status {done.returncode}): oomproof runs show demo")
+        return done.returncode
+    if done.returncode == 130:
+        return 130
+    from oomproof.reports.runs import show
+
+    _say("", "And it is all on record, also after a crash or a reboot:", "  $ oomproof runs show demo", "")
+    sys.stdout.flush()
+    print(show(runs.find("demo"), _columns()))
+    _say("", "Now yours:  oomproof run -- python train.py")
+    return 0
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(1).columns
+    except OSError:
+        return 80
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,204 @@
+"""Each kind of death, caused for real, must be told for what it is, and the innocent must live."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import JOBS, Lab, alive, until
+
+PYTHON = sys.executable
+
+
+def cause(lab: Lab, name: str) -> tuple[str, str]:
+    verdict = lab.verdict(name)["verdict"]
+    return verdict["cause"], verdict["certainty"]
+
+
+def test_clean_end(lab: Lab) -> None:
+    done = lab.run("run", "--name", "clean", "--", PYTHON, "-c", "print('hello')")
+    assert done.returncode == 0
+    assert done.stdout == "hello\n"
+    assert cause(lab, "clean")[0] == "finished"
+
+
+def test_python_error(lab: Lab) -> None:
+    done = lab.run("run", "--name", "error", "--", PYTHON, "-c", "raise ValueError('no such column')")
+    assert done.returncode == 1
+    assert "ValueError: no such column" in done.stderr
+    assert cause(lab, "error")[0] == "other-error"
+    assert "ValueError: no such column" in lab.verdict("error")["verdict"]["headline"]
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_kernel_kill_by_the_jobs_own_limit(lab: Lab, tmp_path: Path) -> None:
+    """The job's own counter proves it, and the kernel's log names it."""
+    bystander = lab.start("bystander", "--", *lab.job("grow.py", 100, 20))
+    bystander.output_has("ready")
+    go = tmp_path / "go"
+    assert lab.kernel_kill("own", "--limit", "100M", job=lab.job("burst.py", go, 400), go=go) == 137
+    assert cause(lab, "own") == ("oom-kill-memcg", "proven")
+    headline = lab.verdict("own")["verdict"]["headline"]
+    assert "100 MiB" in headline and "not the job's own" not in headline
+    assert alive(bystander.job_pid)
+    lab.run("stop", "bystander")
+    assert bystander.wait() == 0
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_kernel_kill_of_a_child_of_a_shell(lab: Lab, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job = ["sh", "-c", f"{shlex.join(lab.job('burst.py', go, 400))}; exit $?"]
+    assert lab.kernel_kill("wrapped", "--limit", "100M", job=job, go=go) == 137
+    assert cause(lab, "wrapped") == ("oom-kill-memcg", "proven")
+
+
+def test_limit_of_a_cgroup_above_is_named(lab: Lab, small_machine, tmp_path: Path) -> None:
+    """A container's or Slurm's limit: not ours, and the verdict says so."""
+    outer = small_machine(150 << 20)
+    lab.prefix = outer.prefix
+    go = tmp_path / "go"
+    assert lab.kernel_kill("above", "--limit", "140M", job=lab.job("burst.py", go, 400), go=go) == 137
+    assert cause(lab, "above")[0] == "oom-kill-memcg"
+    assert outer.directory.name in lab.verdict("above")["verdict"]["headline"]
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_a_burst_is_ended_by_us_or_by_the_kernel_and_told_right(lab: Lab) -> None:
+    """At full speed either may win; the verdict must agree with the job's own counter."""
+    done = lab.run("run", "--name", "burst", "--limit", "100M", "--", PYTHON, "-c", "x = b'x' * (400 << 20)")
+    assert done.returncode in (137, 143)
+    by_kernel = lab.read(lab.folder_of("burst") / "1" / "exit.json")["counters"]["memcg_oom_kill"] > 0
+    assert cause(lab, "burst") == ("oom-kill-memcg" if by_kernel else "stopped-by-guard", "proven")
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_leak_is_stopped_in_time_and_saved(lab: Lab, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    done = lab.run(
+        "run", "--name", "leak", "--limit", "300M", "--grace", "4", "--", *lab.job("grow.py", 20, 1000, saved)
+    )
+    assert done.returncode == 0
+    assert 150 < int(saved.read_text()) < 300, "asked while there was still room, but not long before"
+    assert cause(lab, "leak") == ("stopped-by-guard", "proven")
+    assert "asked the job to save and stop" in done.stderr
+    alerts = (lab.folder_of("leak") / "1" / "memory_alerts.log").read_text()
+    assert "save and stop" in alerts
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_leak_that_does_not_listen_is_ended_before_the_kernel_does(lab: Lab) -> None:
+    done = lab.run(
+        "run", "--name", "deaf", "--limit", "300M", "--grace", "2", "--", *lab.job("grow.py", 60, 1000)
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert cause(lab, "deaf") == ("stopped-by-guard", "proven")
+    exit_record = lab.read(lab.folder_of("deaf") / "1" / "exit.json")
+    assert exit_record["counters"]["memcg_oom_kill"] == 0
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_a_job_that_sits_just_below_its_limit_is_left_alone(lab: Lab) -> None:
+    """The negative: near the limit but not growing is no reason to touch it."""
+    running = lab.start("steady", "--limit", "300M", "--grace", "1", "--", *lab.job("grow.py", 15, 255))
+    running.output_has("ready")
+    time.sleep(3)  # three times its grace, and longer than the guard's window of growth
+    assert alive(running.job_pid)
+    actions = running.attempt / "actions.jsonl"
+    taken = (
+        {json.loads(line)["action"] for line in actions.read_text().splitlines()}
+        if actions.exists()
+        else set()
+    )
+    assert not taken & {"term", "kill"}
+    lab.run("stop", "--now", "steady")
+    running.wait()
+
+
+def test_outside_kill_is_not_called_oom(lab: Lab) -> None:
+    running = lab.start("outside", "--", *lab.job("grow.py", 100, 10))
+    running.output_has("ready")
+    os.kill(running.job_pid, signal.SIGKILL)
+    assert running.wait() == 137
+    slug, _ = cause(lab, "outside")
+    assert slug == "killed-unknown"
+    assert "not for memory" in running.verdict()["verdict"]["headline"]
+
+
+def test_segfault(lab: Lab) -> None:
+    done = lab.run("run", "--name", "segv", "--", PYTHON, "-c", "import ctypes; ctypes.string_at(0)")
+    assert done.returncode == 139
+    assert cause(lab, "segv")[0] == "segfault"
+
+
+def test_abort(lab: Lab) -> None:
+    done = lab.run("run", "--name", "abrt", "--", PYTHON, "-c", "import os; os.abort()")
+    assert done.returncode == 134
+    assert cause(lab, "abrt")[0] == "abort"
+
+
+def test_bus_error_from_a_full_dev_shm(lab: Lab) -> None:
+    """A tmpfs of 8 MiB as /dev/shm, as in a container: the job maps more than fits and dies of SIGBUS."""
+    script = 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"'
+    probe = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", "true"], capture_output=True, text=True
+    )
+    if probe.returncode:
+        pytest.skip(f"no private /dev/shm can be mounted here: {probe.stderr.strip()}")
+    lab.prefix = ["unshare", "-m", "sh", "-c", script, "sh"]
+    job = (
+        "import mmap, os\n"
+        "fd = os.open('/dev/shm/batch', os.O_CREAT | os.O_RDWR)\n"
+        "os.ftruncate(fd, 64 << 20)\n"
+        "view = mmap.mmap(fd, 64 << 20)\n"
+        "for at in range(0, 64 << 20, 4096): view[at] = 1\n"
+    )
+    done = lab.run("run", "--name", "bus", "--", PYTHON, "-c", job)
+    assert done.returncode == 128 + signal.SIGBUS
+    assert cause(lab, "bus")[0] == "shm-exhausted"
+
+
+def test_bus_error_without_a_full_dev_shm_is_no_shm_story(lab: Lab, tmp_path: Path) -> None:
+    job = (
+        "import mmap, os, sys\n"
+        "fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)\n"
+        "os.ftruncate(fd, 1 << 20)\n"
+        "view = mmap.mmap(fd, 1 << 20)\n"
+        "os.ftruncate(fd, 0)\n"
+        "view[4096]\n"
+    )
+    done = lab.run("run", "--name", "bus2", "--", PYTHON, "-c", job, tmp_path / "file")
+    assert done.returncode == 128 + signal.SIGBUS
+    assert cause(lab, "bus2")[0] == "bus-error"
+
+
+def test_stopped_by_the_user(lab: Lab) -> None:
+    running = lab.start("mine", "--", *lab.job("grow.py", 100, 10))
+    running.output_has("ready")
+    assert lab.run("stop", "mine").returncode == 0
+    assert running.wait() == 0
+    assert cause(lab, "mine")[0] == "stopped-by-user"
+
+
+def test_jobs_folder_is_complete() -> None:
+    assert {path.name for path in JOBS.glob("*.py")} == {"burst.py", "family.py", "grow.py"}
+
+
+def test_state_of_a_live_run(lab: Lab) -> None:
+    running = lab.start("live", "--", *lab.job("grow.py", 100, 10))
+    running.output_has("ready")
+    listed = json.loads(lab.run("runs", "--json").stdout)["runs"]
+    assert [(one["name"], one["state"]) for one in listed] == [("live", "running")]
+    lab.run("stop", "live")
+    running.wait()
+    until(
+        lambda: json.loads(lab.run("runs", "--json").stdout)["runs"][0]["state"] == "ended",
+        "the run to have ended",
+    )

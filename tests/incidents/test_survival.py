@@ -1,0 +1,291 @@
+"""What must survive: the job without its guard, the recording, the neighbour, the user's exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Lab, alive, until
+
+PYTHON = sys.executable
+
+
+def test_front_killed_job_goes_on_and_watch_takes_over(lab: Lab, tmp_path: Path) -> None:
+    running = lab.start(
+        "lost", "--limit", "200M", "--grace", "3", "--", *lab.job("grow.py", 8, 1000, tmp_path / "saved")
+    )
+    running.output_has("growing")
+    pid = running.job_pid
+    running.process.kill()
+    running.process.wait()
+    until(lambda: "lost its guard" in lab.run("runs").stdout, "the history to say so")
+    assert alive(pid)
+    watching = subprocess.Popen(
+        lab.command("watch", "lost"),
+        env=lab.environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    _, said = watching.communicate(timeout=60)
+    assert watching.returncode == 0, "the job's own status"
+    assert "asked the job to save and stop" in said
+    assert (tmp_path / "saved").exists()
+    assert lab.verdict("lost")["verdict"]["cause"] == "stopped-by-guard"
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_without_its_guard_the_kernel_still_holds_the_limit(lab: Lab) -> None:
+    running = lab.start("alone", "--limit", "100M", "--", *lab.job("grow.py", 30, 1000))
+    running.output_has("growing")
+    running.process.kill()
+    running.process.wait()
+    until(lambda: lab.read(running.attempt / "exit.json"), "the kernel to end it")
+    assert lab.run("wait", "alone").returncode == 137
+    assert lab.verdict("alone")["verdict"]["cause"] == "oom-kill-memcg"
+
+
+def test_recording_is_readable_after_everything_was_killed(lab: Lab) -> None:
+    running = lab.start("shot", "--", *lab.job("grow.py", 100, 30))
+    running.output_has("ready")
+    started = running.started()
+    csv = until(
+        lambda: (out := lab.run("runs", "export", "--csv", "shot").stdout).count("\n") > 2 and out,
+        "two samples on disk",
+    )
+    for pid in (running.process.pid, started["keeper"]["pid"], started["job"]["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    running.process.wait()
+    until(lambda: not alive(started["keeper"]["pid"]), "the keeper to be gone")
+    after = lab.run("runs", "export", "--csv", "shot").stdout
+    assert len(after.splitlines()) >= len(csv.splitlines())
+    assert lab.run("runs").returncode == 0
+    # the test removes what the killed keeper could not
+    for directory in started["rung"]["remove"]:
+        until(lambda d=directory: _rmdir(d), "the cgroup to be removable")
+
+
+def _rmdir(directory: str) -> bool:
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("status", ["0", "3"])
+def test_orphans_end_with_the_job(lab: Lab, status: str) -> None:
+    done = lab.run("run", "--name", "orphans", "--grace", "0.5", "--", *lab.job("family.py", "exit", status))
+    assert done.returncode == int(status), "the leader's own status, whatever became of the rest"
+    pids = [int(word) for word in done.stdout.split()[1:]]
+    assert len(pids) == 3
+    assert not any(alive(pid) for pid in pids)
+    assert "left 3 of its processes behind" in done.stderr
+
+
+def test_a_family_that_ignores_sigterm_dies_whole(lab: Lab) -> None:
+    running = lab.start("family", "--", *lab.job("family.py", "stay"), stdout=subprocess.PIPE)
+    assert running.process.stdout is not None
+    pids = [int(word) for word in running.process.stdout.readline().split()[1:]]
+    assert all(alive(pid) for pid in pids)
+    assert lab.run("stop", "--grace", "0.3", "family").returncode == 0
+    assert running.wait() == 137
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_family_dies_whole_without_any_cgroup(lab: Lab) -> None:
+    running = lab.start("bare", "--watch-only", "--", *lab.job("family.py", "stay"), stdout=subprocess.PIPE)
+    assert running.process.stdout is not None
+    pids = [int(word) for word in running.process.stdout.readline().split()[1:]]
+    assert lab.run("stop", "--kill", "bare").returncode == 0
+    assert running.wait() == 137
+    until(lambda: not any(alive(pid) for pid in pids), "all of the family to be gone")
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_two_runs_one_dies_the_other_lives(lab: Lab, tmp_path: Path) -> None:
+    steady = lab.start("steady", "--limit", "200M", "--", *lab.job("grow.py", 200, 100))
+    steady.output_has("ready")
+    go = tmp_path / "go"
+    assert lab.kernel_kill("dying", "--limit", "100M", job=lab.job("burst.py", go, 300), go=go) == 137
+    assert alive(steady.job_pid)
+    lab.run("stop", "steady")
+    assert steady.wait() == 0
+    assert steady.verdict()["verdict"]["cause"] == "stopped-by-user"
+
+
+def test_on_a_shortage_the_newest_goes_and_the_oldest_stays(lab: Lab, small_machine) -> None:
+    """A machine of 600 MiB: the old run holds 250, the new one grows without end. Only the new one is ended."""
+    machine = small_machine(600 << 20)
+    lab.prefix = machine.prefix
+    old = lab.start(
+        "old", "--floor", "60M", "--margin", "120M", "--grace", "2", "--", *lab.job("grow.py", 200, 250)
+    )
+    old.output_has("ready")
+    new = lab.start(
+        "new", "--floor", "60M", "--margin", "120M", "--grace", "2", "--", *lab.job("grow.py", 40, 2000)
+    )
+    assert new.wait() == 128 + signal.SIGTERM
+    assert new.verdict()["verdict"]["cause"] == "stopped-by-guard"
+    assert alive(old.job_pid)
+    lab.prefix = []
+    lab.run("stop", "old")
+    old.wait()
+    assert old.verdict()["verdict"]["cause"] == "stopped-by-user"
+
+
+def test_no_rights_at_all(lab: Lab) -> None:
+    """No cgroup to be seen: watching and signals only, and a leak beyond its limit is still ended."""
+    hide = 'mount -t tmpfs tmpfs /sys/fs/cgroup && exec "$@"'
+    probe = subprocess.run(["unshare", "-m", "sh", "-c", hide, "sh", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        pytest.skip(f"cannot hide the cgroups here: {probe.stderr.strip()}")
+    lab.prefix = ["unshare", "-m", "sh", "-c", hide, "sh"]
+    done = lab.run(
+        "run", "--name", "bare", "--limit", "200M", "--grace", "1", "--", *lab.job("grow.py", 60, 1000)
+    )
+    assert "watching only" in done.stderr
+    assert done.returncode == 128 + signal.SIGTERM
+    assert lab.verdict("bare")["verdict"]["cause"] == "stopped-by-guard"
+
+
+def test_full_disk_costs_the_recording_not_the_job(lab: Lab, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
+    ).returncode:
+        pytest.skip("cannot mount a small disk here (needs root)")
+    try:
+        lab.environment["XDG_STATE_HOME"] = str(disk)
+        lab.state = disk
+        job = "import sys, time\nfor _ in range(40): print('x' * 100000); time.sleep(0.05)\nprint('end')"
+        done = lab.run("run", "--name", "full", "--", PYTHON, "-c", job)
+        assert done.returncode == 0
+        assert done.stdout.endswith("end\n") and len(done.stdout) > 4_000_000
+        assert "finished" in done.stderr
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_closed_pipe_reaches_the_job(lab: Lab) -> None:
+    """`oomproof run -- yes | head -1` ends, as `yes | head -1` does."""
+    command = " ".join(lab.command("run", "--name", "yes", "--", "yes"))
+    done = subprocess.run(
+        ["sh", "-c", f"{command} | head -1"], env=lab.environment, capture_output=True, timeout=60
+    )
+    assert done.stdout == b"y\n"
+    until(lambda: lab.read(lab.folder_of("yes") / "1" / "exit.json"), "`yes` to have ended")
+
+
+def test_output_order_is_kept_when_both_streams_are_one(lab: Lab) -> None:
+    job = "import sys\nfor i in range(50):\n  print(i, flush=True)\n  print(i, file=sys.stderr, flush=True)"
+    command = lab.command("run", "--", PYTHON, "-c", job)
+    done = subprocess.run(
+        command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
+    )
+    numbers = [int(line) for line in done.stdout.splitlines() if line.isdigit()]
+    assert numbers == [i for i in range(50) for _ in (0, 1)]
+
+
+def in_a_terminal(lab: Lab, words: list[str], keys: bytes, after: bytes) -> tuple[int, bytes]:
+    """Runs the command on a real pty, types ``keys`` once ``after`` was seen; (status, all it showed)."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execvpe(words[0], words, lab.environment)
+    shown = b""
+    typed = False
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            data = os.read(master, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+        if not typed and after in shown:
+            os.write(master, keys)
+            typed = True
+    _, status = os.waitpid(pid, 0)
+    os.close(master)
+    return os.waitstatus_to_exitcode(status), shown
+
+
+def test_ctrl_c_reaches_the_job_once(lab: Lab) -> None:
+    job = (
+        "import signal, sys, time\n"
+        "count = 0\n"
+        "def hit(*_):\n    global count\n    count += 1\n"
+        "signal.signal(signal.SIGINT, hit)\n"
+        "print('tty', sys.stdin.isatty(), sys.stdout.isatty(), flush=True)\n"
+        "end = time.monotonic() + 1.5\n"
+        "while time.monotonic() < end: time.sleep(0.05)\n"
+        "print('hits', count, flush=True)\n"
+    )
+    status, shown = in_a_terminal(lab, lab.command("run", "--", PYTHON, "-c", job), b"\x03", b"tty")
+    assert b"tty True True" in shown
+    assert b"hits 1" in shown
+    assert status == 0
+
+
+def test_interrupt_is_told(lab: Lab) -> None:
+    job = "import time; print('here', flush=True); time.sleep(60)"
+    status, _ = in_a_terminal(
+        lab, lab.command("run", "--name", "int", "--", PYTHON, "-c", job), b"\x03", b"here"
+    )
+    assert status == 130
+    assert lab.verdict("int")["verdict"]["cause"] == "interrupted"
+
+
+def test_hangup_leaves_the_job_running(lab: Lab) -> None:
+    """The terminal is closed: guard and job go on, output goes to the file."""
+    pid, master = pty.fork()
+    if pid == 0:
+        words = lab.command("run", "--name", "hup", "--", *lab.job("grow.py", 100, 10))
+        os.execvpe(words[0], words, lab.environment)
+    folder = until(lambda: lab.folder_of("hup"), "the run")
+    until(
+        lambda: (
+            (folder / "1" / "output.log").exists() and "ready" in (folder / "1" / "output.log").read_text()
+        ),
+        "ready",
+    )
+    os.close(master)
+    time.sleep(0.5)  # nothing must happen, so there is nothing to wait for
+    listed = json.loads(lab.run("runs", "--json").stdout)["runs"][0]
+    assert listed["state"] == "running"
+    lab.run("stop", "hup")
+    os.waitpid(pid, 0)
+
+
+def test_detach_logs_wait(lab: Lab) -> None:
+    done = lab.run(
+        "run", "--detach", "--name", "away", "--", PYTHON, "-c", "import sys; print('deed'); sys.exit(5)"
+    )
+    assert done.returncode == 0
+    assert done.stdout.strip() == lab.folder_of("away").name
+    assert lab.run("wait", "away").returncode == 5
+    assert lab.run("logs", "-f", "away").stdout == "deed\n"
+
+
+def test_detached_start_failure_is_told(lab: Lab) -> None:
+    assert lab.run("run", "--detach", "--", "/nonexistent/program").returncode == 127
+
+
+def test_two_attempts_to_watch(lab: Lab) -> None:
+    running = lab.start("one", "--", *lab.job("grow.py", 100, 10))
+    running.output_has("ready")
+    done = lab.run("watch", "one")
+    assert "has its guard" in done.stderr
+    lab.run("stop", "one")
+    running.wait()

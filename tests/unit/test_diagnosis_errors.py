@@ -1,0 +1,156 @@
+"""Errors of the program's own, recognised from the end of its output; and texts that must not mislead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers_case import GIB, MIB, Attempt
+
+from oomproof.diagnosis.error_texts import gpu_numbers
+
+TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n    ~~~~^^\n'
+CUDA = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.27 GiB. GPU 0 has a total capacity of "
+    "47.53 GiB of which 844.06 MiB is free. Process 244271 has 26.06 MiB memory in use. Including "
+    "non-PyTorch memory, this process has 46.68 GiB memory in use. Of the allocated memory 41.21 GiB is "
+    "allocated by PyTorch, and 5.15 GiB is reserved by PyTorch but unallocated."
+)
+OLD_CUDA = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 1; 15.90 GiB total capacity; "
+    "14.75 GiB already allocated; 53.75 MiB free; 15.07 GiB reserved in total by PyTorch)"
+)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    attempt = Attempt(tmp_path)
+    attempt.ended(code=1)
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (CUDA, "cuda-oom"),
+        (OLD_CUDA, "cuda-oom"),
+        ("MemoryError", "python-memory-error"),
+        ("OSError: [Errno 12] Cannot allocate memory", "python-memory-error"),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:135] DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 9 bytes. Error code 12",
+            "python-memory-error",
+        ),
+        (
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 728. TiB for an array with shape "
+            "(10000000, 10000000) and data type float64",
+            "numpy-memory-error",
+        ),
+        ("OSError: [Errno 28] No space left on device: 'x.pt'", "disk-full"),
+        ("KeyboardInterrupt", "interrupted"),
+        ("ModuleNotFoundError: No module named 'torch'", "import-error"),
+        ("AssertionError", "assert"),
+        ("ValueError: bad shape", "other-error"),
+        ("mypkg.errors.Sorry: no", "other-error"),
+        ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. ", "dataloader-killed"),
+        ("RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly", "dataloader-killed"),
+        (
+            "RuntimeError: unable to write to file </torch_739_144252761_4>: No space left on device (28)",
+            "shm-exhausted",
+        ),
+        ("RuntimeError: CUDA error: device-side assert triggered", "device-assert"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal-access"),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 7.80 GiB, ...)", "mps-oom"),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes",
+            "jax-oom",
+        ),
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "cublas-alloc",
+        ),
+    ],
+)
+def test_the_last_traceback(attempt: Attempt, error: str, cause: str) -> None:
+    attempt.output = (TRACE + error + "\n").encode()
+    verdict = attempt.verdict()
+    assert verdict.cause == cause, verdict.headline
+    assert verdict.certainty in ("proven", "likely") and verdict.next
+    assert "{" not in verdict.next
+
+
+def test_cuda_numbers_reach_the_verdict(attempt: Attempt) -> None:
+    attempt.output = (TRACE + CUDA).encode()
+    verdict = attempt.verdict()
+    assert verdict.gpu is not None and verdict.gpu.index == 0
+    assert verdict.gpu.total_bytes == int(47.53 * GIB) and verdict.gpu.free_bytes == int(844.06 * MIB)
+    assert "asked for 1.3 GiB, 844 MiB of 47.5 GiB was free" in verdict.headline
+    assert any("expandable_segments" in (each.command or "") for each in verdict.remedies)
+
+
+def test_cuda_numbers_of_the_older_wording() -> None:
+    gpu = gpu_numbers(OLD_CUDA)
+    assert gpu is not None and gpu.index == 1
+    assert gpu.requested_bytes == 20 * MIB and gpu.free_bytes == int(53.75 * MIB)
+    assert gpu.reserved_unallocated_bytes == int(15.07 * GIB) - int(14.75 * GIB)
+
+
+def test_numbers_in_no_such_message() -> None:
+    assert gpu_numbers("RuntimeError: CUDA error: out of memory") is None
+
+
+def test_an_earlier_caught_oom_is_not_the_cause(attempt: Attempt) -> None:
+    attempt.output = (TRACE + CUDA + "\nretrying\n" + TRACE + "KeyError: 'loss'\n").encode()
+    assert attempt.verdict().cause == "other-error"
+
+
+def test_the_word_memory_in_an_ordinary_error(attempt: Attempt) -> None:
+    attempt.output = (TRACE + "ValueError: unknown section 'out of memory' in notes.txt\n").encode()
+    assert attempt.verdict().cause == "other-error"
+
+
+def test_text_after_an_ordinary_error_does_not_change_it(attempt: Attempt) -> None:
+    attempt.output = (TRACE + "ValueError: x\nsee also the docs on: CUDA out of memory\n").encode()
+    assert attempt.verdict().cause == "other-error"
+
+
+def test_an_oom_under_another_error_is_named_as_a_second_cause(attempt: Attempt) -> None:
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    attempt.output = (TRACE + CUDA + "\n" + chain + TRACE + "WrapperError: step failed\n").encode()
+    verdict = attempt.verdict()
+    assert {each.cause for each in verdict.causes} == {"other-error", "cuda-oom"}
+    assert verdict.certainty != "proven"
+
+
+def test_words_without_a_traceback_are_likely_at_most(attempt: Attempt) -> None:
+    attempt.output = b"cp: error writing 'x': No space left on device\n"
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("disk-full", "likely")
+
+
+def test_no_words_at_all(attempt: Attempt) -> None:
+    attempt.output = b""
+    verdict = attempt.verdict()
+    assert verdict.cause == "other-error" and "exit code 1" in verdict.headline
+
+
+def test_command_not_found(attempt: Attempt) -> None:
+    attempt.ended(code=127)
+    assert "not found" in attempt.verdict().headline
+
+
+def test_colours_progress_bars_ranks_and_nuls(attempt: Attempt) -> None:
+    attempt.output = (
+        b"\x1b[32mepoch\x1b[0m 10%|#   |\r 20%|##  |\r\0\0\n"
+        b'[rank0]: Traceback (most recent call last):\n[rank0]:   File "t", line 1\n 30%|###|\rEpoch: 3\n'
+        b"[rank0]:     step()\n"
+        b"[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    assert attempt.verdict().cause == "cuda-oom"
+
+
+def test_latin_1_output(attempt: Attempt) -> None:
+    attempt.output = (
+        "é è à ü ö ß — ".encode("latin-1", "ignore") * 9 + b"\n" + (TRACE + "MemoryError\n").encode()
+    )
+    assert attempt.verdict().cause == "python-memory-error"
