@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
 
 _SPACING = 0.02  # seconds between kept points
 _WINDOW = 16.0  # seconds of history
@@ -60,13 +59,14 @@ def floors(samples: Sequence[tuple[float, int]], period: float) -> list[tuple[fl
 
 def slope(points: Sequence[tuple[float, int]]) -> float:
     """Theil–Sen: the median of all pairwise slopes; one outlier does not move it."""
-    slopes = [
+    slopes = sorted(
         (later - earlier) / (t2 - t1)
         for index, (t1, earlier) in enumerate(points)
         for t2, later in points[index + 1 :]
         if t2 > t1
-    ]
-    return median(slopes) if slopes else 0.0
+    )
+    # the lower median; the statistics module would bring decimal and random into the guard
+    return slopes[(len(slopes) - 1) // 2] if slopes else 0.0
 
 
 def time_to_full(samples: Sequence[tuple[float, int]], room: int) -> float | None:

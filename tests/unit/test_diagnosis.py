@@ -109,7 +109,10 @@ def test_v1_with_the_machine_short_too_is_not_proven(attempt: Attempt) -> None:
 def test_no_room_for_a_higher_limit(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.sample(available=5 * GIB)  # 4 GiB of it is margin
-    assert "--limit" not in check(attempt.verdict(), "oom-kill-memcg", "proven").next
+    verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
+    assert "--limit" not in verdict.next and "no room" in verdict.next
+    attempt.samples = []  # and without a sample nothing is said about room
+    assert "no room" not in check(attempt.verdict(), "oom-kill-memcg", "proven").next
 
 
 def test_a_limit_above_the_jobs_own(attempt: Attempt) -> None:

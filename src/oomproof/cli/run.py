@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -106,7 +105,9 @@ def _supervise(order: Order, hello: Any) -> Outcome:
     try:
         return supervise(run, order, lambda sentence: hello(run, order, sentence))
     except OomproofError:
-        shutil.rmtree(run.folder, ignore_errors=True)  # nothing was run: leave no trace that looks like a run
+        from shutil import rmtree
+
+        rmtree(run.folder, ignore_errors=True)  # nothing was run: leave no trace that looks like a run
         raise
 
 
@@ -188,14 +189,16 @@ def _signal(value: Any) -> int | None:
 
 def _check_command(name: str) -> None:
     """Told before anything is made: the same statuses as a shell gives."""
-    found = shutil.which(name, mode=os.F_OK)
-    if found is None:
+    folders = [""] if "/" in name else os.get_exec_path()
+    found = [path for folder in folders if os.path.exists(path := os.path.join(folder, name))]
+    if any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in found):
+        return
+    if not found:
         raise OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
-    if os.path.isdir(found):
+    if os.path.isdir(found[0]):
         raise OomproofError(f"{name} is a folder", "name the program inside it", CANNOT_EXECUTE)
-    if shutil.which(name) is None:
-        cure = f"python {name}" if name.endswith(".py") else f"chmod +x {found}"
-        raise OomproofError(f"{name}: not executable", cure, CANNOT_EXECUTE)
+    cure = f"oomproof run -- python {name}" if name.endswith(".py") else f"chmod +x {found[0]}"
+    raise OomproofError(f"{name}: not executable", cure, CANNOT_EXECUTE)
 
 
 def _finish(outcome: Outcome, report: Path | None, oom_code: int | None, quiet: bool) -> int:

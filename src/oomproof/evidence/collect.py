@@ -97,7 +97,7 @@ def _from_files(
         ),
         rung=string(rung.get("name")),
         limit=integer(rung.get("limit")),
-        cgroups=_cgroups(rung.get("dirs")),
+        cgroups=_cgroups(rung.get("remove")),
         at_start=_counters(part(started, "counters")),
         at_death=_counters(part(exited, "counters")),
         host=tail.host,
@@ -141,10 +141,6 @@ def _counters(values: dict[str, Any]) -> Counters:
 
 def _cgroups(dirs: object) -> tuple[str, ...]:
     """The job's folders as paths below their mount, which is how the kernel's log names them."""
-    if isinstance(dirs, dict):
-        dirs = list(dirs.values())
-    if isinstance(dirs, str):
-        dirs = [dirs]
     found = []
     for each in dirs if isinstance(dirs, list) else []:
         path = str(each)

@@ -131,20 +131,18 @@ def _on_limit(settings: Settings, facts: Facts) -> Action:
         return NONE
     line = settings.limit_floor
     rate, sustained = max(0.0, facts.rate), facts.sustained
-    state = (
-        f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by "
-        f"{format_size(max(rate, sustained))}/s"
-    )
+    holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
+    now = f"{holds} {format_size(rate)}/s"
     if rate > 0 and room <= line / 2 + rate * REACT_KILL:
-        return Action("kill", state, "limit")
+        return Action("kill", now, "limit")
     if rate > 0 and room <= line + rate * REACT_TERM:
-        return Action("term", state, "limit")
+        return Action("term", now, "limit")
     # a quarter of the limit at most: nobody wants to be stopped half-way because the start was steep
     if sustained > 0 and room <= min(settings.limit // 4, line + int(sustained * settings.grace)):
-        left = format_duration(room / sustained)
-        return Action("ask", f"{state}, full in about {left}", "limit")
+        why = f"{holds} {format_size(sustained)}/s, full in about {format_duration(room / sustained)}"
+        return Action("ask", why, "limit")
     if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
-        return Action("warn", f"{state}: full in about {format_duration(facts.time_to_full)}", "limit")
+        return Action("warn", f"{now}, full in about {format_duration(facts.time_to_full)}", "limit")
     return NONE
 
 

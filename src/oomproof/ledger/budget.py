@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
-from oomproof.machine.gpu import Gpus
 from oomproof.units import GIB, MIB, format_size
+
+if TYPE_CHECKING:  # the guard uses this file, and the GPU facts bring subprocess along
+    from oomproof.machine.gpu import Gpus
 
 Status = Literal["fits", "not-now", "never"]
 EXIT_STATUS: dict[Status, int] = {"fits": 0, "not-now": NOT_NOW, "never": NEVER}

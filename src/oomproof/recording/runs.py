@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,7 +184,7 @@ def new_run() -> Run:
     """A folder nobody else has; its name sorts by time and ends in three letters easy to type."""
     runs = make_private(make_private(state_folder()) / "runs")
     while True:
-        tail = "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(3))
+        tail = "".join("abcdefghijkmnpqrstuvwxyz23456789"[byte % 32] for byte in os.urandom(3))
         folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
         try:
             folder.mkdir(mode=0o700)

@@ -1,10 +1,14 @@
-"""Which code ran: the script and its hash, the commit and the hash of what was not committed."""
+"""Which code ran: the script and its hash, the commit and the hash of what was not committed.
+
+Runs inside the guard's process, so it keeps to small means: no subprocess, no OpenSSL.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
+import select
+import signal
+import time
 from pathlib import Path
 
 _SECONDS = 5.0  # git on a network file system
@@ -20,27 +24,54 @@ def script_of(argv: list[str], folder: str) -> str | None:
     return None
 
 
+def _sha256(data: bytes) -> str:
+    try:
+        from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]  # Python 3.12 on
+    except ImportError:
+        try:
+            from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            from hashlib import sha256
+    return str(sha256(data).hexdigest())
+
+
 def hash_file(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return _sha256(Path(path).read_bytes())
     except OSError:
         return None
 
 
 def _git(folder: str, *words: str) -> bytes | None:
+    """What git prints, or None when it fails, is not there, or takes too long."""
+    read_end, write_end = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    actions = [
+        (os.POSIX_SPAWN_DUP2, null, 0),
+        (os.POSIX_SPAWN_DUP2, write_end, 1),
+        (os.POSIX_SPAWN_DUP2, null, 2),
+    ]
     try:
-        done = subprocess.run(
-            ["git", "-C", folder, *words],
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        pid = os.posix_spawnp("git", ["git", "-C", folder, *words], os.environ, file_actions=actions)
+    except OSError:
+        os.close(read_end)
         return None
-    return done.stdout if done.returncode == 0 else None
+    finally:
+        os.close(write_end)
+        os.close(null)
+    text, deadline = b"", time.monotonic() + _SECONDS
+    while select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(read_end, 1 << 16)
+        if not part:
+            break
+        text += part
+    else:
+        os.kill(pid, signal.SIGKILL)
+    os.close(read_end)
+    _, status = os.waitpid(pid, 0)
+    return text if status == 0 else None
 
 
 def describe(argv: list[str], folder: str) -> dict[str, object]:
@@ -54,5 +85,5 @@ def describe(argv: list[str], folder: str) -> dict[str, object]:
         "script_sha256": hash_file(script),
         "git_commit": commit.decode().strip() if commit else None,
         "git_dirty": bool(diff) if diff is not None else None,
-        "git_diff_sha256": hashlib.sha256(diff).hexdigest() if diff else None,
+        "git_diff_sha256": _sha256(diff) if diff else None,
     }

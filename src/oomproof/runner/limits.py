@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from dataclasses import asdict, dataclass, field
 
 from oomproof.machine import cgroups
@@ -67,7 +65,9 @@ class Rung:
 
 
 def has_systemd(run: str = "/run") -> bool:
-    return os.path.isdir(f"{run}/systemd/system") and shutil.which("systemd-run") is not None
+    return os.path.isdir(f"{run}/systemd/system") and any(
+        os.access(os.path.join(folder, "systemd-run"), os.X_OK) for folder in os.get_exec_path()
+    )
 
 
 def lingers(user: str, linger: str = "/var/lib/systemd/linger") -> bool:
@@ -92,6 +92,8 @@ def scope_command(unit: str, user_manager: bool) -> list[str]:
 
 def user_manager_answers(timeout: float = 2.0) -> bool:
     """Whether a systemd user manager is there to ask (an ssh login has one, a bare `su` has not)."""
+    import subprocess  # only on this path: the guard stays small
+
     runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     if not os.path.exists(f"{runtime}/systemd/private") and not os.path.exists(f"{runtime}/bus"):
         return False

@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Moment, boottime
 from oomproof.machine import processes
 from oomproof.recording.writer import Writer
-from oomproof.runner.gpu_feed import GpuFeed
 from oomproof.units import MIB, format_size
+
+if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_feed import GpuFeed
 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
 _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look

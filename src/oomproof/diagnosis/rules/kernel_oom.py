@@ -198,6 +198,8 @@ def _next(case: CaseFile, whose: str, limit: int | None) -> str:
         higher = higher_limit(case, limit)
         if higher is not None:
             return f"{command(case, f'--limit {as_flag(higher)}')}, or make the job smaller (batch, workers)"
+        if case.host is None:
+            return f"halve batch or workers, or give it a higher limit than {format_size(limit)}: {command(case)}"
         return f"the machine has no room for a higher limit: halve batch or workers, then {command(case)}"
     if whose == _ABOVE:
         return (

@@ -202,8 +202,8 @@ class Agent:
     def op_session_hangup(self, session):
         """As when a terminal's window is closed: SIGHUP to the shell, then the terminal goes away.
 
-        Only closing it is not enough: `login`, not the shell, leads the session here; bash sees the end of
-        its input before the signal, and leaves its jobs alone (tried).
+        Only closing it is not enough: tried, and bash's background jobs lived on. (Not looked into; perhaps
+        because `login`, not the shell, leads the session here.) Terminal programs send the signal too.
         """
         found = self.sessions[session]
         try:
