@@ -6,7 +6,8 @@ lab:  ## build the lab's machine when stale (needs root; installs qemu and deboo
 	tests/vm/build_image.sh
 
 test-vm: lab  ## the scenarios that need systemd, cgroup v2 and sessions
-	.venv/bin/pytest tests/vm -m vm
+	@mkdir -p build/results
+	.venv/bin/pytest tests/vm -m vm --junitxml=build/results/vm.xml
 
 lab-clean:  ## the image, the downloaded packages, everything
 	rm -rf .lab

@@ -232,7 +232,7 @@ def test_ctrl_c_reaches_the_job_once(lab: Lab) -> None:
         "while time.monotonic() < end: time.sleep(0.05)\n"
         "print('hits', count, flush=True)\n"
     )
-    status, shown = in_a_terminal(lab, lab.command("run", "--", PYTHON, "-c", job), b"\x03", b"tty")
+    status, shown = in_a_terminal(lab, lab.command("run", "--", PYTHON, "-c", job), b"\x03", b"True True")
     assert b"tty True True" in shown
     assert b"hits 1" in shown
     assert status == 0
