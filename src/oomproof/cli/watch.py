@@ -15,8 +15,9 @@ from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
-from oomproof.guard.loop import HostView, boottime
+from oomproof.guard.loop import HostView
 from oomproof.machine import processes
+from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import Watch

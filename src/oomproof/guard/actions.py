@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oomproof.guard.job import Job
+from oomproof.machine.clock import boottime
 from oomproof.recording.runs import append_line
 
 
@@ -67,7 +68,7 @@ class Actions:
         elif kind == "kill":
             self._job.kill()
         line: dict[str, object] = {
-            "boottime": time.clock_gettime(time.CLOCK_BOOTTIME),
+            "boottime": boottime(),
             "wall": time.time(),
             "by": self._by,
             "action": kind,

@@ -15,7 +15,7 @@ class Job:
 
     def __init__(self, started: dict[str, Any]) -> None:
         self.leader = int(started["job"]["pid"])
-        self.leader_start = int(started["job"]["start"] or 0)
+        self.leader_start: int | None = started["job"].get("start")
         self.keeper = int(started["keeper"]["pid"])
         rung = started.get("rung", {})
         self.limit: int | None = rung.get("limit")
@@ -46,7 +46,7 @@ class Job:
         except OSError:
             return None
         # the pid may have been recycled between the look and the open; after it, it cannot
-        if processes.start_time(self.leader) != self.leader_start:
+        if not processes.is_alive(self.leader, self.leader_start):
             os.close(fd)
             return None
         return fd
@@ -86,10 +86,15 @@ class Job:
 
     def signal_leader(self, number: int) -> bool:
         """Through the pidfd: it can never hit a stranger who got the pid."""
-        if self._leader_fd is None:
-            return False
         try:
-            signal.pidfd_send_signal(self._leader_fd, number)
+            if self._leader_fd is not None:
+                signal.pidfd_send_signal(self._leader_fd, number)
+            elif not hasattr(os, "pidfd_open") and processes.is_alive(
+                self.leader, self.leader_start
+            ):  # macOS
+                os.kill(self.leader, number)
+            else:
+                return False
         except OSError:
             return False
         return True

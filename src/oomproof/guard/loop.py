@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,19 +19,20 @@ from oomproof.guard.strangers import Strangers
 from oomproof.ledger.live import LiveRun
 from oomproof.machine import limits, swap
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory
-from oomproof.machine.memory import MemoryReader
+from oomproof.machine.clock import boottime
 from oomproof.machine.pressure import PressureReader
 from oomproof.recording.writer import Writer
+
+if sys.platform == "darwin":
+    from oomproof.machine.macos_memory import MemoryReader
+else:
+    from oomproof.machine.memory import MemoryReader
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _SAMPLE_MAX, _SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
 _STALL_WINDOW = 2.0
 _FORECAST_EVERY = 10.0
 _HISTORY = 600  # rows kept for the forecast: ten calm minutes
-
-
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def lock_memory() -> bool:
@@ -141,6 +142,7 @@ class Guard:
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
         self._strangers = Strangers()
         self._next_row = self._next_forecast = 0.0
+        self._stumbled = False
         self._wake_read, self._wake_write = os.pipe()
         self._trigger = open_pressure_trigger()
         self._poller = select.poll()
@@ -159,7 +161,11 @@ class Guard:
     def _loop(self) -> None:
         stopping = False
         while not stopping:
-            facts = self.step(boottime())
+            try:
+                facts = self.step(boottime())
+            except Exception as error:  # no memory, no descriptors, a bug of ours: a guard must not die of it
+                facts = None
+                self._stumble(error)
             seconds = policy.poll_seconds(self.settings, facts) if facts else policy.POLL_MIN_CALM
             seconds = min(seconds, max(policy.POLL_MIN, self._next_row - boottime()))
             for fd, event in self._poller.poll(seconds * 1000):
@@ -167,6 +173,12 @@ class Guard:
                     stopping = True
                 elif event & (select.POLLERR | select.POLLHUP):
                     self._poller.unregister(fd)  # PSI was switched off under us
+
+    def _stumble(self, error: Exception) -> None:
+        """Told once; the next look may go well."""
+        if not self._stumbled:
+            self._stumbled = True
+            self._say("warn", f"the guard stumbled and goes on ({type(error).__name__}: {error})")
 
     def step(self, t: float) -> policy.Facts | None:
         """One look and, when needed, one action. None once the job is gone."""

@@ -48,6 +48,7 @@ class LiveRun:
     def __init__(self, run_id: str, boottime: float, folder: Path | None = None) -> None:
         self._folder = (folder or runtime_folder()) / "live"
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        sweep(self._folder)
         self._name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
         self._fd = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -99,8 +100,8 @@ class LiveRun:
         os.close(self._latch)
 
 
-def sweep(folder: Path) -> None:
+def sweep(live: Path) -> None:
     """Removes the files of guards that were killed."""
-    for path in (folder / "live").glob("*"):
+    for path in live.iterdir():
         if not is_locked(path):
             path.unlink(missing_ok=True)

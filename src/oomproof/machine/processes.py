@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 
@@ -132,3 +133,16 @@ def command_line(pid: int, proc: str = "/proc") -> list[str]:
 def boot_id(proc: str = "/proc") -> str:
     text = _read(f"{proc}/sys/kernel/random/boot_id")
     return text.decode("ascii", "replace").strip() if text else ""
+
+
+if sys.platform == "darwin":
+    from oomproof.machine.macos_processes import (  # noqa: F401 - the other platform
+        boot_id,
+        children,
+        command_line,
+        descendants,
+        is_alive,
+        memory,
+        pss,
+        start_time,
+    )

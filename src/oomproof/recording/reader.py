@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oomproof.errors import OomproofError
 from oomproof.recording.schema import VERSION
 
 Row = tuple[object, ...]
@@ -80,7 +79,7 @@ def _quote(path: Path) -> str:
 
 
 def open_recording(path: Path) -> Recording:
-    """Never fails for a damaged file; raises only for a recording of a newer oomproof."""
+    """Never fails: what cannot be read is said in ``problem``."""
     if not path.exists():
         return Recording(path, problem="there is no recording")
     try:
@@ -88,9 +87,7 @@ def open_recording(path: Path) -> Recording:
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     except sqlite3.Error as error:
         return Recording(path, problem=f"the recording cannot be read: {error}")
-    if int(meta.get("schema", VERSION)) > VERSION:
-        raise OomproofError(
-            f"{path} was written by a newer oomproof (recording schema {meta['schema']}, this one reads {VERSION})",
-            "read it with that version, or upgrade: pip install -U oomproof",
-        )
+    if not str(meta.get("schema", VERSION)).isdigit() or int(meta.get("schema", VERSION)) > VERSION:
+        newer = f"it was written by a newer oomproof (schema {meta['schema']}, this one reads {VERSION})"
+        return Recording(path, problem=f"{newer}; upgrade: pip install -U oomproof")
     return Recording(path, meta)

@@ -139,9 +139,12 @@ class Front:
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
         try:
             # Signals wait until the keeper stands in a session of its own: Ctrl-C now must not kill it half-born.
-            self.keeper_pid = os.posix_spawnp(
-                command[0], command, os.environ, file_actions=actions, setsid=True
-            )
+            try:
+                self.keeper_pid = os.posix_spawnp(
+                    command[0], command, os.environ, file_actions=actions, setsid=True
+                )
+            except NotImplementedError:  # the keeper then does it itself
+                self.keeper_pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions)
         except OSError as error:
             raise OomproofError(f"cannot start {command[0]}: {error.strerror}") from error
         finally:

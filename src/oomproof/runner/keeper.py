@@ -115,6 +115,8 @@ def read_counters(wanted: list[list[str]]) -> dict[str, int | None]:
 
 
 def children_of(pid: int) -> list[int]:
+    if not os.path.isdir("/proc/self/task"):
+        return children_by_ps(pid)
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -146,6 +148,13 @@ def write_exit(folder: str, fd: int | None, record: dict[str, object]) -> None:
     os.pwrite(fd, text.ljust(EXIT_BYTES), 0)
     os.fsync(fd)
     os.replace(f"{folder}/.exit.json", f"{folder}/exit.json")
+
+
+def children_by_ps(pid: int) -> list[int]:
+    """macOS has no /proc; zombies are left out."""
+    with os.popen("ps -axo pid=,ppid=,stat=") as table:
+        rows = [line.split() for line in table]
+    return [int(row[0]) for row in rows if len(row) > 2 and int(row[1]) == pid and not row[2].startswith("Z")]
 
 
 def append_event(folder: str, **event: object) -> None:
@@ -498,6 +507,8 @@ class Keeper:
 
 
 def is_zombie(pid: int) -> bool:
+    if not os.path.isdir("/proc/self"):  # macOS: children_by_ps has left them out
+        return False
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -543,6 +554,7 @@ def decode_termios(value: list[Any]) -> list[Any]:
 
 def main() -> None:
     front = socket.socket(fileno=int(sys.argv[1]))
+    front.set_inheritable(False)  # held by the job too, it would hide our death from the front
     send_frame(front, b"J", json.dumps({"hello": os.getpid()}).encode())
     try:
         _, payload = receive_frame(front)
@@ -553,6 +565,8 @@ def main() -> None:
         file.write("oomproof-keeper")
     with contextlib.suppress(OSError, AttributeError):  # not on macOS
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if os.getsid(0) != os.getpid():  # where posix_spawn cannot (macOS before 10.15)
+        os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lock = os.open(

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomproof.guard.job import Job
-from oomproof.guard.loop import Moment, boottime
+from oomproof.guard.loop import Moment
 from oomproof.machine import processes
+from oomproof.machine.clock import boottime
 from oomproof.recording.writer import Writer
 from oomproof.units import MIB, format_size
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
 _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
 _PROCESSES = 64  # recorded per sample, heaviest first
+_CHANGE = 4 * MIB  # or 2 %: a smaller change of a process is not worth a row
+_SIGN_OF_LIFE = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class Sampler:
         self._stop = threading.Event()
         self._next_pss = 0.0
         self._pss_pause = 1.0
+        self._written: dict[
+            int, tuple[float, int]
+        ] = {}  # pid → when its last row was written, and what it held
         self._pss: dict[int, int] = {}
         self._alerted: set[str] = set()
         self._swap_before: int | None = None
@@ -62,7 +68,11 @@ class Sampler:
 
     def _loop(self) -> None:
         while True:
-            self.sample(boottime())
+            try:
+                self.sample(boottime())
+            except Exception as error:  # a bug here must cost samples, not the run
+                self._writer.event(boottime(), "trouble", f"sampler: {type(error).__name__}: {error}")
+                return
             if self._stop.wait(max(self._moment.sample_seconds, 0.2)):
                 return
 
@@ -73,6 +83,8 @@ class Sampler:
         if t >= self._next_pss:
             self._look_at_shared_pages(t, found)
         for one in found[:_PROCESSES]:
+            if not self._is_news(t, one):
+                continue
             self._writer.put(
                 "process",
                 (t, one.pid, one.start, self._role(one), one.name, one.anon, one.shmem, one.file, one.swap,
@@ -84,6 +96,15 @@ class Sampler:
         )  # the guard writes them with its row
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(gpu_use)
+
+    def _is_news(self, t: float, one: processes.ProcessMemory) -> bool:
+        """A row per process and second would be half a gigabyte a day: only what changed, and a sign of life."""
+        held = one.anon + one.shmem + one.swap
+        last_t, last = self._written.get(one.pid, (0.0, -1))
+        if last >= 0 and t - last_t < _SIGN_OF_LIFE and abs(held - last) <= max(_CHANGE, last // 50):
+            return False
+        self._written[one.pid] = (t, held)
+        return True
 
     def _role(self, one: processes.ProcessMemory) -> str:
         if one.pid == self._job.leader:

@@ -13,10 +13,11 @@ from typing import Any
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.job import Job
-from oomproof.guard.loop import Guard, HostView, Moment, boottime, lock_memory
+from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.live import LiveRun
 from oomproof.machine import processes
+from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
@@ -251,11 +252,27 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
     try:
         record = front.relay(watch.status_line if front.terminal.tty_numbers else None)
+        if record is None:
+            _end_without_keeper(watch.job, front)
     finally:
         watch.stop()
     front.close()
     del guard_lock
     return Outcome(run, record, watch.writer.trouble)
+
+
+def _end_without_keeper(job: Job, front: Front) -> None:
+    """Somebody killed the keeper: with it went the job's terminal and whoever would wait for it. End it whole."""
+    job.kill()
+    for directory in front.rung.remove:
+        for _ in range(40):
+            try:
+                os.rmdir(directory)
+                break
+            except FileNotFoundError:
+                break
+            except OSError:  # the kernel lets go a moment after the last process
+                time.sleep(0.025)
 
 
 def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:

@@ -1,0 +1,325 @@
+"""What the guard costs beside its peers, how soon it acts, and up to which fill rate it is sooner than the kernel.
+
+Parts: rest, reaction, scale. Everything that fills memory does so inside a memory cgroup of at most 6 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import scale
+from lab import (
+    GIB,
+    MIB,
+    Lab,
+    cpu_seconds,
+    end,
+    inside,
+    is_gone,
+    kernel_kills,
+    lab,
+    memory,
+    quantile,
+    read_json,
+    save,
+    small_machine,
+    table,
+    until,
+)
+
+from oomproof.guard import policy
+
+# Root without CAP_IPC_LOCK and with Debian's default limit: mlockall fails, as it does for an ordinary user.
+UNLOCKED = ["prlimit", "--memlock=8388608", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+# --- at rest ---------------------------------------------------------------------------------------------------------
+
+
+def peers(folder: Path) -> dict[str, subprocess.Popen[bytes]]:
+    """earlyoom and nohang where they are installed, with thresholds that cannot fire at rest."""
+    found = {
+        "earlyoom": ["earlyoom", "-m", "1", "-s", "1", "--dryrun"],
+        "nohang": ["nohang", "--monitor", "--config", "/etc/nohang/nohang.conf"],
+    }
+    started = {}
+    for name, command in found.items():
+        if shutil.which(command[0]) is None:
+            print(f"{name} is not installed (apt install {name}): left out")
+            continue
+        with open(folder / f"{name}.log", "wb") as log:
+            started[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    return started
+
+
+def processes_of(here: Lab, name: str) -> dict[str, int]:
+    """Pid of the front (the guard), the keeper and, where there is one, the GPU helper."""
+    attempt = here.attempt(name)
+    started = until(lambda: read_json(attempt / "started.json"), f"{name} to start")
+    guard, keeper = int(started["guard"]["pid"]), int(started["keeper"]["pid"])
+    found = {"guard": guard, "keeper": keeper}
+    for task in Path(f"/proc/{guard}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            if child != keeper and b"machine.gpu" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found["GPU helper"] = child
+    return found
+
+
+def at_rest(seconds: float, settle: float) -> None:
+    with lab() as here:
+        others = peers(here.folder)
+        length = str(int(seconds + settle + 60))
+        runs = {
+            "locked": here.start("--name", "locked", "--", "sleep", length),
+            "unlocked": here.start("--name", "unlocked", "--", "sleep", length, prefix=UNLOCKED),
+        }
+        watched: dict[str, int] = {name: process.pid for name, process in others.items()}
+        for name in runs:
+            for part, pid in processes_of(here, name).items():
+                watched[f"oomproof {part}, {name}"] = pid
+        time.sleep(settle)
+        before = {name: cpu_seconds(pid) for name, pid in watched.items()}
+        begun = time.monotonic()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - begun
+        results = {}
+        for name, pid in watched.items():
+            share = (cpu_seconds(pid) - before[name]) / elapsed
+            results[name] = {"cpu_percent": 100 * share, "cpu_at_start_s": before[name], **memory(pid)}
+        for process in (*runs.values(), *others.values()):
+            end(process)
+    rows = [
+        [
+            name,
+            f"{one['cpu_percent']:.4f}",
+            *(f"{one[key] / MIB:.1f}" for key in ("rss", "anon", "pss", "locked")),
+            f"{1000 * one['cpu_at_start_s']:.0f}",
+        ]
+        for name, one in results.items()
+    ]
+    header = [
+        "process",
+        "CPU, % of a core",
+        "RSS MiB",
+        "anon MiB",
+        "PSS MiB",
+        "locked MiB",
+        "CPU to start, ms",
+    ]
+    table(f"At rest, {elapsed:.0f} s, all at once (load {os.getloadavg()[0]:.1f})", header, rows)
+    save("rest", {"seconds": elapsed, "settle_s": settle, "processes": results})
+
+
+# --- reaction --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of running out: which line, in what, and how the job gets near it."""
+
+    key: str
+    title: str
+    size: int  # of the limit, or of the small machine
+    prefill_mib: int
+    own_limit: bool
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def floor(self) -> int:
+        if self.own_limit:
+            return policy.default_limit_floor(self.size)
+        return 512 * MIB  # the default floor of a small machine
+
+
+CASES = (
+    Case("limit", "`--limit 1G`", GIB, 0, own_limit=True),
+    Case("machine", "machine of 4 GiB, no limit", 4 * GIB, 2560, own_limit=False),
+    Case(
+        "watching",
+        "machine of 4 GiB, no cgroup of its own",
+        4 * GIB,
+        2560,
+        own_limit=False,
+        prefix=tuple(NOBODY),
+    ),
+)
+
+
+@dataclass
+class Fill:
+    """One job that filled memory until somebody ended it. Times in seconds, sizes in bytes."""
+
+    by: str  # guard, kernel, nobody
+    rung: str
+    action: str  # term or kill; "" when the guard came to neither
+    rate: float = 0.0  # the true one, over the last tenth of a second before the action
+    reaction: float | None = None  # from crossing the line to the action; negative: before the line
+    line: float = 0.0
+    room_at_action: float | None = None  # to the kernel's limit
+    room_at_end: float | None = None
+    end_after: float | None = None  # from the action to the last byte written
+
+
+def stamps(path: Path) -> list[float]:
+    data = path.read_bytes()
+    return sorted(value for value in struct.unpack(f"={len(data) // 8}d", data) if value > 0)
+
+
+def judge(case: Case, attempt: Path, log: Path, kills: int) -> Fill:
+    started, ended = read_json(attempt / "started.json"), read_json(attempt / "exit.json")
+    counters = [(started.get("counters") or {}), (ended.get("counters") or {})]
+    own = [one.get("memcg_oom_kill") or 0 for one in counters]
+    by_kernel = kills > 0 or own[1] > own[0]
+    rung = started.get("rung", {})
+    path = attempt / "actions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    act = next((line for line in lines if line["action"] in ("term", "kill")), None)
+    by = "kernel" if by_kernel else "guard" if act else "nobody"
+    fill = Fill(by, str(rung.get("name")), act["action"] if act else "")
+    times = stamps(log)
+    if act is None or not times:
+        return fill
+    facts, at = act["facts"], act["boottime"]
+    room_then = facts["limit_headroom"] if case.own_limit else facts["available"]
+    # The kernel's hard edge: the job's own cap where it has a cgroup, else the small machine.
+    edge = 0 if case.own_limit or not rung.get("limit") else case.size - int(rung["limit"])
+
+    def written(t: float) -> int:
+        return bisect.bisect_right(times, t) * MIB
+
+    base = room_then + written(facts["t"])  # the room before the first byte, by the guard's own reading
+
+    def room(t: float) -> float:
+        return base - written(t)
+
+    ramp = times[case.prefill_mib] if len(times) > case.prefill_mib else times[-1]
+    since = max(at - 0.1, ramp)
+    fill.rate = (written(at) - written(since)) / max(0.005, at - since)
+    fill.line = case.floor + fill.rate * policy.REACT_TERM
+    crossed = next((t for t in times if room(t) <= fill.line), None)
+    fill.reaction = at - crossed if crossed is not None else None
+    fill.room_at_action, fill.room_at_end = room(at) - edge, room(times[-1]) - edge
+    fill.end_after = max(0.0, times[-1] - at)
+    return fill
+
+
+def fill_once(
+    here: Lab, case: Case, rate: int, threads: int, number: str, outer: Path | None, delay_ms: int = 1000
+) -> Fill:
+    log = here.folder / f"{number}.log"
+    job = [here.compile("fill.c"), str(log), str(rate), str(2 * case.size // MIB), str(case.prefill_mib)]
+    job += [str(delay_ms), str(threads)]
+    limit = ["--limit", str(case.size)] if case.own_limit else []
+    prefix = [*(inside(outer) if outer else []), *case.prefix]
+    before = kernel_kills(outer) if outer else 0
+    process = here.start("--name", number, *limit, "--", *job, prefix=prefix)
+    process.wait(120)
+    kills = kernel_kills(outer) - before if outer else 0
+    attempt = here.attempt(number)
+    started = read_json(attempt / "started.json")
+    until(lambda: is_gone(int(started["keeper"]["pid"])), "the keeper to end")
+    return judge(case, attempt, log, kills)
+
+
+SPEEDS = ((100, 1), (500, 1), (1000, 1), (2000, 1), (0, 1), (0, 2), (0, -1))
+
+
+def speed_name(rate: int, threads: int) -> str:
+    if rate:
+        return f"{rate} MiB/s"
+    return {1: "full speed", 2: "full speed, 2 threads", -1: "full speed, huge pages"}[threads]
+
+
+def summary(fills: list[Fill]) -> list[str]:
+    acted = [one for one in fills if one.reaction is not None]
+    times = [1000 * one.reaction for one in acted if one.reaction is not None]
+    rooms = [one.room_at_action / MIB for one in acted if one.room_at_action is not None]
+    ends = [one.room_at_end / MIB for one in acted if one.room_at_end is not None]
+    by = {who: sum(one.by == who for one in fills) for who in ("guard", "kernel", "nobody")}
+    return [
+        f"{quantile([one.rate for one in acted], 0.5) / MIB:.0f}" if acted else "–",
+        f"{quantile(times, 0.5):.0f} / {quantile(times, 0.9):.0f} / {max(times):.0f}" if times else "–",
+        f"{quantile(rooms, 0.5):.0f} / {min(rooms):.0f}" if rooms else "–",
+        f"{quantile(ends, 0.5):.0f} / {min(ends):.0f}" if ends else "–",
+        f"{by['guard']} of {len(fills)}" + (f" (kernel {by['kernel']})" if by["kernel"] else ""),
+    ]
+
+
+HEADER = [
+    "fill rate", "measured MiB/s", "line to action, ms: median / p90 / max", "room at the action, MiB: median / least",
+    "room when dead, MiB: median / least", "ended by us",
+]  # fmt: skip
+
+
+def reaction(repeats: int, cases: list[str]) -> None:
+    results: dict[str, Any] = {}
+    fastest = {}
+    for case in CASES:
+        if case.key not in cases:
+            continue
+        with lab() as here, small_machine(case.size + (GIB if case.own_limit else 0)) as outer:
+            if outer is None:
+                continue
+            rows = []
+            for rate, threads in SPEEDS:
+                fills = [
+                    fill_once(here, case, rate, threads, f"{case.key}-{rate}-{threads}-{i}", outer)
+                    for i in range(repeats)
+                ]
+                name = speed_name(rate, threads)
+                rows.append([name, *summary(fills)])
+                results.setdefault(case.key, {})[name] = [asdict(one) for one in fills]
+                if all(one.by == "guard" for one in fills):
+                    measured = quantile([one.rate for one in fills], 0.5) / MIB
+                    fastest[case.key] = max(fastest.get(case.key, 0.0), measured)
+            title = f"Reaction: {case.title} ({fills[0].rung}), {repeats} times each"
+            table(title, HEADER, rows)
+            print(
+                f"\nfastest fill of which all {repeats} were ended by us: {fastest.get(case.key, 0):.0f} MiB/s"
+            )
+    if results:
+        old = (
+            read_json(Path(__file__).parent / "results" / "reaction.json")
+            if len(results) < len(CASES)
+            else {}
+        )
+        merged = {**old.get("fills", {}), **results}
+        save(
+            "reaction",
+            {
+                "repeats": repeats,
+                "fastest_mib_s": {**old.get("fastest_mib_s", {}), **fastest},
+                "fills": merged,
+            },
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["rest", "reaction", "scale"])
+    parser.add_argument("--seconds", type=float, default=90.0, help="length of each look at rest")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--cases", nargs="*", default=[case.key for case in CASES])
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what we started is ended
+    if "rest" in arguments.parts:
+        at_rest(arguments.seconds, settle=10.0)
+    if "reaction" in arguments.parts:
+        reaction(arguments.repeats, arguments.cases)
+    if "scale" in arguments.parts:
+        scale.measure(min(60.0, arguments.seconds))
+
+
+if __name__ == "__main__":
+    main()
