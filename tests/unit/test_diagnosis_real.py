@@ -66,7 +66,11 @@ class Job:
             "boottime": begin,
             "wall": time.time(),
             "job": {"pid": job.pid},
-            "rung": {"name": "cgroup-v1", "limit": LIMIT, "remove": [str(self.cgroup)] if self.cgroup else []},
+            "rung": {
+                "name": "cgroup-v1",
+                "limit": LIMIT,
+                "remove": [str(self.cgroup)] if self.cgroup else [],
+            },
             "counters": before,
         }
         ended = {

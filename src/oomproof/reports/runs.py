@@ -223,7 +223,7 @@ def _options(argv: list[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if equals:
             found[name.lstrip("-")] = value
-        elif word.startswith("-") and index + 1 < len(argv) and not argv[index + 1].startswith("-"):
+        elif word.startswith("-") and index + 1 < len(argv) and _is_value(argv[index + 1]):
             found[word.lstrip("-")] = argv[index + 1]
             index += 1
         elif word.startswith("-"):
@@ -233,6 +233,11 @@ def _options(argv: list[str]) -> dict[str, str]:
             place += 1
         index += 1
     return found
+
+
+def _is_value(word: str) -> bool:
+    """What may stand behind a flag: no flag, no name=value; a negative number may."""
+    return "=" not in word and (not word.startswith("-") or word[1:2].isdigit() or word[1:2] == ".")
 
 
 def compare_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:

@@ -1,0 +1,168 @@
+"""The guard's decisions: plain values in, one action out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomproof.guard import policy
+from oomproof.guard.policy import Facts, Settings, State, decide, poll_seconds, taken
+from oomproof.units import GIB, MIB
+
+MACHINE = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
+LIMITED = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0, limit=8 * GIB, limit_floor=80 * MIB)
+CALM = Facts(
+    t=100.0, available=20 * GIB, swap_free=0, stall=0.0, use=2 * GIB, rate=0.0, sustained=0.0, shrink=0.0
+)
+
+
+def facts(**changes: object) -> Facts:
+    return replace(CALM, **changes)  # type: ignore[arg-type]
+
+
+def growing(rate: float, **changes: object) -> Facts:
+    return facts(rate=rate, sustained=rate, shrink=rate, **changes)
+
+
+def test_calm_machine_calls_for_nothing() -> None:
+    assert decide(MACHINE, CALM, State()).kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("moment", "kind"),
+    [
+        (facts(available=4 * GIB), "warn"),
+        (growing(100 * MIB, available=3 * GIB), "ask"),  # 30 s of it fill what is above the floor
+        (growing(100 * MIB, available=1 * GIB), "term"),
+        (growing(100 * MIB, available=400 * MIB), "kill"),
+        (growing(4 * GIB, available=2 * GIB), "term"),  # fast: the line moves up by what fills while we react
+        (growing(4 * GIB, available=900 * MIB), "kill"),
+    ],
+)
+def test_machine_ladder(moment: Facts, kind: str) -> None:
+    action = decide(MACHINE, moment, State())
+    assert (action.kind, action.scope) == (kind, "machine")
+
+
+def test_a_steep_start_with_ample_room_is_left_alone() -> None:
+    """A model that loads at 2 GB/s must still run: above the margin nothing is ever asked or ended."""
+    assert decide(MACHINE, growing(2 * GIB, available=8 * GIB), State()).kind == "none"
+
+
+def test_disk_swap_counts_until_the_machine_thrashes() -> None:
+    short = growing(50 * MIB, available=500 * MIB, swap_free=8 * GIB)
+    assert decide(MACHINE, short, State()).kind == "none"
+    assert decide(MACHINE, replace(short, stall=0.6), State()).kind in ("term", "kill")
+
+
+def test_growth_of_a_stranger_is_named_and_our_job_is_touched_last() -> None:
+    stranger = facts(available=900 * MIB, shrink=200.0 * MIB)
+    action = decide(MACHINE, stranger, State())
+    assert action.kind == "ask"
+    assert "not this job's" in action.why
+    assert decide(MACHINE, replace(stranger, available=200 * MIB), State()).kind == "kill"
+
+
+def test_a_small_job_is_not_ended_for_a_stranger() -> None:
+    """Ending 10 MiB does not help the machine."""
+    assert decide(MACHINE, facts(available=200 * MIB, shrink=1e9, use=10 * MIB), State()).kind == "ask"
+
+
+def test_only_the_newest_run_acts() -> None:
+    moment = growing(100 * MIB, available=400 * MIB, my_turn=False)
+    assert decide(MACHINE, moment, State()).kind == "warn"
+
+
+@pytest.mark.parametrize(
+    ("room", "rate", "kind"),
+    [
+        (4 * GIB, 50 * MIB, "none"),
+        (1500 * MIB, 50 * MIB, "ask"),
+        (80 * MIB, 50 * MIB, "term"),
+        (20 * MIB, 50 * MIB, "kill"),
+        (20 * MIB, 0, "none"),  # just below its limit and still: the kernel lets it live, so do we
+    ],
+)
+def test_limit_ladder(room: int, rate: int, kind: str) -> None:
+    moment = facts(limit_headroom=room, rate=float(rate), sustained=float(rate))
+    assert decide(LIMITED, moment, State()).kind == kind
+
+
+def test_trend_warns_long_before() -> None:
+    moment = facts(limit_headroom=4 * GIB, time_to_full=600.0, sustained=7.0 * MIB)
+    assert decide(LIMITED, moment, State()).kind == "warn"
+
+
+def test_each_rung_is_taken_once() -> None:
+    moment = growing(100 * MIB, available=1 * GIB)
+    state = taken(State(), "term", moment.t)
+    assert decide(MACHINE, moment, state).kind == "none"
+    assert decide(MACHINE, replace(moment, available=3 * GIB), state).kind == "none", (
+        "never back up the ladder"
+    )
+
+
+def test_sigterm_unanswered_is_followed_by_the_kill() -> None:
+    moment = growing(10 * MIB, available=1 * GIB)
+    state = taken(State(), "term", moment.t)
+    late = replace(moment, t=moment.t + 31)
+    assert decide(MACHINE, late, state).kind == "kill"
+    assert decide(MACHINE, replace(late, available=20 * GIB), state).kind == "none", "the danger has passed"
+
+
+def test_watch_only_never_does_more_than_warn() -> None:
+    moment = growing(1 * GIB, available=10 * MIB)
+    assert decide(replace(MACHINE, watch_only=True), moment, State()).kind == "warn"
+
+
+sizes = st.integers(min_value=0, max_value=64 * GIB)
+rates = st.floats(min_value=-8 * GIB, max_value=8 * GIB)
+moments = st.builds(
+    Facts,
+    t=st.just(50.0),
+    available=sizes,
+    swap_free=sizes,
+    stall=st.floats(0, 1),
+    use=sizes,
+    rate=rates,
+    sustained=st.floats(0, 8 * GIB),
+    shrink=rates,
+    limit_headroom=st.none() | st.integers(-GIB, 8 * GIB),
+    time_to_full=st.none() | st.floats(0, 1e6),
+    my_turn=st.booleans(),
+)
+
+
+@given(moments)
+def test_a_decision_always_has_a_reason(moment: Facts) -> None:
+    for settings in (MACHINE, LIMITED):
+        action = decide(settings, moment, State())
+        assert action.kind in policy.LADDER
+        assert bool(action.why) == (action.kind != "none")
+
+
+@given(moments)
+def test_ample_room_is_never_acted_on(moment: Facts) -> None:
+    """Far from the margin and from any limit, no growth of any speed ends a job."""
+    safe = replace(moment, available=60 * GIB, limit_headroom=None)
+    assert decide(MACHINE, safe, State()).kind in ("none", "warn")
+
+
+@given(moments, st.integers(0, GIB))
+def test_less_room_never_calls_for_a_milder_rung(moment: Facts, less: int) -> None:
+    """Monotone: what calls for a rung calls for at least that with less memory."""
+    steady = replace(moment, limit_headroom=None, stall=0.0)
+    tighter = replace(steady, available=max(0, steady.available - less))
+    rank = policy.LADDER.index
+    assert rank(decide(MACHINE, tighter, State()).kind) >= rank(decide(MACHINE, steady, State()).kind)
+
+
+@given(moments)
+def test_poll_is_soon_enough_for_the_fastest_fill(moment: Facts) -> None:
+    seconds = poll_seconds(MACHINE, moment)
+    assert policy.POLL_MIN <= seconds <= policy.POLL_MAX
+    room = policy.headroom(MACHINE, moment) - MACHINE.floor
+    assert seconds <= max(policy.POLL_MIN_CALM, room / policy.FASTEST_FILL)
