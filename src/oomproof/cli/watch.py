@@ -46,16 +46,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     started = found.started()
     settings = _settings(found)
-    stop_file = (found.info.get("settings") or {}).get("stop_file")
+    kept = found.info.get("settings") or {}
+    stop_file = kept.get("stop_file")
     watch = Watch(
         found,
         started,
         settings,
         HostView(),
         lambda text: print(text, file=sys.stderr, flush=True),
-        Alerts(),
+        Alerts(**kept.get("alerts", {})),
         stop_file=Path(stop_file) if stop_file else None,
-        stop_signal=(found.info.get("settings") or {}).get("stop_signal"),
+        stop_signal=kept.get("stop_signal"),
     )
     runs.write_json(
         found.attempt / "started.json",

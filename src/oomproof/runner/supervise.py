@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
             "stop_file": str(order.stop_file) if order.stop_file else None,
             "stop_signal": order.stop_signal,
             "watch_only": order.watch_only,
+            "alerts": asdict(order.alerts),
         },
         "code": None,
     }
