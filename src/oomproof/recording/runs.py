@@ -62,17 +62,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def append_line(path: Path, value: dict[str, object]) -> None:
-    """One JSON line, synced. A full disk loses the line, not the caller."""
+def append(path: Path, line: bytes) -> None:
+    """A line at the end, synced. A full disk loses the line, not the caller."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, json.dumps(value).encode() + b"\n")
+            os.write(fd, line)
             os.fdatasync(fd)
         finally:
             os.close(fd)
     except OSError:
         pass
+
+
+def append_line(path: Path, value: dict[str, object]) -> None:
+    append(path, json.dumps(value).encode() + b"\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import sqlite3
 import threading
@@ -49,6 +50,8 @@ class Writer:
         self._thread.join(timeout)
 
     def _open(self) -> sqlite3.Connection:
+        # made by us first: SQLite would make it, its WAL and its index readable by others
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, isolation_level=None, cached_statements=16)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -77,7 +80,8 @@ class Writer:
                     connection.execute("INSERT OR REPLACE INTO meta VALUES ('trouble', ?)", (self.trouble,))
                 connection.execute("COMMIT")
             except (
-                sqlite3.Error
+                sqlite3.Error,
+                OSError,
             ) as error:  # disk full, I/O error, read-only: the job goes on without a recording
                 self.dropped += len(batch)
                 self.trouble = f"{len(batch)} rows not written: {error}"

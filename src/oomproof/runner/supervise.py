@@ -150,13 +150,8 @@ class Watch:
 
     def _tell(self, text: str) -> None:
         self._say(f"oomproof: {text}")
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
-
-        def write() -> None:
-            with open(self._attempt / "memory_alerts.log", "a") as file:
-                file.write(line)
-
-        self.errands.do(write)
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
+        self.errands.do(lambda: runs.append(self._attempt / "memory_alerts.log", line))
 
     def status_line(self) -> str:
         return status_line(self.guard.moment, self._gpu.latest() if self._gpu else ())
