@@ -97,12 +97,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def take_lock(path: Path) -> int | None:
     """The descriptor that holds the lock, or None when somebody else does. It goes with the process."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    for _ in range(20):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError:  # perhaps only a reader's glance (is_locked), gone in microseconds
+            time.sleep(0.005)
+    os.close(fd)
+    return None
 
 
 def is_locked(path: Path) -> bool:

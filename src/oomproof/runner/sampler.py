@@ -90,6 +90,8 @@ class Sampler:
                 (t, one.pid, one.start, self._role(one), one.name, one.anon, one.shmem, one.file, one.swap,
                  self._pss.get(one.pid)),
             )  # fmt: skip
+        living = {one.pid for one in found}
+        self._written = {pid: row for pid, row in self._written.items() if pid in living}
         self._moment.processes, self._moment.shm = (
             len(found),
             self._shm(),
