@@ -1,7 +1,7 @@
 // Fills memory at a known pace and leaves behind when each MiB was written.
 // fill LOG RATE_MIB_PER_S TOTAL_MIB PREFILL_MIB PAUSE_MS THREADS
-// RATE 0 is full speed; THREADS -1 is one thread over huge pages. LOG: one double (CLOCK_BOOTTIME) per MiB, in a
-// shared mapping, so it survives SIGKILL.
+// RATE 0 is full speed, -1 full speed and then holding it; the prefill goes at 1000 MiB/s; THREADS -1 is one thread over
+// huge pages. LOG: one double (CLOCK_BOOTTIME) per MiB, in a shared mapping, so it survives SIGKILL.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #define MIB (1L << 20)
 static double *stamps;
 static char *memory;
-static long total, prefill;
+static long total, prefill, first;
 static double rate, begun;
 static atomic_long next_mib;
 
@@ -29,8 +29,8 @@ static double now(clockid_t clock) {
 static void *fill(void *until) {
     long mine;
     while ((mine = atomic_fetch_add(&next_mib, 1)) < *(long *)until) {
-        if (rate > 0 && mine >= prefill) {
-            double due = begun + (mine - prefill) / rate;
+        if (rate > 0) {
+            double due = begun + (mine - first) / rate;
             struct timespec t = {(time_t)due, (long)((due - (time_t)due) * 1e9)};
             clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
         }
@@ -61,11 +61,12 @@ int main(int argc, char **argv) {
     if (threads < 0)
         madvise(memory, total * MIB, MADV_HUGEPAGE);
     double asked = rate;
-    rate = 0;
+    rate = 1000;
     pause_ms(pause);
+    begun = now(CLOCK_MONOTONIC);
     fill(&prefill);
     atomic_store(&next_mib, prefill);
-    rate = asked;
+    rate = asked, first = prefill;
     if (prefill)
         pause_ms(pause);
     begun = now(CLOCK_MONOTONIC);
@@ -76,5 +77,7 @@ int main(int argc, char **argv) {
     fill(&total);
     for (long i = 0; i < extra && i < 64; i++)
         pthread_join(others[i], NULL);
+    while (rate < 0)
+        sleep(1000);
     return 0; // nobody stopped us
 }

@@ -33,12 +33,14 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("OOMPROOF_")}
+        dropped = ("OOMPROOF_", "PYTHONDONTWRITEBYTECODE")  # an installed oomproof has its bytecode
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return {
             **kept,
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
         }
 
     def compile(self, source: str) -> str:
@@ -75,10 +77,8 @@ class Lab:
 def lab() -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="oomproof-bench-") as name:
         folder = Path(name)
-        folder.chmod(0o777)  # one benchmark runs as an ordinary user
         for part in ("state", "runtime", "config"):
-            (folder / part).mkdir(mode=0o777)
-            (folder / part).chmod(0o777)
+            (folder / part).mkdir(mode=0o700)
         yield Lab(folder)
 
 
@@ -99,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def small_machine(limit: int) -> Iterator[Path | None]:
+def small_machine(limit: int, name: str = "bench") -> Iterator[Path | None]:
     """A memory cgroup that plays the machine; None, with the reason printed, where none can be made."""
     assert limit <= LARGEST_CGROUP
     directory: Path | None = None
@@ -109,7 +109,7 @@ def small_machine(limit: int) -> Iterator[Path | None]:
     ):
         if own is None:
             continue
-        made = Path(own) / f"bench-{os.getpid()}"
+        made = Path(own) / f"{name}-{os.getpid()}"
         try:
             made.mkdir()
             (made / file).write_text(str(limit))

@@ -131,6 +131,8 @@ def _on_limit(settings: Settings, facts: Facts) -> Action:
         return NONE
     line = settings.limit_floor
     rate, sustained = max(0.0, facts.rate), facts.sustained
+    if rate == 0 and sustained == 0 and facts.time_to_full is None:
+        return NONE  # the calm case: no sentence is built for nothing
     holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
     now = f"{holds} {format_size(rate)}/s"
     if rate > 0 and room <= line / 2 + rate * REACT_KILL:
@@ -150,6 +152,8 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
     """The machine's floor. Whose growth it is decides who is touched, and when."""
     room = headroom(settings, facts)
     shrink = max(0.0, facts.shrink)
+    if room > max(settings.margin, settings.floor + shrink * REACT_TERM):
+        return NONE  # the calm case: no sentence is built for nothing
     ours = facts.rate >= shrink / 2 if shrink > 0 else facts.sustained > 0
     state = (
         f"{format_size(facts.available)} of RAM available"
