@@ -85,6 +85,7 @@ def processes_of(here: Lab, name: str) -> dict[str, int]:
 
 def at_rest(seconds: float, settle: float) -> None:
     with lab() as here:
+        here.start("--", "true").wait()  # compiles bytecode, as an installation does
         others = peers(here.folder)
         length = str(int(seconds + settle + 60))
         runs = {
@@ -131,6 +132,10 @@ def at_rest(seconds: float, settle: float) -> None:
 # --- reaction --------------------------------------------------------------------------------------------------------
 
 
+# MiB/s (0: as fast as it goes), threads (-1: one, over huge pages)
+SPEEDS = ((100, 1), (500, 1), (1000, 1), (2000, 1), (0, 1), (0, 2), (0, -1))
+
+
 @dataclass(frozen=True)
 class Case:
     """One way of running out: which line, in what, and how the job gets near it."""
@@ -141,6 +146,7 @@ class Case:
     prefill_mib: int
     own_limit: bool
     prefix: Sequence[str] = ()
+    speeds: Sequence[tuple[int, int]] = SPEEDS
 
     @property
     def floor(self) -> int:
@@ -153,7 +159,13 @@ CASES = (
     Case("limit", "`--limit 1G`", GIB, 0, own_limit=True),
     Case("machine", "machine of 3 GiB, no limit", 3 * GIB, 1536, own_limit=False),
     Case(
-        "watching", "machine of 3 GiB, no cgroup to be had", 3 * GIB, 1536, own_limit=False, prefix=READ_ONLY
+        "watching",
+        "machine of 3 GiB, no cgroup to be had",
+        3 * GIB,
+        1536,
+        own_limit=False,
+        prefix=READ_ONLY,
+        speeds=((500, 1), (0, 1), (0, 2), (0, -1)),
     ),
 )
 
@@ -166,8 +178,10 @@ class Fill:
     rung: str
     action: str  # term or kill; "" when the guard came to neither
     rate: float = 0.0  # the true one, over the last tenth of a second before the action
-    reaction: float | None = None  # from crossing the line to the action; negative: before the line
-    line: float = 0.0
+    reaction: float | None = (
+        None  # from crossing the guard's line (by its own figure of the rate) to the action
+    )
+    late: float | None = None  # the same for the line by the true rate; negative: sooner than needed
     room_at_action: float | None = None  # to the kernel's limit
     room_at_end: float | None = None
     end_after: float | None = None  # from the action to the last byte written
@@ -208,21 +222,30 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
     ramp = times[prefill] if len(times) > prefill else times[-1]
     since = max(at - 0.1, ramp)
     fill.rate = (written(at) - written(since)) / max(0.005, at - since)
-    fill.line = case.floor + fill.rate * policy.REACT_TERM
-    crossed = next((t for t in times if room(t) <= fill.line), None)
-    fill.reaction = at - crossed if crossed is not None else None
+
+    def crossed(rate: float) -> float:
+        """When the room fell to the line for that rate; foreseen from the action where it had not yet."""
+        line = case.floor + rate * policy.REACT_TERM
+        seen = next((t for t in times if t >= ramp and room(t) <= line), None)
+        return seen if seen is not None and seen <= at else at + (room(at) - line) / max(rate, MIB)
+
+    fill.reaction = at - crossed(facts["rate"] if case.own_limit else facts["shrink"])
+    fill.late = at - crossed(fill.rate)
     fill.room_at_action, fill.room_at_end = room(at) - edge, room(times[-1]) - edge
     fill.end_after = max(0.0, times[-1] - at)
     return fill
 
 
 @contextmanager
-def warm_pages(here: Lab, size: int, warm: Path) -> Iterator[subprocess.Popen[bytes]]:
+def warm_pages(here: Lab, size: int, warm: Path | None) -> Iterator[subprocess.Popen[bytes] | None]:
     """Holds memory that was written a moment ago, to be let go when the job begins.
 
     A virtual machine gives free pages back to its host, and takes them again at 0.24 GiB/s instead of 1.7 (measured
     here): without this the host's pace would be measured, not ours.
     """
+    if warm is None:
+        yield None
+        return
     log = here.folder / "warm.log"
     log.unlink(missing_ok=True)
     mib = size // MIB
@@ -235,7 +258,9 @@ def warm_pages(here: Lab, size: int, warm: Path) -> Iterator[subprocess.Popen[by
         end(process)
 
 
-def fill_once(here: Lab, case: Case, rate: int, threads: int, number: str, outer: Path, warm: Path) -> Fill:
+def fill_once(
+    here: Lab, case: Case, rate: int, threads: int, number: str, outer: Path | None, warm: Path | None
+) -> Fill:
     log = here.folder / f"{number}.log"
     prefill = case.prefill_mib or (512 if rate == 100 else 0)
     job = [
@@ -248,21 +273,19 @@ def fill_once(here: Lab, case: Case, rate: int, threads: int, number: str, outer
         str(threads),
     ]
     limit = ["--limit", str(case.size)] if case.own_limit else []
-    before = kernel_kills(outer)
+    before = kernel_kills(outer) if outer else 0
     with warm_pages(here, case.size, warm) as warmer:
         words = ["--name", number, *limit, "--", *job]
-        process = here.start(*words, prefix=[*inside(outer), *case.prefix])
+        process = here.start(*words, prefix=[*(inside(outer) if outer else []), *case.prefix])
         until(log.exists, "the job to begin")
-        end(warmer)
+        if warmer is not None:
+            end(warmer)
         process.wait(120)
-    kills = kernel_kills(outer) - before
+    kills = kernel_kills(outer) - before if outer else 0
     attempt = here.attempt(number)
     keeper = int(read_json(attempt / "started.json")["keeper"]["pid"])
     until(lambda: is_gone(keeper), "the keeper to end")
     return judge(case, prefill, attempt, log, kills)
-
-
-SPEEDS = ((100, 1), (500, 1), (1000, 1), (2000, 1), (0, 1), (0, 2), (0, -1))  # MiB/s, threads
 
 
 def speed_name(rate: int, threads: int) -> str:
@@ -274,12 +297,14 @@ def speed_name(rate: int, threads: int) -> str:
 def summary(fills: list[Fill]) -> list[str]:
     acted = [one for one in fills if one.reaction is not None]
     times = [1000 * one.reaction for one in acted if one.reaction is not None]
+    late = [1000 * one.late for one in acted if one.late is not None]
     rooms = [one.room_at_action / MIB for one in acted if one.room_at_action is not None]
     ends = [one.room_at_end / MIB for one in acted if one.room_at_end is not None]
     by = {who: sum(one.by == who for one in fills) for who in ("guard", "kernel", "nobody")}
     return [
         f"{quantile([one.rate for one in acted], 0.5) / MIB:.0f}" if acted else "–",
         f"{quantile(times, 0.5):.0f} / {quantile(times, 0.9):.0f} / {max(times):.0f}" if times else "–",
+        f"{quantile(late, 0.5):.0f} / {max(late):.0f}" if late else "–",
         f"{quantile(rooms, 0.5):.0f} / {min(rooms):.0f}" if rooms else "–",
         f"{quantile(ends, 0.5):.0f} / {min(ends):.0f}" if ends else "–",
         f"{by['guard']} of {len(fills)}" + (f" (kernel {by['kernel']})" if by["kernel"] else ""),
@@ -287,7 +312,8 @@ def summary(fills: list[Fill]) -> list[str]:
 
 
 HEADER = [
-    "fill rate", "measured MiB/s", "line to action, ms: median / p90 / max", "room at the action, MiB: median / least",
+    "fill rate", "measured MiB/s", "line to action, ms: median / p90 / max",
+    "by the true rate, ms: median / max", "room at the action, MiB: median / least",
     "room when dead, MiB: median / least", "ended by us",
 ]  # fmt: skip
 
@@ -300,10 +326,10 @@ def reaction(repeats: int, cases: list[str]) -> None:
             continue
         room = case.size + (GIB if case.own_limit else 0)
         with lab() as here, small_machine(room) as outer, small_machine(4 * GIB, "bench-warm") as warm:
-            if outer is None or warm is None:
+            if outer is None and not case.own_limit:
                 continue
             rows = []
-            for rate, threads in SPEEDS:
+            for rate, threads in case.speeds:
                 fills = [
                     fill_once(here, case, rate, threads, f"{case.key}-{rate}-{threads}-{i}", outer, warm)
                     for i in range(repeats)

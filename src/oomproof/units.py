@@ -42,6 +42,8 @@ def format_duration(seconds: float | None) -> str:
     """``45 s``, ``12 min``, ``3 h 05``, ``8 d``: as exact as a person needs."""
     if seconds is None:
         return "?"
+    if seconds > 1e9:  # also infinity: a growth of almost nothing
+        return "years"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 90:

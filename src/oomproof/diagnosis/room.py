@@ -44,8 +44,9 @@ def room_of(case: CaseFile) -> Room:
     age = max(0.0, end - host.t) if host and end is not None else None
     if host is None or (age is not None and age > _STALE):
         return Room(None, None, None, None, age)
-    grown = int(max(0.0, job.rate) * (age or 0.0)) if job else 0
-    left = max(0, host.available - grown)
+    grown = max(int(max(0.0, job.rate) * (age or 0.0)), _unsampled(case)) if job else 0
+    lowest = host.available if host.lowest is None else min(host.lowest, host.available)
+    left = max(0, lowest - grown)
     needed = max(int(host.total * _SHARE), case.settings.floor or 0)
     limit_left = limit_ample = None
     if job is not None and job.headroom is not None:
@@ -53,3 +54,13 @@ def room_of(case: CaseFile) -> Room:
         limit = case.limit or case.settings.limit
         limit_ample = limit_left > int((limit or job.used + job.headroom) * _SHARE)
     return Room(left, left > needed, limit_left, limit_ample, age)
+
+
+def _unsampled(case: CaseFile) -> int:
+    """What a job that the kernel killed took after its last sample, which its cgroup's peak still knows."""
+    peak, job = case.at_death.memcg_peak, case.job
+    if not case.kernel_killed or peak is None or job is None:
+        return 0
+    if peak <= max(job.used, case.job_peak or 0) + job.file:
+        return 0  # nothing that the samples did not see
+    return peak - job.used - job.file

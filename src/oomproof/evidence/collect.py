@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from oomproof.evidence.files import integer, load, load_lines, number, part, str
 from oomproof.evidence.kernel_lines import find_faults, find_kills
 from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
-from oomproof.machine import kernel_log
+from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
+from oomproof.machine.clock import boottime
 
+_JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
 
@@ -35,6 +38,7 @@ def collect(
     kmsg: str = "/dev/kmsg",
     journalctl: str = "journalctl",
     wtmp: str = "/var/log/wtmp",
+    systemctl: str = "systemctl",
     suspended: float | None = None,
 ) -> CaseFile:
     """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
@@ -56,8 +60,10 @@ def collect(
         missing.append(Missing("output.log", case.output.reason, ""))
     case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
-    case, more = _with_reboot(case, wtmp)
+    case, more = _with_reboot(case, wtmp, proc)
     missing += more
+    if _told_to_end_just_now(case):
+        case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
     return replace(case, evidence=describe(case, _wall_offset(started, tail)))
 
@@ -118,16 +124,16 @@ def _from_files(
 
 
 def _status(exited: dict[str, Any]) -> ExitStatus | None:
-    code, signal = integer(exited.get("code")), integer(exited.get("signal"))
+    code, killed_by = integer(exited.get("code")), integer(exited.get("signal"))
     raw = integer(exited.get("status"))
-    if code is None and signal is None and raw is not None:
-        code, signal = (os.WEXITSTATUS(raw), None) if os.WIFEXITED(raw) else (None, os.WTERMSIG(raw))
-    if code is None and signal is None:
+    if code is None and killed_by is None and raw is not None:
+        code, killed_by = (os.WEXITSTATUS(raw), None) if os.WIFEXITED(raw) else (None, os.WTERMSIG(raw))
+    if code is None and killed_by is None:
         return None
     leftovers = exited.get("leftovers")
     return ExitStatus(
         code,
-        signal,
+        killed_by,
         core=exited.get("core") is True,
         boottime=number(exited.get("boottime")),
         wall=number(exited.get("wall")),
@@ -233,22 +239,46 @@ def _with_kernel(
     return case, missing
 
 
-def _with_reboot(case: CaseFile, path: str) -> tuple[CaseFile, list[Missing]]:
-    """Only a run of an earlier boot has anything to ask of wtmp."""
-    if not case.rebooted or case.started_wall is None:
+def _told_to_end_just_now(case: CaseFile) -> bool:
+    """Ended by what a shutdown sends, in this boot and moments ago: worth asking whether one is under way."""
+    status = case.status
+    if status is None or status.code == 0 or case.rebooted or status.boottime is None:
+        return False
+    if not 0 <= boottime() - status.boottime <= _JUST_NOW:
+        return False
+    by_signal = (status.signal or (status.code or 0) - 128) in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+    asked = any(event.kind == "sigterm" for event in case.keeper_events)
+    return by_signal or asked or any(action.why == "SIGTERM" for action in case.actions)
+
+
+def _with_reboot(case: CaseFile, path: str, proc: str) -> tuple[CaseFile, list[Missing]]:
+    """Only a run of an earlier boot has anything to ask of wtmp; without it, the present boot is the next one."""
+    last = case.last_sign_wall
+    if not case.rebooted or last is None:
         return case, []
     log = wtmp_file.read(path)
+    boot = log.boot_after(last)
+    if boot is None:
+        this = _boot_wall(proc)
+        case = replace(case, next_boot_wall=this if this is not None and this > last else None)
     if log.reason is not None:
         return case, [Missing("wtmp", log.reason, "")]
-    last = case.started_wall
-    if case.last_sign is not None and case.started is not None:
-        last += max(0.0, case.last_sign - case.started)
-    boot = log.boot_after(last)
     until = boot if boot is not None else float("inf")
     if case.status is not None:
         until = min(until, last + _SHUTDOWN)  # a later one has nothing to do with this end
     # the record is written seconds after services were told to stop, and clocks are set at boot
-    return replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until), next_boot_wall=boot), []
+    case = replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until))
+    return (case if boot is None else replace(case, next_boot_wall=boot, boots_recorded=True)), []
+
+
+def _boot_wall(proc: str) -> float | None:
+    try:
+        for line in Path(proc, "stat").read_text().splitlines():
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
 
 
 def _wall_offset(started: dict[str, Any], tail: RecordingTail) -> float | None:

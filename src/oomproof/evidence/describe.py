@@ -139,5 +139,8 @@ def _boots(case: CaseFile) -> Iterator[_Item]:
         yield "boot", "boot id", None, text, "the machine has been restarted since"
     if case.shutdown_wall is not None:
         yield "wtmp.shutdown", "wtmp", None, "a shutdown was recorded", "the machine went down in order"
-    elif case.next_boot_wall is not None:
+    elif case.next_boot_wall is not None and case.boots_recorded:
         yield "wtmp.boot", "wtmp", None, "the next boot has no shutdown before it", "no orderly shutdown"
+    if case.going_down:
+        says = "the machine was being shut down in order"
+        yield "shutdown", "systemd", None, "systemd was stopping the machine when the job ended", says

@@ -66,6 +66,7 @@ class HostSample:
     swap_total: int
     swap_free: int
     psi_full: float | None = None  # share of the last seconds in which every task stood still, 0..1
+    lowest: int | None = None  # available at its lowest in the last seconds: after a kill there is room again
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,8 @@ class CaseFile:
 
     shutdown_wall: float | None = None  # an orderly shutdown right after the last sign of life
     next_boot_wall: float | None = None
+    boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
+    going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
 
     evidence: tuple[Evidence, ...] = ()
     missing: tuple[Missing, ...] = ()
@@ -205,6 +208,12 @@ class CaseFile:
             times.append(self.status.boottime)
         known = [each for each in times if each is not None]
         return max(known, default=None)
+
+    @property
+    def last_sign_wall(self) -> float | None:
+        if self.last_sign is None or self.started is None or self.started_wall is None:
+            return self.started_wall
+        return self.started_wall + max(0.0, self.last_sign - self.started)
 
     def evidence_from(self, *prefixes: str) -> tuple[str, ...]:
         """Ids of the evidence whose id starts with one of these, in order."""

@@ -11,6 +11,7 @@ from typing import Any
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
+_JUST_NOW = 2.0  # a death frees its memory before the wait status comes: up to a second on a starved machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def _host(connection: sqlite3.Connection) -> HostSample | None:
     share = None
     if first[5] is not None and last[5] is not None and last[0] > first[0]:
         share = min(1.0, max(0.0, (last[5] - first[5]) / 1e6 / (last[0] - first[0])))
-    return HostSample(last[0], last[1] or 0, last[2] or 0, last[3] or 0, last[4] or 0, share)
+    lowest = min(row[2] or 0 for row in rows if last[0] - row[0] <= _JUST_NOW)
+    return HostSample(last[0], last[1] or 0, last[2] or 0, last[3] or 0, last[4] or 0, share, lowest)
 
 
 def _job(connection: sqlite3.Connection) -> tuple[JobSample | None, int | None]:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.recording.reader import Peaks, Recording, open_recording
 from oomproof.recording.runs import Run
 from oomproof.reports.after import verdict_of
@@ -30,9 +31,9 @@ class Summary:
     signal: int | None
     cause: str | None
     headline: str | None
+    why: str | None
     script_changed: bool
     problem: str | None
-    down_between: tuple[float, float | None] | None = None  # wall clock: last sample, next boot
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -49,6 +50,7 @@ class Summary:
             "signal": self.signal,
             "cause": self.cause,
             "headline": self.headline,
+            "why": self.why,
             "script_changed_since": self.script_changed,
             "problem": self.problem,
         }
@@ -84,6 +86,7 @@ def summarize(run: Run) -> Summary:
         signal=ended.get("signal"),
         cause=verdict.cause if verdict else None,
         headline=verdict.as_json["verdict"]["headline"] if verdict else None,
+        why=verdict.as_json["verdict"].get("why") if verdict else None,
         script_changed=before is not None and before != now,
         problem=recording.problem,
     )
@@ -95,6 +98,8 @@ def _clock(wall: float) -> str:
 
 
 def _end(summary: Summary) -> str:
+    if summary.cause == "machine-down":
+        return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
     if summary.state != "ended":
         return summary.state
     return summary.cause or "ended"
@@ -105,7 +110,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def history(summaries: list[Summary], width: int = 100) -> str:
-    """Newest first, one line each."""
+    """Newest first, one line each; where the machine itself went down, when that was and how it stood then."""
     if not summaries:
         return "no runs yet; start one: oomproof run -- python train.py"
     rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
@@ -124,12 +129,12 @@ def history(summaries: list[Summary], width: int = 100) -> str:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     room = max(16, width - sum(widths) - 10)
-    lines = [
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
-        + "  "
-        + _cut(row[5], room)
-        for row in rows
-    ]
+    lines = []
+    for row, of in zip(rows, (None, *summaries), strict=True):
+        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, _cut(row[5], room)]))
+        if of is not None and of.cause == "machine-down":
+            lines += [f"    {text}" for text in (of.headline, of.why) if text]
     if any(one.script_changed for one in summaries):
         lines.append("* the script was changed after this run started")
     lines.append("")

@@ -112,9 +112,10 @@ class Front:
                         f"`loginctl enable-linger {user}` makes it the best rung"
                     )
                     return
-                note = f"ends with your last logout unless you run: loginctl enable-linger {user}"
+                note = f"your last logout may end it; to rule that out: loginctl enable-linger {user}"
+        unit = f"oomproof-{launch.unit}"
         try:
-            self._spawn_keeper(limits.scope_command(f"oomproof-{launch.unit}", user_manager=not is_root))
+            self._spawn_keeper(limits.scope_command(unit, user_manager=not is_root))
         except OomproofError as error:
             reasons.append(f"systemd gave no scope ({error.message})")
             return
@@ -125,6 +126,8 @@ class Front:
             reasons.append("the systemd scope does not hand the memory controller down")
             self._dismiss_keeper()
             return
+        if launch.detached and not limits.attach_to_scope(unit, "/keeper", os.getpid(), not is_root):
+            note = "its guard stays in this login session and may end with it, the job does not"
         rung.note = note
         yield rung
 

@@ -90,23 +90,36 @@ def scope_command(unit: str, user_manager: bool) -> list[str]:
     ]
 
 
-def user_manager_answers(timeout: float = 2.0) -> bool:
-    """Whether a systemd user manager is there to ask (an ssh login has one, a bare `su` has not)."""
+def _succeeds(command: list[str], timeout: float) -> bool:
     import subprocess  # only on this path: the guard stays small
 
-    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    if not os.path.exists(f"{runtime}/systemd/private") and not os.path.exists(f"{runtime}/bus"):
-        return False
     try:
-        done = subprocess.run(
-            ["systemctl", "--user", "show", "--property=Version"],
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+def user_manager_answers(timeout: float = 10.0) -> bool:
+    """Whether a systemd user manager is there to ask (an ssh login has one, a bare `su` has not)."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    if not os.path.exists(f"{runtime}/systemd/private") and not os.path.exists(f"{runtime}/bus"):
+        return False
+    return _succeeds(["systemctl", "--user", "show", "--property=Version"], timeout)
+
+
+def attach_to_scope(unit: str, below: str, pid: int, user_manager: bool, timeout: float = 10.0) -> bool:
+    """Moves a process into a cgroup of a delegated scope, out of the login session that it was started in.
+
+    Only systemd may: the cgroup above both is not ours to write. A process left in the session would keep the
+    session open after the logout, or be killed with it where logind.conf has KillUserProcesses=yes.
+    """
+    manager = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"]
+    return _succeeds(
+        ["busctl", *(["--user"] if user_manager else []), "call", *manager,
+         "AttachProcessesToUnit", "ssau", f"{unit}.scope", below, "1", str(pid)],
+        timeout,
+    )  # fmt: skip
 
 
 def _write(path: str, value: str) -> bool:

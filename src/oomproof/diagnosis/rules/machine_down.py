@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from oomproof.diagnosis.advice import as_flag, command
-from oomproof.diagnosis.deeds import keeper_was_asked
+from oomproof.diagnosis.deeds import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
@@ -11,8 +13,12 @@ from oomproof.units import format_size
 
 _STALLED = 0.3  # a third of the time with every task standing still: a desktop that no longer answers
 
+ORDERLY = "the machine was shut down or restarted in order"  # reports tell the two apart by it
+
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
+    if case.going_down:
+        return _during_shutdown(case)
     if not case.rebooted:
         return []
     orderly = case.shutdown_wall is not None or keeper_was_asked(case)
@@ -30,13 +36,13 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             _claim(
                 case,
                 "machine-down.orderly",
-                "the machine was shut down or restarted in order while the job ran",
+                f"{ORDERLY}{_until_boot(case)} while the job ran",
                 f"{source}, and the machine has booted since; {_last(case)}",
                 f"to start it again: {command(case)}",
             )
         ]
     short = _short(case)
-    headline = "the machine went down without a shutdown (power, reset, freeze or panic)"
+    headline = f"the machine went down{_between(case)} without a shutdown (power, reset, freeze or panic)"
     if short:
         headline += "; memory was nearly gone just before"
     next_step = f"to start it again: {command(case)}; for the kernel's last words: journalctl -k -b -1 -e"
@@ -44,6 +50,37 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         next_step = _with_less(case)
     why = f"the boot id changed and no exit status was written; {_last(case)}"
     return [_claim(case, "machine-down", headline, why, next_step)]
+
+
+def _during_shutdown(case: CaseFile) -> list[WeightedCause]:
+    """Judged in the last seconds before the power goes off."""
+    if case.kernel_killed or guard_stop(case) is not None or user_stop(case) is not None:
+        return []
+    why = f"systemd was shutting the machine down when the job was told to end; {_last(case)}"
+    next_step = f"to start it again: {command(case)}"
+    return [_claim(case, "machine-down.orderly", f"{ORDERLY} while the job ran", why, next_step)]
+
+
+def _clock(wall: float, beside: float) -> str:
+    """With seconds, and with the day where the other time is of another one."""
+    day, other = (time.strftime("%F", time.localtime(at)) for at in (wall, beside))
+    return time.strftime("%T" if day == other else "%F %T", time.localtime(wall))
+
+
+def _between(case: CaseFile) -> str:
+    """As in: between 14:03:07 (last sample) and 14:05:10 (next boot). As far as it is known."""
+    last, boot = case.last_sign_wall, case.next_boot_wall
+    if last is None:
+        return ""
+    sign = "last sample" if case.host is not None else "its start"
+    if boot is None:
+        return f" after {_clock(last, time.time())} ({sign})"
+    return f" between {_clock(last, boot)} ({sign}) and {_clock(boot, last)} (next boot),"
+
+
+def _until_boot(case: CaseFile) -> str:
+    boot = case.next_boot_wall
+    return f" before {_clock(boot, case.last_sign_wall or boot)} (next boot)," if boot is not None else ""
 
 
 def _with_less(case: CaseFile) -> str:
@@ -70,6 +107,10 @@ def _last(case: CaseFile) -> str:
         return "no sample of its last seconds is left"
     left = format_size(case.host.available)
     text = f"at the last sample {left} of {format_size(case.host.total)} was available"
+    if case.host.swap_total:
+        text += f", {format_size(case.host.swap_free)} of {format_size(case.host.swap_total)} swap free"
+    else:
+        text += ", no swap"
     if case.job is not None:
         text += f", the job held {format_size(case.job.used)}"
     if case.host.psi_full:
@@ -85,6 +126,6 @@ def _claim(case: CaseFile, weight: str, headline: str, why: str, next_step: str)
         headline,
         why,
         next_step,
-        evidence=case.evidence_from("boot", "wtmp", "keeper.", "sample."),
+        evidence=case.evidence_from("boot", "wtmp", "shutdown", "keeper.", "sample."),
         test="last -x reboot shutdown; journalctl --list-boots",
     )

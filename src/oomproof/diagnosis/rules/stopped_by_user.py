@@ -27,6 +27,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         and death.signal in _ENDED
         and keeper_was_asked(case)
         and not case.shutdown_wall
+        and not case.going_down
     ):
         why = (
             f"the keeper was sent SIGTERM (kill, a logout, systemctl stop) and ended the job: {death.phrase}"

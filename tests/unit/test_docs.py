@@ -1,0 +1,172 @@
+"""The documentation's commands run, and say what the pages say they say.
+
+In a ```console block a line starting with "$ " is a command. It must end with status 0, or with the N of a trailing
+"# exits N". The lines below it are its output: their words (numbers, sizes and ids aside) must come in that order;
+a line of three dots stands for anything. A ```python block whose first line is "# NAME.py" is written to that file.
+Blocks that cannot run everywhere (root, a GPU, a Mac, a terminal) are ```text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from oomproof.cli.main import VERBS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXITS = re.compile(r"\s+# exits (\d+)$")
+
+
+@dataclass
+class Step:
+    command: str
+    status: int = 0
+    shown: list[str] = field(default_factory=list)
+
+
+def steps_of(text: str) -> list[Step]:
+    steps: list[Step] = []
+    for kind, body in _BLOCK.findall(text):
+        if kind != "console":
+            continue
+        for line in body.splitlines():
+            if line.startswith("$ "):
+                exits = _EXITS.search(line)
+                steps.append(Step(_EXITS.sub("", line[2:]), int(exits[1]) if exits else 0))
+            elif line.strip() and line.strip() != "...":
+                assert steps, f"output before any command: {line}"
+                steps[-1].shown.append(line)
+    return steps
+
+
+def scripts_of(text: str) -> dict[str, str]:
+    found = {}
+    for kind, body in _BLOCK.findall(text):
+        name = re.match(r"# (\w+\.py)\n", body)
+        if kind == "python" and name:
+            found[name[1]] = body
+    return found
+
+
+def words(text: str) -> list[str]:
+    """What must match: words of two letters and more, without ids and units."""
+    return [
+        word
+        for word in re.findall(r"(?<![\w-])[A-Za-z][A-Za-z'-]+(?![\w-])", text)
+        if not word.endswith("iB")
+    ]
+
+
+def missing_line(shown: list[str], real: str) -> str | None:
+    """The first shown line whose words do not come, in order, in what was really printed."""
+    left = iter(words(real))
+    for line in shown:
+        if not all(any(word == one for one in left) for word in words(line)):
+            return line
+    return None
+
+
+def play(page: Path, folder: Path) -> list[str]:
+    """Runs a page's commands in order; what went wrong."""
+    text = page.read_text()
+    steps = steps_of(text)
+    if not steps:
+        return []
+    work = folder / "work"
+    work.mkdir(parents=True)
+    shutil.copy(ROOT / "examples" / "train.py", work)
+    for name, body in scripts_of(text).items():
+        (work / name).write_text(body)
+    (folder / "runtime").mkdir(mode=0o700)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("OOMPROOF_")},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "XDG_RUNTIME_DIR": str(folder / "runtime"),
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "100",
+    }
+    wrong = []
+    for step in steps:
+        done = subprocess.run(
+            ["bash", "-c", step.command],
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        if done.returncode != step.status:
+            wrong.append(
+                f"$ {step.command}\nexits {done.returncode}, the page says {step.status}:\n{done.stdout}"
+            )
+        elif line := missing_line(step.shown, done.stdout):
+            wrong.append(f"$ {step.command}\ndoes not print {line!r} at its place, but:\n{done.stdout}")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Path, Future[list[str]]]]:
+    """All pages at once: most of their time is sleeping."""
+    with ThreadPoolExecutor(len(PAGES)) as pool:
+        yield {page: pool.submit(play, page, tmp_path_factory.mktemp(page.stem)) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_the_page_run(page: Path, played: dict[Path, Future[list[str]]]) -> None:
+    wrong = played[page].result()
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_verb_has_a_page_that_names_its_flags() -> None:
+    for verb, (module, _) in VERBS.items():
+        page = ROOT / "docs" / f"{verb}.md"
+        assert page.exists(), f"no page for {verb}"
+        parser = ArgumentParser()
+        import_module(f"oomproof.cli.{module}").prepare_parser(parser)
+        flags = set(re.findall(r"--[a-z][a-z-]+", parser.format_help())) - {"--help"}
+        unnamed = {flag for flag in flags if flag not in page.read_text()}
+        assert not unnamed, f"docs/{verb}.md does not name {unnamed}"
+
+
+def test_pictures_load_nothing_from_the_network() -> None:
+    for picture in (ROOT / "docs" / "assets").glob("*.svg"):
+        text = picture.read_text()
+        assert "@font-face" not in text and "url(http" not in text and "href=" not in text
+
+
+def test_the_convention_itself() -> None:
+    """The negative: a wrong status and a line that is not there are found."""
+    page = "```console\n$ false  # exits 1\n$ echo one 22 two\none 7 two\n...\n```\n"
+    assert steps_of(page) == [Step("false", 1), Step("echo one 22 two", 0, ["one 7 two"])]
+    assert missing_line(["the job holds 7 MiB"], "the job holds 150 MiB of") is None
+    assert missing_line(["two", "one"], "one two") == "one"
+    assert scripts_of("```python\n# a.py\npass\n```\n") == {"a.py": "# a.py\npass\n"}
