@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
@@ -24,6 +25,7 @@ from helpers_case import (
 
 from oomproof.diagnosis.verdict import CAUSES, Verdict
 from oomproof.diagnosis.weights import WEIGHTS
+from oomproof.evidence import collect as collect_module
 
 
 @pytest.fixture
@@ -450,6 +452,61 @@ def test_a_shutdown_of_a_later_boot_is_not_this_one(attempt: Attempt) -> None:
     attempt.boot(OTHER_BOOT)
     attempt.write_wtmp((2, "reboot", WALL + END + 60), (1, "shutdown", WALL + END + 9000))
     assert "without a shutdown" in check(attempt.verdict(), "machine-down", "proven").headline
+
+
+def local(wall: float) -> str:
+    return time.strftime("%T", time.localtime(wall))
+
+
+@pytest.mark.parametrize("known_by", ["wtmp", "the present boot"])
+def test_when_the_machine_went_down(attempt: Attempt, known_by: str) -> None:
+    attempt.exit = {}
+    attempt.boot(OTHER_BOOT)
+    if known_by == "wtmp":
+        attempt.write_wtmp((2, "reboot", WALL + END + 60))
+    else:
+        (attempt.proc / "stat").write_text(f"cpu 1 2\nbtime {WALL + END + 60:.0f}\n")
+    verdict = check(attempt.verdict(), "machine-down", "proven")
+    last, boot = local(WALL + END - 1), local(WALL + END + 60)
+    assert f"between {last} (last sample) and {boot} (next boot), without a shutdown" in verdict.headline
+    assert "20.0 GiB of 32.0 GiB was available, no swap, the job held 4.0 GiB" in verdict.why
+    assert ("wtmp.boot" in {each.id for each in verdict.evidence}) == (known_by == "wtmp")
+
+
+@pytest.mark.parametrize(("said", "cause"), [("stopping", "machine-down"), ("running", "interrupted")])
+def test_told_to_end_while_systemd_stops_the_machine(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, said: str, cause: str
+) -> None:
+    attempt.ended(signal=SIGTERM)
+    monkeypatch.setattr(collect_module, "boottime", lambda: END + 2)
+    monkeypatch.setattr(collect_module.shutdown, "under_way", lambda _: said == "stopping")
+    check(attempt.verdict(), cause, "proven" if said == "stopping" else "likely")
+
+
+def test_a_kernel_kill_while_the_machine_stops_stays_one(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    monkeypatch.setattr(collect_module, "boottime", lambda: END + 2)
+    monkeypatch.setattr(collect_module.shutdown, "under_way", lambda _: True)
+    check(attempt.verdict(), "oom-kill-memcg", "proven")
+
+
+def test_machine_wide_kill_between_two_samples_is_known_by_the_peak(attempt: Attempt) -> None:
+    """Seen in the lab: the guard was starved, the last sample showed room, the job took it all after that."""
+    attempt.kernel_lines = None
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=2, vmstat_oom_kill=9, memcg_peak=25 * GIB)
+    check(attempt.verdict(), "oom-kill-global", "likely")
+
+
+def test_a_sample_after_the_kill_does_not_hide_the_shortage(attempt: Attempt) -> None:
+    """Seen in the lab: the victim's memory is free again before its wait status comes."""
+    attempt.kernel_lines = None
+    attempt.samples.clear()
+    attempt.sample(available=100 * MIB)
+    attempt.samples[-1]["available"] = 30 * GIB
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, vmstat_oom_kill=8)
+    check(attempt.verdict(), "oom-kill-global", "likely")
 
 
 def test_an_orderly_shutdown_that_left_an_exit_status(attempt: Attempt) -> None:

@@ -146,3 +146,21 @@ def test_chart_keeps_the_peak_and_the_limit() -> None:
     )
     assert chart.draw([]) == "  (no samples)"
     assert chart.draw([(1.0, 5.0)])
+
+
+def test_history_tells_when_the_machine_went_down_and_whether_in_order() -> None:
+    cut, off = made("cut", 1.0), made("off", 2.0)
+    for run, headline in (
+        (
+            cut,
+            "the machine went down between 14:03:07 (last sample) and 14:05:10 (next boot), without a shutdown",
+        ),
+        (off, "the machine was shut down or restarted in order while the job ran"),
+    ):
+        verdict = {"cause": "machine-down", "headline": headline, "why": "7 GiB was available"}
+        runs.write_json(run.attempt / "verdict.json", {"verdict": verdict})
+    lines = report.history([report.summarize(run) for run in (off, cut)], 200).splitlines()
+    assert "machine shut down" in lines[1] and "in order" in lines[2]
+    assert "machine went down" in lines[4]
+    assert lines[5].strip().startswith("the machine went down between 14:03:07 (last sample)")
+    assert lines[6].strip() == "7 GiB was available"

@@ -1,0 +1,1 @@
+"""What any text says about a death: kernel logs, journals, training logs, in any mix."""
