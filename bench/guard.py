@@ -157,15 +157,22 @@ class Case:
 
 CASES = (
     Case("limit", "`--limit 1G`", GIB, 0, own_limit=True),
-    Case("machine", "machine of 3 GiB, no limit", 3 * GIB, 1536, own_limit=False),
+    Case(
+        "machine",
+        "machine of 2 GiB, no limit",
+        2 * GIB,
+        768,
+        own_limit=False,
+        speeds=((100, 1), (500, 1), (1000, 1), (0, 1), (0, 2)),
+    ),
     Case(
         "watching",
-        "machine of 3 GiB, no cgroup to be had",
-        3 * GIB,
-        1536,
+        "machine of 2 GiB, no cgroup to be had",
+        2 * GIB,
+        768,
         own_limit=False,
         prefix=READ_ONLY,
-        speeds=((500, 1), (0, 1), (0, 2), (0, -1)),
+        speeds=((0, 1), (0, 2)),
     ),
 )
 
