@@ -149,12 +149,6 @@ class Case:
     prefix: Sequence[str] = ()
     speeds: Sequence[tuple[int, int]] = SPEEDS
 
-    @property
-    def floor(self) -> int:
-        if self.own_limit:
-            return policy.default_limit_floor(self.size)
-        return 512 * MIB  # the default floor of a small machine
-
 
 CASES = (
     Case("limit", "`--limit 1G`", GIB, 0, own_limit=True),
@@ -200,8 +194,28 @@ def stamps(path: Path) -> list[float]:
     return sorted(value for value in struct.unpack(f"={len(data) // 8}d", data) if value > 0)
 
 
+def line_at(case: Case, given: dict[str, Any], facts: dict[str, Any], rate: float) -> int:
+    """The room at which a job of that rate is to be ended: asked of the policy itself, by halving."""
+    settings = policy.Settings(
+        margin=given["margin"],
+        floor=given["floor"],
+        grace=given["grace"],
+        limit=given["limit"],
+        limit_floor=policy.default_limit_floor(given["limit"]) if given["limit"] else 0,
+    )
+    name = "limit_headroom" if case.own_limit else "available"
+    low, high = 0, case.size
+    while high - low > 64 * 1024:
+        middle = (low + high) // 2
+        moment = policy.Facts(**{**facts, "rate": rate, "shrink": rate, name: middle})
+        acts = policy.decide(settings, moment, policy.State()).kind in ("term", "kill")
+        low, high = (middle, high) if acts else (low, middle)
+    return low
+
+
 def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fill:
     started, ended = read_json(attempt / "started.json"), read_json(attempt / "exit.json")
+    run = read_json(attempt.parent / "run.json")
     counters = [(started.get("counters") or {}), (ended.get("counters") or {})]
     own = [one.get("memcg_oom_kill") or 0 for one in counters]
     by_kernel = kills > 0 or own[1] > own[0]
@@ -233,7 +247,7 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
 
     def crossed(rate: float) -> float:
         """When the room fell to the line for that rate; foreseen from the action where it had not yet."""
-        line = case.floor + rate * policy.REACT_TERM
+        line = line_at(case, run["settings"], facts, rate)
         seen = next((t for t in times if t >= ramp and room(t) <= line), None)
         return seen if seen is not None and seen <= at else at + (room(at) - line) / max(rate, MIB)
 

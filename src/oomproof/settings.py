@@ -42,10 +42,21 @@ def file_settings(folder: Path | None = None) -> dict[str, Any]:
 def resolve(flags: dict[str, Any], names: set[str], folder: Path | None = None) -> dict[str, Any]:
     """The value of each name: the flag when given (not None), else environment, else files, else None."""
     files = file_settings(folder)
+    unknown = sorted(set(files) - names)
+    if unknown:
+        from difflib import get_close_matches
+
+        near = get_close_matches(unknown[0], names, 1)
+        raise OomproofError(
+            f"unknown setting {unknown[0]!r} in the settings file",
+            f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(names))}",
+            USAGE,
+        )
     resolved: dict[str, Any] = {}
     for name in names:
         value = flags.get(name)
-        if value is None:
+        if value is None and not (name == "stop_file" and "OOMPROOF_RUN" in os.environ):
+            # inside another run OOMPROOF_STOP_FILE is that run's own, not a wish for this one
             value = os.environ.get(f"OOMPROOF_{name.upper()}")
         if value is None:
             value = files.get(name)

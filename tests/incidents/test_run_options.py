@@ -195,3 +195,43 @@ def test_demo(lab: Lab) -> None:
     for words in ("memory is getting short", "asked the job to save and stop", "checkpoint saved"):
         assert words in done.stderr + done.stdout
     assert "verdict  stopped by oomproof" in done.stderr
+
+
+def test_a_burst_that_fits_is_left_alone(lab: Lab, small_machine) -> None:
+    """200 MiB taken at once in a machine of 400: plain Python finishes, so it must finish under us."""
+    lab.prefix = small_machine(400 << 20).prefix
+    for _ in range(3):
+        done = lab.run("run", "--", PYTHON, "-c", "x = bytearray(b'x') * (200 << 20); print('done')")
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_a_stale_stop_file(lab: Lab, tmp_path: Path) -> None:
+    """Left by us, it is removed; put there by somebody else, it is theirs and the run is refused."""
+    stop = tmp_path / "STOP"
+    stop.write_text("mine")
+    done = lab.run("run", "--stop-file", str(stop), "--", "true")
+    assert done.returncode == 2 and f"rm {stop}" in done.stderr
+    assert stop.read_text() == "mine"
+    stop.write_text("oomproof asks this job to save and stop: because\n")
+    assert lab.run("run", "--stop-file", str(stop), "--", "true").returncode == 0
+    assert not stop.exists()
+
+
+def test_a_run_inside_a_run_has_its_own_stop_file(lab: Lab) -> None:
+    show = "import os; print(os.environ['OOMPROOF_STOP_FILE'])"
+    inner = [sys.executable, "-m", "oomproof.cli.main", "run", "--", PYTHON, "-c", show]
+    script = f"{show}; import subprocess; subprocess.run({inner!r})"
+    outer, nested = lab.run("run", "--", PYTHON, "-u", "-c", script).stdout.splitlines()
+    assert outer != nested
+
+
+def test_oom_exit_code_through_wait(lab: Lab, kernel_limit: None) -> None:
+    lab.run("run", "--detach", "--name", "d", "--limit", "150M", "--grace", "1", "--oom-exit-code", "77", "--",
+            *lab.job("grow.py", 80, 1000))  # fmt: skip
+    assert lab.run("wait", "d").returncode == 77
+
+
+def test_misspelt_setting_is_told(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "oomproof.toml").write_text('limt = "10G"\n')
+    done = lab.run("run", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2 and "did you mean 'limit'" in done.stderr

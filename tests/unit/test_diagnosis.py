@@ -112,7 +112,7 @@ def test_no_room_for_a_higher_limit(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.sample(available=5 * GIB)  # 4 GiB of it is margin
     verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
-    assert "--limit" not in verdict.next and "no room" in verdict.next
+    assert "--limit 8G" in verdict.next and "no room" in verdict.next, "the same limit, and why"
     attempt.samples = []  # and without a sample nothing is said about room
     assert "no room" not in check(attempt.verdict(), "oom-kill-memcg", "proven").next
 

@@ -38,8 +38,15 @@ def test_calm_machine_calls_for_nothing() -> None:
         (growing(100 * MIB, available=3 * GIB), "ask"),  # 30 s of it fill what is above the floor
         (growing(100 * MIB, available=1 * GIB), "term"),
         (growing(100 * MIB, available=400 * MIB), "kill"),
-        (growing(4 * GIB, available=2 * GIB), "term"),  # fast: the line moves up by what fills while we react
-        (growing(4 * GIB, available=900 * MIB), "kill"),
+        (growing(4 * GIB, available=900 * MIB), "term"),
+        (
+            growing(40 * GIB, available=2 * GIB),
+            "term",
+        ),  # absurdly fast: the line is what fills while we react
+        (
+            facts(rate=4.0 * GIB, shrink=4.0 * GIB, available=1200 * MIB),
+            "warn",
+        ),  # a burst that may end by itself
     ],
 )
 def test_machine_ladder(moment: Facts, kind: str) -> None:
@@ -82,6 +89,8 @@ def test_only_the_newest_run_acts() -> None:
         (4 * GIB, 50 * MIB, "none"),
         (1500 * MIB, 50 * MIB, "ask"),
         (80 * MIB, 50 * MIB, "term"),
+        (300 * MIB, 2 * GIB, "ask"),
+        (120 * MIB, 2 * GIB, "term"),
         (20 * MIB, 50 * MIB, "kill"),
         (20 * MIB, 0, "none"),  # just below its limit and still: the kernel lets it live, so do we
     ],

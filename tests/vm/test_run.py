@@ -276,7 +276,7 @@ def test_machine_wide_oom_is_proven_by_the_kernel_log(guest: Machine, root: User
 def test_machine_wide_oom_is_not_claimed_proven_without_the_kernel_log(guest: Machine, ada: User) -> None:
     """Her job's own counters say that it was killed and that its limit did not fail; the rest is inference."""
     with room(guest, 200):
-        job = ada.run("global", f"-- {BURST} /tmp/go 600")
+        job = ada.run("global", f"--floor 40M --margin 40M -- {BURST} /tmp/go 600")
         assert job.rung()["name"] == "systemd user scope"
         kernel_kills(ada, job, "/tmp/go")
     assert job.verdict() == ("oom-kill-global", "likely")
@@ -335,10 +335,13 @@ def samples(user: User, name: str) -> list[list[str]]:
     return [line.split(",") for line in user.oomproof(f"runs export {name} --csv").split()[1:]]
 
 
-def recorded(user: User, run: Run, at_least: int = 4) -> None:
-    deadline = time.monotonic() + 120
-    while len(samples(user, run.name)) < at_least:
-        assert time.monotonic() < deadline, f"{run.name} has no samples"
+def recorded(user: User, *runs: Run) -> None:
+    """Each has a few samples on disk."""
+    for run in runs:
+        run.printed("ready")
+        deadline = time.monotonic() + 120
+        while len(samples(user, run.name)) < 4:
+            assert time.monotonic() < deadline, f"{run.name} has no samples"
 
 
 def clock(wall: float) -> str:
@@ -349,12 +352,8 @@ def test_power_cut_and_shutdown_are_told_apart(lab_image: None, tmp_path: Path) 
     share = {"src": ROOT / "src", "jobs": JOBS}
     with Machine(memory_mib=768, state_drive=tmp_path / "state.img", share=share) as m:
         ada = User(m, m.login("ada"), "/state/ada")
-        for run in (
-            ada.run("cut-scope", f"-- {GROW} 100 40"),
-            ada.run("cut-detached", f"--detach -- {GROW} 100 30"),
-        ):
-            run.printed("ready")
-            recorded(ada, run)
+        scope = ada.run("cut-scope", f"-- {GROW} 100 40")
+        recorded(ada, scope, ada.run("cut-detached", f"--detach -- {GROW} 100 30"))
         m.power_off_hard()
 
         m.boot()
@@ -373,12 +372,8 @@ def test_power_cut_and_shutdown_are_told_apart(lab_image: None, tmp_path: Path) 
             assert ada.find(name).verdict() == ("machine-down", "proven")
 
         m.run("loginctl enable-linger ada")
-        for run in (
-            ada.run("off-scope", f"-- {GROW} 100 40"),
-            ada.run("off-detached", f"--detach -- {GROW} 100 30"),
-        ):
-            run.printed("ready")
-            recorded(ada, run)
+        scope = ada.run("off-scope", f"-- {GROW} 100 40")
+        recorded(ada, scope, ada.run("off-detached", f"--detach -- {GROW} 100 30"))
         m.shutdown()
 
         m.boot()

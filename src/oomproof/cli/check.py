@@ -100,7 +100,8 @@ def next_step(
         return "take a machine with a larger GPU; what is here:", "oomproof check"
     if ram and ram.status == "not-now":
         job = facts.jobs[0] if facts.jobs else None
-        if job and job.use >= ram.short_by:
+        # under a limit the heaviest job may be outside it, and waiting for that one would not help
+        if job and job.use >= ram.short_by and budget.limited_by is None:
             return f"when pid {job.pid} ({format_size(job.use)}) is done, ask again:", again
         return f"when {format_size(ram.short_by)} more are free, ask again:", again
     if gpu and gpu.status == "not-now":

@@ -12,13 +12,13 @@ from oomproof.errors import OomproofError
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
-    "demo": ("demo", "see it work in 20 seconds: a leaking job seen, warned, asked to stop, explained"),
+    "demo": ("demo", "see it work in 15 seconds: a leaking job is warned about, asked to stop, explained"),
     "check": ("check", "what this machine holds, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
-    "watch": ("watch", "take the guard of a run up again"),
+    "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
 
 
@@ -32,7 +32,8 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
     """With a verb, only its module is imported: `run` must start fast."""
     parser = argparse.ArgumentParser(
         prog="oomproof",
-        description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.",
+        description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof. "
+        "Each verb has its own --help.",
         epilog="Start with:  oomproof run -- python train.py",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")

@@ -8,6 +8,8 @@ save and stop (the stop file, --stop-signal), then ended, before the kernel pick
   oomproof run --limit 20G --name big -- python train.py
   oomproof run --stop-signal USR1 --grace 60 -- python train.py
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
+
+Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
+from oomproof.guard.actions import STOP_TEXT
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import Order, Outcome, supervise
@@ -49,8 +53,13 @@ _SETTINGS = {
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "oomproof run [options] -- CMD ..."
     add = parser.add_argument
-    add("--limit", metavar="SIZE", help="the job may hold this much, such as 20G")
+    add(
+        "--limit",
+        metavar="SIZE",
+        help="the job may hold this much, such as 20G (default: all but the machine's floor)",
+    )
     add("--name", metavar="NAME", help="a name to call this run by")
     add(
         "--margin",
@@ -60,9 +69,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--floor",
         metavar="SIZE",
-        help="act when less than this is available (default 4 %% of RAM, at least 512M)",
+        help="act when less than this is available (default 4 %% of RAM, at least 512M, at most the margin)",
     )
-    add("--grace", metavar="SECONDS", help="time to save between asking and ending (default 30)")
+    add(
+        "--grace",
+        metavar="SECONDS",
+        help="time to save between asking and ending (default 30); also what left-behind processes get",
+    )
     add("--alert-above", metavar="SIZE", help="tell when the job holds more than this")
     add("--alert-gpu-above", metavar="SIZE", help="tell when the job holds more than this of GPU memory")
     add("--alert-swap-growth", action="store_true", default=None, help="tell when the job's swap grows")
@@ -78,7 +91,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
     )
-    add("--report", metavar="FILE", help="write the verdict there as JSON")
+    add("--report", metavar="FILE", help="write the verdict there as JSON (schema 1)")
     add(
         "--oom-exit-code",
         metavar="N",
@@ -88,8 +101,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    order, oom_code = _order(arguments)
+    order = _order(arguments)
     _check_command(order.argv[0])
+    _check_stop_file(order.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
         raise OomproofError(
@@ -97,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.detach:
         return _detach(order, report)
-    return _finish(_supervise(order, _hello), report, oom_code, quiet=False)
+    return _finish(_supervise(order, _hello), report, quiet=False)
 
 
 def _supervise(order: Order, hello: Any) -> Outcome:
@@ -123,7 +137,7 @@ def _hello(run: runs.Run, order: Order, sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _order(arguments: argparse.Namespace) -> tuple[Order, int | None]:
+def _order(arguments: argparse.Namespace) -> Order:
     argv = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not argv:
         raise OomproofError("there is no command to run", "oomproof run -- python train.py", USAGE)
@@ -140,7 +154,10 @@ def _order(arguments: argparse.Namespace) -> tuple[Order, int | None]:
             f"give at least {format_size(_SMALLEST_LIMIT)}; --limit 2G is 2 GiB",
             USAGE,
         )
-    order = Order(
+    code = given["oom_exit_code"]
+    if code is not None and not (str(code).isdigit() and 0 <= int(code) <= 255):
+        raise OomproofError(f"--oom-exit-code {code} is no exit status", "give a number from 0 to 255", USAGE)
+    return Order(
         argv=argv,
         name=given["name"],
         limit=sizes["limit"],
@@ -152,11 +169,8 @@ def _order(arguments: argparse.Namespace) -> tuple[Order, int | None]:
         stop_signal=_signal(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         detached=bool(arguments.detach),
+        oom_exit_code=int(code) if code is not None else None,
     )
-    code = given["oom_exit_code"]
-    if code is not None and not (str(code).isdigit() and 0 <= int(code) <= 255):
-        raise OomproofError(f"--oom-exit-code {code} is no exit status", "give a number from 0 to 255", USAGE)
-    return order, int(code) if code is not None else None
 
 
 def _seconds(value: Any) -> float:
@@ -201,14 +215,28 @@ def _check_command(name: str) -> None:
     raise OomproofError(f"{name}: not executable", cure, CANNOT_EXECUTE)
 
 
-def _finish(outcome: Outcome, report: Path | None, oom_code: int | None, quiet: bool) -> int:
-    """The verdict, and the status the shell sees."""
-    from oomproof.reports.after import conclude
+def _check_stop_file(path: Path | None) -> None:
+    """One left from an earlier run would stop this one at its first step. Ours is removed; another's is not."""
+    if path is None or not path.exists():
+        return
+    try:
+        ours = path.read_bytes().startswith(STOP_TEXT.encode())
+    except OSError:
+        ours = False
+    if not ours:
+        raise OomproofError(
+            f"--stop-file {path} is already there: the job would stop at once", f"rm {path}", USAGE
+        )
+    path.unlink()
 
-    died_of_memory = False
+
+def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
+    """The verdict, and the status the shell sees."""
+    from oomproof.reports.after import Conclusion, conclude
+
+    conclusion: Conclusion | None = None
     try:
         conclusion = conclude(outcome.run)
-        died_of_memory = conclusion.died_of_memory
         if report is not None:
             runs.write_json(report, conclusion.as_json)
         if not quiet:
@@ -217,12 +245,7 @@ def _finish(outcome: Outcome, report: Path | None, oom_code: int | None, quiet: 
             print(conclusion.text, file=sys.stderr)
     except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
         print(f"oomproof: no verdict ({type(error).__name__}: {error})", file=sys.stderr)
-    if oom_code is not None and died_of_memory:
-        return oom_code
-    if outcome.exit is None:
-        return OUR_FAILURE
-    status = outcome.exit
-    return int(status["code"]) if status["code"] is not None else 128 + int(status["signal"])
+    return exit_status(outcome.run, conclusion, outcome.exit)
 
 
 def _detach(order: Order, report: Path | None) -> int:
@@ -263,7 +286,7 @@ def _detach(order: Order, report: Path | None) -> int:
             answer.close()
 
         try:
-            status = _finish(_supervise(order, started), report, None, quiet=True)
+            status = _finish(_supervise(order, started), report, quiet=True)
         except OomproofError as error:
             if not answer.closed:
                 answer.write(f"error\n{error.status}\n{error}")

@@ -1,6 +1,6 @@
 """The history of runs: how each went, what it held at most, how it ended.
 
-  oomproof runs                         all runs, newest first
+  oomproof runs                         the newest 20, newest first (--all: all)
   oomproof runs show [RUN]              one in full, with a chart and the verdict
   oomproof runs compare BEFORE AFTER    peaks, times, settings and code side by side
   oomproof runs export RUN --csv        the samples, for a spreadsheet
@@ -16,7 +16,7 @@ import json
 import shutil
 import sys
 
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import OomproofError
 from oomproof.recording import runs
 from oomproof.reports import runs as report
 
@@ -32,7 +32,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("after", metavar="AFTER")
     export = actions.add_parser("export", help="the samples of one run")
     export.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
-    export.add_argument("--csv", action="store_true", help="comma-separated, on standard output")
+    export.add_argument(
+        "--csv", action="store_true", help="comma-separated, on standard output (the only form so far)"
+    )
     for action in (show, compare):
         # SUPPRESS: `runs --json show X` and `runs show X --json` both count
         action.add_argument(
@@ -90,8 +92,6 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    if not arguments.csv:
-        raise OomproofError("say in which form", "oomproof runs export RUN --csv > run.csv", USAGE)
     found = runs.find(arguments.run)
     recording = report.recording_of(found)
     if recording.problem:

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from oomproof.errors import OUR_FAILURE
+from oomproof.cli.status import exit_status
 from oomproof.recording import runs
 
 _TICK = 0.1
@@ -33,7 +33,4 @@ def run(arguments: argparse.Namespace) -> int:
     verdict = verdict_of(found)
     if verdict is not None:
         print(verdict.text, file=sys.stderr)
-    ended = found.exit()
-    if not ended:
-        return OUR_FAILURE
-    return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])
+    return exit_status(found, verdict)

@@ -1,4 +1,4 @@
-"""Takes the guard of a run up again, after `oomproof run` was killed or its machine session ended.
+"""Takes the guard of a run up again, after `oomproof run` was killed or the login session ended.
 
 The job runs on under its limit meanwhile; this follows its output, goes on with the recording and guards it as before.
 Ctrl-C leaves: the job goes on.
@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.loop import HostView
@@ -74,11 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         watch.stop()
     from oomproof.reports.after import conclude
 
-    print(conclude(found).text, file=sys.stderr)
-    ended = found.exit()
-    if not ended:
-        return 125
-    return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])
+    conclusion = conclude(found)
+    print(conclusion.text, file=sys.stderr)
+    return exit_status(found, conclusion)
 
 
 def _settings(run: runs.Run) -> policy.Settings:

@@ -9,7 +9,7 @@ from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.facts import CaseFile
 from oomproof.units import GIB, MIB, format_size
 
-_LONG = 60  # a longer command line would push the advice off the screen
+_LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
@@ -20,14 +20,19 @@ def as_flag(size: int) -> str:
 
 
 def command(case: CaseFile, *flags: str) -> str:
+    """The run again, with the limit it had unless the flags give another."""
     words = shlex.join(case.argv) if case.argv else "CMD"
-    if len(words) > _LONG:
-        words = words[: _LONG - 1].rstrip() + "…"
+    if len(words) > _LONG or "\n" in words:
+        words = "the same command"
+    limit = case.settings.limit
+    if limit is not None and not any(flag.startswith("--limit") for flag in flags):
+        flags = (f"--limit {as_flag(limit)}", *flags)
     return " ".join(("oomproof run", *flags, "--", words))
 
 
-def output_log(case: CaseFile) -> str:
-    return shlex.quote(f"{case.folder}/output.log" if case.folder else "output.log")
+def read_output(case: CaseFile) -> str:
+    """The command that shows the last lines the job printed."""
+    return f"oomproof logs {case.run} | tail -n 40" if case.run else "tail -n 40 output.log"
 
 
 def higher_limit(case: CaseFile, limit: int | None) -> int | None:

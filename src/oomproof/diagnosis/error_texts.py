@@ -30,7 +30,7 @@ def _means(cause: str, headline: str, next_step: str, *patterns: str) -> tuple[r
     return re.compile("|".join(patterns)), Meaning(cause, headline, next_step)
 
 
-# The patterns look at "Type: message"; {command} and {log} are filled in by the rule.
+# The patterns look at "Type: message"; {command} and {output} are filled in by the rule.
 _TABLE = (
     _means(
         "cuda-oom",
@@ -139,21 +139,21 @@ _TABLE = (
     _means(
         "nccl",
         "NCCL failed: most often another rank had died first",
-        "look for the first rank that died in {log}; NCCL_DEBUG=WARN {command}",
+        "look for the first rank that died: {output}; NCCL_DEBUG=WARN {command}",
         r"NCCL (?:error|timeout|failure)",
         r"nccl(?:SystemError|UnhandledCudaError|RemoteError)",
         r"Watchdog caught collective operation timeout",
     ),
-    _means("assert", "an assertion failed", "read the traceback: tail -n 40 {log}", r"^AssertionError\b"),
+    _means("assert", "an assertion failed", "read the traceback: {output}", r"^AssertionError\b"),
     _means(
         "nan",
         "a value became NaN",
-        "lower the learning rate, or look at the batch before it in {log}",
+        "lower the learning rate, or look at the batch before it: {output}",
         r"^(?:FloatingPointError|ValueError|RuntimeError): .*\b(?:nan|NaN|not finite)\b",
     ),
 )
 
-OTHER = Meaning("other-error", "Python error", "read the traceback: tail -n 40 {log}")
+OTHER = Meaning("other-error", "Python error", "read the traceback: {output}")
 
 
 def meaning_of(text: str) -> Meaning | None:

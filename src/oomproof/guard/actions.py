@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from oomproof.errors import OomproofError
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
 from oomproof.recording.runs import append_line
+
+STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
 
 
 class Errands:
@@ -29,7 +32,7 @@ class Errands:
         while (errand := self._queue.get()) is not None:
             try:
                 errand()
-            except OSError:
+            except (OSError, OomproofError):
                 pass  # a full or read-only disk; the action itself did not need it
 
     def close(self, timeout: float = 2.0) -> None:
@@ -81,4 +84,4 @@ class Actions:
         for path in self._stop_files:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():  # a file the user already put there is theirs
-                path.write_text(f"oomproof asks this job to save and stop: {why}\n")
+                path.write_text(f"{STOP_TEXT}: {why}\n")

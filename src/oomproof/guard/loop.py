@@ -80,6 +80,11 @@ class HostView:
         self.mem_free = 0
 
     @property
+    def inside_a_limit(self) -> bool:
+        """Whether a container's or another cgroup's limit, not the machine, is what runs out first."""
+        return self._outer is not None
+
+    @property
     def ram(self) -> int:
         return min(self.mem_total, self._outer[0]) if self._outer else self.mem_total
 
@@ -198,6 +203,9 @@ class Guard:
         available, swap_free, stall = self._host.read(t)
         memory = self._job.memory()
         if memory is None:
+            if self._next_row == 0.0:  # gone before the first look: what the machine held is still evidence
+                self._next_row = t
+                self._record_host(t, available, swap_free)
             return None
         use = memory.use
         limit = self.settings.limit
@@ -228,11 +236,8 @@ class Guard:
         )
 
     def _record(self, t: float, memory: JobMemory, limit_headroom: int | None) -> None:
-        moment, host = self.moment, self._host
-        self._writer.put(
-            "host",
-            (t, host.mem_total, moment.available, None, host.swap_total, moment.swap_free, *host.psi),
-        )
+        moment = self.moment
+        self._record_host(t, moment.available, moment.swap_free)
         self._writer.put(
             "job",
             (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, limit_headroom,
@@ -242,13 +247,18 @@ class Guard:
             self._live.update(memory.use, t)
         self._history.append((t, memory.use))
         if t >= self._next_forecast:
-            self._next_forecast = t + _FORECAST_EVERY
             moment.time_to_full = self._forecast()
+            near = moment.time_to_full is not None and moment.time_to_full < 300
+            self._next_forecast = t + (1.0 if near else _FORECAST_EVERY)
         thin = self._thinness()
         moment.sample_seconds = max(_SAMPLE_MIN, min(_SAMPLE_MAX, _SAMPLE_MAX * thin))
         self._next_row = t + moment.sample_seconds
         if moment.available + moment.swap_free <= self.settings.margin and len(self._history) % 5 == 0:
             self._strangers.look({self._job.leader, *self._job.pids(), os.getpid()})
+
+    def _record_host(self, t: float, available: int, swap_free: int) -> None:
+        host = self._host
+        self._writer.put("host", (t, host.mem_total, available, None, host.swap_total, swap_free, *host.psi))
 
     def _thinness(self) -> float:
         """1 with ample room; towards 0 as the nearest line comes near or growth eats the room within seconds."""

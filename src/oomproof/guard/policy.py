@@ -12,8 +12,10 @@ FASTEST_FILL = 6000 * MIB
 POLL_MIN, POLL_MAX = 0.01, 1.0
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
-REACT_TERM = 0.25  # seconds from crossing the line to a job gone after SIGTERM; bench/guard.py measures it
-REACT_KILL = 0.10
+# Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
+# Longer is no safer: a burst that would have ended by itself is then ended for nothing.
+REACT_TERM = 0.06
+REACT_KILL = 0.03
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
 
@@ -129,22 +131,24 @@ def _on_limit(settings: Settings, facts: Facts) -> Action:
     room = facts.limit_headroom
     if room is None or settings.limit is None:
         return NONE
-    line = settings.limit_floor
     rate, sustained = max(0.0, facts.rate), facts.sustained
+    # a tenth of the limit at most: below that the kernel, which is exact, may as well have the last word
+    line = max(settings.limit_floor, min(rate * REACT_TERM, settings.limit / 10))
     if rate == 0 and sustained == 0 and facts.time_to_full is None:
         return NONE  # the calm case: no sentence is built for nothing
     holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
     now = f"{holds} {format_size(rate)}/s"
-    if rate > 0 and room <= line / 2 + rate * REACT_KILL:
+    if rate > 0 and room <= line / 2:
         return Action("kill", now, "limit")
-    if rate > 0 and room <= line + rate * REACT_TERM:
+    if rate > 0 and room <= line:
         return Action("term", now, "limit")
     # a quarter of the limit at most: nobody wants to be stopped half-way because the start was steep
-    if sustained > 0 and room <= min(settings.limit // 4, line + int(sustained * settings.grace)):
+    if sustained > 0 and room <= min(settings.limit / 4, settings.limit_floor + sustained * settings.grace):
         why = f"{holds} {format_size(sustained)}/s, full in about {format_duration(room / sustained)}"
         return Action("ask", why, "limit")
     if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
-        return Action("warn", f"{now}, full in about {format_duration(facts.time_to_full)}", "limit")
+        trend = f"{holds} {format_size(room / max(facts.time_to_full, 0.1))}/s"
+        return Action("warn", f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
     return NONE
 
 
@@ -152,7 +156,8 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
     """The machine's floor. Whose growth it is decides who is touched, and when."""
     room = headroom(settings, facts)
     shrink = max(0.0, facts.shrink)
-    if room > max(settings.margin, settings.floor + shrink * REACT_TERM):
+    line = max(settings.floor, shrink * REACT_TERM)
+    if room > max(settings.margin, line):
         return NONE  # the calm case: no sentence is built for nothing
     ours = facts.rate >= shrink / 2 if shrink > 0 else facts.sustained > 0
     state = (
@@ -162,9 +167,9 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
     )
     if ours and facts.my_turn:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
-        if facts.rate > 0 and room <= settings.floor / 2 + shrink * REACT_KILL:
+        if facts.rate > 0 and room <= max(settings.floor / 2, shrink * REACT_KILL):
             return Action("kill", growing, "machine")
-        if facts.rate > 0 and room <= settings.floor + shrink * REACT_TERM:
+        if facts.rate > 0 and room <= line:
             return Action("term", growing, "machine")
         if facts.sustained > 0 and room <= min(
             settings.margin, settings.floor + facts.sustained * settings.grace

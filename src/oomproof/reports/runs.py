@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oomproof.diagnosis.rules.machine_down import ORDERLY
@@ -81,7 +81,7 @@ def summarize(run: Run) -> Summary:
         created=run.created,
         state=state,
         seconds=max(0.0, end - begin) if end is not None else None,
-        peaks=recording.peaks(),
+        peaks=_with_victim(recording.peaks(), verdict.as_json if verdict else {}),
         code=ended.get("code"),
         signal=ended.get("signal"),
         cause=verdict.cause if verdict else None,
@@ -90,6 +90,13 @@ def summarize(run: Run) -> Summary:
         script_changed=before is not None and before != now,
         problem=recording.problem,
     )
+
+
+def _with_victim(peaks: Peaks, verdict: dict[str, Any]) -> Peaks:
+    """A death between two samples: what the kernel says the victim held is then the better figure."""
+    victim = (verdict.get("verdict") or {}).get("victim") or {}
+    held = (victim.get("anon_rss_bytes") or 0) + (victim.get("shmem_rss_bytes") or 0)
+    return replace(peaks, use=held) if held > (peaks.use or 0) else peaks
 
 
 def _clock(wall: float) -> str:

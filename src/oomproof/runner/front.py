@@ -22,6 +22,7 @@ from oomproof.runner import limits
 from oomproof.runner.terminal import Terminal, pack_size
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _HELLO_SECONDS = 20.0  # systemd on a busy machine takes its time
 
 
@@ -53,7 +54,26 @@ class Front:
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._socket: socket.socket | None = None
+        self._handlers: dict[int, Any] = {}
         self.on_interrupt: Callable[[str], None] = lambda _: None
+
+    # --- signals -----------------------------------------------------------------------------------------------
+
+    def catch_signals(self) -> None:
+        """From before the job exists: one that comes between its start and our loop must reach it, not end us."""
+        before = self._handlers
+        for number in (*_FORWARDED, signal.SIGWINCH, signal.SIGCONT):
+            before[number] = signal.signal(number, lambda *_: None)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
+        for number in _IGNORED:
+            before[number] = signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def release_signals(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -90,7 +110,7 @@ class Front:
                 self._spawn_keeper([])
                 yield rung
         self._spawn_keeper([])
-        yield limits.Rung(limits.WATCH)
+        yield limits.Rung(limits.WATCH, note=limits.AS_ASKED if launch.watch_only else "")
 
     def _scopes(self, reasons: list[str]) -> Any:
         launch = self.launch
@@ -144,10 +164,12 @@ class Front:
             # Signals wait until the keeper stands in a session of its own: Ctrl-C now must not kill it half-born.
             try:
                 self.keeper_pid = os.posix_spawnp(
-                    command[0], command, os.environ, file_actions=actions, setsid=True
+                    command[0], command, os.environ, file_actions=actions, setsigdef=_IGNORED, setsid=True
                 )
             except NotImplementedError:  # the keeper then does it itself
-                self.keeper_pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions)
+                self.keeper_pid = os.posix_spawnp(
+                    command[0], command, os.environ, file_actions=actions, setsigdef=_IGNORED
+                )
         except OSError as error:
             raise OomproofError(f"cannot start {command[0]}: {error.strerror}") from error
         finally:
@@ -155,7 +177,8 @@ class Front:
                 os.close(fd)
             theirs.close()
         self._socket = ours
-        ours.settimeout(_HELLO_SECONDS)
+        ours.settimeout(_IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
+_HELLO_SECONDS)
         try:
             self._news()
         except OSError as error:
@@ -240,13 +263,6 @@ class Front:
         """Passes everything on until the job has ended; its exit record, or None when the keeper vanished."""
         assert self._socket is not None
         terminal = self.terminal
-        before = {number: signal.signal(number, lambda *_: None) for number in (*_FORWARDED, signal.SIGWINCH)}
-        for number in (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN):
-            before[number] = signal.signal(number, signal.SIG_IGN)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
-        before[signal.SIGCONT] = signal.signal(signal.SIGCONT, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()
         selector.register(self._socket, selectors.EVENT_READ)
         selector.register(self._wake_read, selectors.EVENT_READ)
@@ -269,9 +285,6 @@ class Front:
                 if status is not None:
                     terminal.status(status())
         finally:
-            signal.set_wakeup_fd(-1)
-            for number, handler in before.items():
-                signal.signal(number, handler)
             terminal.restore()
             self._show_messages()
             selector.close()

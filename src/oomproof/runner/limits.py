@@ -9,6 +9,7 @@ from oomproof.machine import cgroups
 from oomproof.units import format_size
 
 USER_SCOPE, SYSTEM_SCOPE = "systemd user scope", "systemd scope"
+AS_ASKED = "--watch-only"
 CGROUP_V2, CGROUP_V1, WATCH = "cgroup v2", "cgroup v1", "watching only"
 
 
@@ -51,6 +52,8 @@ class Rung:
 
     def sentence(self, by_user: bool) -> str:
         """One line for the user: which rung holds, what it caps, and what would be better."""
+        if self.name == WATCH and self.note == AS_ASKED:
+            return "watching only, as you asked: recorded and warned about, never limited or ended"
         if self.name == WATCH:
             text = "watching only: the guard acts by signals, the kernel enforces nothing"
         elif by_user:

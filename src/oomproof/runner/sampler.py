@@ -74,7 +74,8 @@ class Sampler:
                 self._writer.event(boottime(), "trouble", f"sampler: {type(error).__name__}: {error}")
                 return
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
-            pause = self._moment.sample_seconds * (1 if self._gpu else 4)
+            eager = self._gpu is not None or self._alerts != Alerts()
+            pause = self._moment.sample_seconds * (1 if eager else 4)
             if self._stop.wait(max(pause, 0.2)):
                 return
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.job import Job
@@ -25,7 +26,7 @@ from oomproof.runner import code
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
-from oomproof.units import format_duration, format_size
+from oomproof.units import MIB, format_duration, format_size
 
 
 @dataclass
@@ -44,11 +45,13 @@ class Order:
     watch_only: bool = False
     detached: bool = False
     output_cap: int = 96 << 20
+    oom_exit_code: int | None = None
     version: str = ""
 
-    def settings(self, ram: int) -> policy.Settings:
+    def settings(self, ram: int, inside_a_limit: bool = False) -> policy.Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
-        floor = self.floor if self.floor is not None else min(default_floor(ram), margin)
+        usual = max(32 * MIB, ram * 4 // 100) if inside_a_limit else default_floor(ram)
+        floor = self.floor if self.floor is not None else min(usual, margin)
         return policy.Settings(
             margin=max(margin, floor),
             floor=floor,
@@ -84,6 +87,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
             "stop_signal": order.stop_signal,
             "watch_only": order.watch_only,
             "alerts": asdict(order.alerts),
+            "oom_exit_code": order.oom_exit_code,
         },
         "code": None,
     }
@@ -197,7 +201,7 @@ class Outcome:
 def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
-    settings = order.settings(host.ram)
+    settings = order.settings(host.ram, host.inside_a_limit)
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor, host.ram // 2)
     info = describe_run(run, order, settings)
     runs.write_json(run.folder / "run.json", info)
@@ -220,7 +224,27 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     front = Front(launch, Terminal())
-    news = front.start()
+    front.catch_signals()
+    try:
+        news = front.start()
+        record, trouble = _stay(run, order, front, settings, host, info, news, on_started)
+    finally:
+        front.release_signals()
+    del guard_lock
+    return Outcome(run, record, trouble)
+
+
+def _stay(
+    run: runs.Run,
+    order: Order,
+    front: Front,
+    settings: policy.Settings,
+    host: HostView,
+    info: dict[str, Any],
+    news: dict[str, Any],
+    on_started: Callable[[str], None],
+) -> tuple[dict[str, Any] | None, str | None]:
+    """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     started = {
         "boot_id": info["boot_id"],
         "boottime": news["boottime"],
@@ -230,7 +254,10 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
         "rung": front.rung.as_json(),
         "counters": news["counters"],
     }
-    runs.write_json(run.attempt / "started.json", started)
+    try:
+        runs.write_json(run.attempt / "started.json", started)
+    except OomproofError as error:  # the disk filled up in this very moment: the job runs, and is guarded
+        front.say(f"oomproof: {error.message}; `oomproof watch` and `stop` will not find this run")
     on_started(front.rung.sentence(by_user=order.limit is not None))
     watch = Watch(
         run,
@@ -253,8 +280,7 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     finally:
         watch.stop()
     front.close()
-    del guard_lock
-    return Outcome(run, record, watch.writer.trouble)
+    return record, watch.writer.trouble
 
 
 def _end_without_keeper(job: Job, front: Front) -> None:

@@ -137,7 +137,7 @@ class Terminal:
             return
         if self._saved is None or time.monotonic() - self._last_output < _IDLE:
             return
-        text = text[: self.size()[1] - 1]
+        text = text[: max(20, self.size()[1]) - 1]
         dim, plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
         self._write(self._screen, f"\r\x1b[K{dim}{text}{plain}".encode())
         self._status_shown = True

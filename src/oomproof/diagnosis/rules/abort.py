@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from oomproof.diagnosis.advice import command, output_log, smaller_job
+from oomproof.diagnosis.advice import command, read_output, smaller_job
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.verdict import Certainty, Remedy, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -25,7 +25,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death is None or death.signal != signal.SIGABRT:
         return []
     certainty: Certainty = "proven" if death.direct else "likely"
-    read = f"read the last lines: tail -n 40 {output_log(case)}"
+    read = f"read the last lines: {read_output(case)}"
     tail = case.output.lines[-_LINES:]
     why = f"it ended by {death.phrase}"
     if line := _find(_BAD_ALLOC, tail):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import command, output_log
+from oomproof.diagnosis.advice import command, read_output
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
@@ -21,7 +21,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             "likely",
             "nobody saw the end: oomproof's keeper was killed together with the job or before it",
             why,
-            f"read what it printed: tail -n 40 {output_log(case)}; to start it again: {command(case)}",
+            f"read what it printed: {read_output(case)}; to start it again: {command(case)}",
             evidence=case.evidence_from("keeper.", "sample.", "counter."),
             test="sudo dmesg | grep -i 'killed process' shows whether the kernel took the keeper",
         )

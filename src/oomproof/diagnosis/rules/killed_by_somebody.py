@@ -71,15 +71,20 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
                 for cause in ("earlyoom", "systemd-oomd")
             ),
         ]
-    why = f"{ended}; {_unknown(case, flat)}, {room.phrase}{others}"
+    if flat:
+        why = f"{ended}; the kernel killed nothing of this job for memory, {room.phrase}{others}"
+        next_step = (
+            f"ask who or what sent it (a person, a scheduler, a container's stop), then {command(case)}"
+        )
+        headline = "killed by somebody else; the kernel's OOM killer it was not"
+        return [_claim(case, "killed-unknown", "killed.unknown", "possible", headline, why, next_step)]
+    why = f"{ended}; {_unknown(case)}, {room.phrase}{others}"
     next_step = f"let oomproof read the kernel log (see missing), then {command(case)}"
     headline = "killed by SIGKILL; who sent it is not known"
     return [_claim(case, "killed-unknown", "killed.unknown", "possible", headline, why, next_step)]
 
 
-def _unknown(case: CaseFile, flat: bool) -> str:
-    if flat:
-        return "no kernel OOM kill of this job was counted"
+def _unknown(case: CaseFile) -> str:
     if (case.moved.vmstat_oom_kill or 0) > 0:
         return "something on this machine was OOM-killed meanwhile, whether it was this job nobody says"
     return "this machine counts no OOM kills"

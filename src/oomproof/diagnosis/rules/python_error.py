@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.diagnosis.advice import command, output_log, smaller_job
+from oomproof.diagnosis.advice import command, read_output, smaller_job
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.error_texts import OTHER, Meaning, gpu_numbers, meaning_of
@@ -63,10 +63,9 @@ def _from_lines(case: CaseFile, death: Death) -> WeightedCause:
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
         return _plain(case, death, f"the command was {text}", "check the command's name and PATH")
-    log = output_log(case)
     last = f"; its last line: {case.output.lines[-1].strip()[:160]}" if case.output.lines else ""
     return _plain(
-        case, death, f"ended with an error of its own (exit code {death.code}){last}", f"tail -n 40 {log}"
+        case, death, f"ended with an error of its own (exit code {death.code}){last}", read_output(case)
     )
 
 
@@ -103,7 +102,7 @@ def _claim(
         certainty,
         headline,
         why,
-        meaning.next.format(command=command(case), log=output_log(case)),
+        meaning.next.format(command=command(case), output=read_output(case)),
         evidence=case.evidence_from("exit", "output.", "sample.gpu"),
         test="the traceback in output.log",
         gpu=gpu,

@@ -24,10 +24,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     headline = f"stopped by oomproof's guard: {_TOLD[deed.action]}"
     if deed.action == "ask" and not death.failed:
         headline = "stopped by oomproof's guard: asked to save and stop, and it did"
-    why = f"{deed.why or 'memory was about to run out'}; it ended by {death.phrase}"
     end = case.status.boottime if case.status else None
-    if end is not None:
-        why += f" {max(0.0, end - deed.boottime):.1f} s later"
+    later = f"{max(0.0, end - deed.boottime):.1f} s later " if end is not None else ""
+    why = f"{deed.why or 'memory was about to run out'}; {later}it ended by {death.phrase}"
     return [
         WeightedCause(
             "stopped-by-guard",

@@ -20,8 +20,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     deed = user_stop(case)
     if deed is not None:
-        why = f"oomproof stop sent {deed.action}" + (f" ({deed.why})" if deed.why else "")
-        return [_claim(case, "user.deed", "proven", "stopped by you", f"{why}; it ended by {death.phrase}")]
+        why = f"you ran {deed.why or 'oomproof stop'}; it ended by {death.phrase}"
+        return [_claim(case, "user.deed", "proven", "stopped by you", why)]
     if (
         guard_stop(case) is None
         and death.signal in _ENDED

@@ -1,0 +1,90 @@
+"""One line of any log as its author meant it: colours, rank tags, timestamps and notebook quoting taken off."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PIECE = 4000  # characters looked at in one go: bounds every regular expression behind it
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])|\\u001b\[[0-9;]*m")
+_BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way, as on web pages
+# Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
+_TAG = re.compile(
+    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(([\w.]+ pid=\d+(?:, ip=[\d.]+)?)\) ?"
+    r"|\((raylet)[^)]{0,60}\) ?|\[\d+,(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
+)
+_LEVEL = (
+    r"(?P<{0}>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|Debug|Info|Warning|Error|[EWIF](?=\d{{4}} |\]| ))"
+)
+_STAMP = re.compile(
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ,_]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?-|:| \|)? ?"
+    r"|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?"
+    r"|\[\d\d/\d\d \d\d:\d\d:\d\d[^\]]{0,60}\]:? ?"
+    r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w./-]+(?:\[\d+\])?: "
+)
+# "ERROR:root:", "[ERROR] [launch.py:325:f] ", "- name - ERROR - ", "| WARNING | mod:f:10 - "
+_LOGGED = re.compile(
+    r"(?:\[?(?:[\w.]{1,60} ?[-|] )?"
+    + _LEVEL.format("a")
+    + r"\s*(?:\]|[:|-](?!:))\s*(?:[\w.<>]{1,60}:)?(?:\[[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
+)
+_CELL = re.compile(r'\s*(?:"\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
+_RULES = re.compile(r"^(?:> )+|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
+_NOT_LEVELS = {"Error", "Warning", "Info", "Debug"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str  # without tag, stamp and level; leading blanks kept
+    tag: str = ""  # rank or process that wrote it, "" where nothing says
+    level: str = ""  # WARNING, ERROR …, "" where nothing says
+
+
+def pieces(line: str) -> Iterator[str]:
+    """What one raw line shows: a bar's redraws apart, a notebook stored on one line apart, nothing endless."""
+    if "\r" in line or "\\n" in line:
+        parts = re.split(r"\r|(?<!\\)\\n(?=[\"A-Z' \[\\])" if len(line) > 2000 else r"\r", line)
+    else:
+        parts = [line]
+    for part in parts:
+        if len(part) <= PIECE:
+            if part:
+                yield part
+            continue
+        for start in range(0, len(part), PIECE):
+            yield part[start : start + PIECE]
+
+
+def clean(raw: str) -> Line:
+    text = raw.replace("\0", "")
+    if "\x1b" in text or "\\u001b" in text:
+        text = _ANSI.sub("", text)
+    if "m" in text and "[" in text:
+        text = _BARE_COLOUR.sub("", text)
+    if '"' in text and (cell := _CELL.match(text)):
+        body = cell["body"]
+        if not text.lstrip().startswith('"""'):
+            text = body.replace('\\"', '"').replace("\\\\", "\\").replace("\\t", "\t")
+    if "&" in text and ";" in text:
+        text = html.unescape(text)
+    text = text.rstrip()
+    tag = level = ""
+    text = _RULES.sub("", text, count=1)
+    for _ in range(3):  # "[rank0]:", then a stamp, then a level, in any order
+        if (match := _TAG.match(text)) and (found := next((g for g in match.groups() if g), "")):
+            tag = tag or found
+            text = text[match.end() :]
+        elif (match := _STAMP.match(text)) and match.end():
+            text = text[match.end() :]
+        elif (match := _LOGGED.match(text)) and match["a"] not in _NOT_LEVELS:
+            level = level or match["a"]
+            text = text[match.end() :]
+        else:
+            break
+    return Line(text, tag, _LEVELS.get(level, level))
+
+
+_LEVELS = {"E": "ERROR", "W": "WARNING", "I": "INFO", "F": "FATAL", "WARN": "WARNING"}

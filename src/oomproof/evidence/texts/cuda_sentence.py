@@ -1,0 +1,72 @@
+"""The numbers of PyTorch's out-of-memory sentence, in every wording since 1.0 (CUDA, HIP, XPU, MPS)."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.finding import GpuNumbers
+from oomproof.evidence.texts.quantities import SIZE, amount, size_after
+
+_INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
+_REQUESTED = re.compile(rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate) {SIZE}")
+_TOTAL = re.compile(rf"total capaci?ty of {SIZE}")  # "capacty" was PyTorch 2.1's spelling
+_TOTAL_OLD = re.compile(rf"{SIZE} total capacity")
+_FREE = re.compile(rf"of which {SIZE} is free")
+_FREE_OLD = re.compile(rf"{SIZE} free\b")
+_ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
+_ALLOCATED_OLD = re.compile(rf"{SIZE} already allocated")
+_ALLOCATED_MPS = re.compile(rf"MPS allocated: {SIZE}")
+_SPARE = re.compile(rf"{SIZE} is reserved by PyTorch but unallocated")
+_RESERVED = re.compile(rf"{SIZE} (?:reserved in total|cached)")
+_OWN = re.compile(rf"this process has {SIZE} memory in use")
+_OTHERS = re.compile(rf"Process (\d+) has {SIZE} memory in use")
+_WARNING = re.compile(r"allocate (\d+) bytes \(free: (\d+), total: (\d+)\)")  # the C++ warning, plain bytes
+
+
+def gpu_numbers(text: str) -> GpuNumbers | None:
+    """None where the text holds no number at all. ``neighbours`` only where the text names them."""
+    index = _INDEX.search(text)
+    total, free = size_after(_TOTAL, text), size_after(_FREE, text)
+    requested = size_after(_REQUESTED, text)
+    warning = _WARNING.search(text)
+    if warning:
+        requested, free, total = int(warning[1]), int(warning[2]), int(warning[3])
+    total = size_after(_TOTAL_OLD, text) if total is None else total
+    free = size_after(_FREE_OLD, text) if free is None else free
+    allocated = _first(text, _ALLOCATED, _ALLOCATED_OLD, _ALLOCATED_MPS)
+    spare = size_after(_SPARE, text)
+    reserved = size_after(_RESERVED, text)
+    if spare is None and reserved is not None and allocated is not None:
+        spare = max(0, reserved - allocated)
+    own, neighbours = _processes(text, allocated, spare)
+    numbers = GpuNumbers(
+        next((int(group) for group in index.groups() if group), None) if index else None,
+        total,
+        free,
+        requested,
+        allocated,
+        spare,
+        own,
+        neighbours,
+    )
+    found = (total, free, requested, allocated, own, neighbours)
+    return numbers if any(value is not None for value in found) else None
+
+
+def _first(text: str, *patterns: re.Pattern[str]) -> int | None:
+    return next((size for each in patterns if (size := size_after(each, text)) is not None), None)
+
+
+def _processes(text: str, allocated: int | None, spare: int | None) -> tuple[int | None, int | None]:
+    """Who holds the card: this process, and the sum of the others it names."""
+    own = size_after(_OWN, text)
+    named = [size for each in _OTHERS.finditer(text) if (size := amount(each[2], each[3])) is not None]
+    if own is None and named and allocated is not None:
+        # PyTorch 2.1 and 2.2 list this process among the others: it is the smallest that can hold
+        # what PyTorch itself has reserved (two decimals are printed, hence the slack)
+        floor = (allocated + (spare or 0)) * 0.99
+        mine = min((size for size in named if size >= floor), default=None)
+        if mine is not None:
+            named.remove(mine)
+            own = mine
+    return own, sum(named) if named else None

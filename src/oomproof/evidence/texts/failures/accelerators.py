@@ -1,0 +1,97 @@
+"""Out of memory as JAX/XLA, TensorFlow and Apple's Metal say it."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.cuda_sentence import gpu_numbers
+from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.finding import GpuNumbers
+from oomproof.evidence.texts.quantities import SIZE, amount
+
+ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating", "MPS backend",
+           "Invalid buffer size", "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized",
+           "memory space hbm", "InsufficientMemory", "Insufficient Memory", "OutOfMemory)", "metal::malloc", "out of memory",
+           "Failed to allocate")  # fmt: skip
+
+_MPS = re.compile(
+    r"MPS backend out of memory|Invalid buffer size: \d|kIOGPUCommandBufferCallbackErrorOutOfMemory"
+    r"|\[metal::malloc\]|Insufficient Memory \(0000"
+)
+_MPS_INVALID = re.compile(rf"Invalid buffer size: {SIZE}")
+_MEMORY = re.compile(
+    r"[Oo]ut of memory|OOM|[Aa]llocat|OUT_OF_MEMORY|memory space|ran out of|Attempting to reserve|hbm"
+)
+_TF = re.compile(r"tensorflow|ResourceExhaustedError|OOM when allocating tensor|local_tsl|local_xla|Resource exhausted")
+_JAX = re.compile(r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|external/tsl|XLA:TPU|memory space hbm|jax\.errors")
+_BYTES = re.compile(r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device")
+_SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
+_SHAPE = re.compile(r"OOM when allocating tensor with shape ?\[([\d, ]+)\] and type (\w+)")
+_WIDTHS = {"float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8, "int32": 4,
+           "int64": 8, "uint8": 1, "int8": 1, "bool": 1, "complex64": 8}  # fmt: skip
+_NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
+_STATUS = re.compile(r"OP_REQUIRES failed|Executor (?:failed|start aborting)|Non-OK-status|Execution of replica")
+
+
+def recognise(said: Said) -> Hit | None:
+    text = said.text
+    if _MPS.search(text):
+        numbers = gpu_numbers(text)
+        if numbers is None and (asked := _MPS_INVALID.search(text)):
+            numbers = GpuNumbers(requested=amount(asked[1], asked[2]))
+        elif numbers is not None:
+            numbers = GpuNumbers(requested=numbers.requested, allocated=numbers.allocated)
+        return Hit("mps-oom", "Apple's GPU allocator reached its limit", 0.95, gpu=numbers)
+    if _NOT_A_FAILURE.search(text):
+        return Hit("tf-oom", "an allocation failed that the caller can do without", 0.1, "talk")
+    exhausted = re.search(r"RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted", text)
+    driver = "CUDA_ERROR_OUT_OF_MEMORY" in text or "memory space hbm" in text
+    xla = bool(_JAX.search(text)) or (said.library == "jax" and not _TF.search(text))
+    if said.library == "tensorflow" and "external/" not in text and not said.raised.endswith("XlaRuntimeError"):
+        xla = False
+    if (exhausted and _MEMORY.search(text)) or driver or (said.raised and "Dst tensor is not init" in text):
+        return _memory(said, xla, bool(exhausted))
+    if exhausted and said.raised.endswith("ResourceExhaustedError"):
+        return Hit("tf-oom", "TensorFlow ran out of a resource, most often GPU memory", 0.8, gpu=_asked(text))
+    if "OOM when allocating tensor" in text:
+        return Hit("tf-oom", "TensorFlow could not allocate a tensor", 0.95, gpu=_asked(text), details=_shape(text))
+    if "ran out of memory trying to allocate" in text and not said.raised:
+        return Hit("jax-oom" if xla else "tf-oom", "the allocator ran out of GPU memory", 0.5, gpu=_asked(text))
+    if (said.raised.endswith(("XlaRuntimeError", "JaxRuntimeError", "InternalError"))) and re.search(
+        r"[Ff]ailed to allocate|out of memory", text
+    ):
+        return _memory(said, xla or "Xla" in said.raised or "Jax" in said.raised, True)
+    return None
+
+
+def _memory(said: Said, xla: bool, exhausted: bool) -> Hit | None:
+    text = said.text
+    cause = "jax-oom" if xla else "tf-oom"
+    if not said.library and not xla and not _TF.search(text) and "RESOURCE_EXHAUSTED" not in text:
+        return None  # a driver's code in some other library's message: gpu_memory's business
+    if not said.raised and not exhausted and not _STATUS.search(text):
+        # "failed to allocate 9.2G from device: CUDA_ERROR_OUT_OF_MEMORY": tried again with less, often in vain
+        return Hit(cause, "the driver refused an allocation; the library may try with less", 0.35, gpu=_asked(text))
+    if said.quiet and not _STATUS.search(text):
+        return Hit(cause, "a warning says that GPU memory ran out", 0.5, gpu=_asked(text))
+    name = "XLA" if xla else "TensorFlow"
+    return Hit(cause, f"{name} could not allocate GPU memory", 0.95, gpu=_asked(text), details=_shape(text))
+
+
+def _asked(text: str) -> GpuNumbers | None:
+    if match := _BYTES.search(text):
+        return GpuNumbers(requested=int(next(group for group in match.groups() if group)))
+    if match := _SIZED.search(text):
+        return GpuNumbers(requested=amount(match[1], match[2]))
+    return None
+
+
+def _shape(text: str) -> dict[str, str]:
+    """The tensor's bytes by arithmetic: what was asked for in truth may be padded, so it is no `requested`."""
+    match = _SHAPE.search(text)
+    if not match or match[2] not in _WIDTHS:
+        return {}
+    size = _WIDTHS[match[2]]
+    for part in match[1].split(",")[:12]:
+        size *= int(part.strip()[:12] or 1)
+    return {"tensor_bytes": str(size)}

@@ -1,0 +1,60 @@
+"""Out of GPU memory: PyTorch on CUDA, HIP and XPU, and the libraries that speak to the driver themselves."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.cuda_sentence import gpu_numbers
+from oomproof.evidence.texts.failures.hit import Hit, Said
+
+ANCHORS = ("out of memory", "Out of memory", "OutOfMemory", "out_of_memory", "OUT_OF_MEMORY", "MemoryAllocation",
+           "failed with OOM", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY")  # fmt: skip
+
+_TORCH = re.compile(r"(CUDA|HIP|XPU|NPU|MUSA|Tensor) out of memory(?:\.|:)? ?(?:Tried to allocate|$)")
+_DRIVER = re.compile(
+    r"(?:CUDA|HIP|cuda|hip)(?: runtime)? [Ee]rror:? ?(?:\(2\)|2\b)?[^\n]{0,120}?:? ?out of memory"
+    r"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY|cudaMalloc[^\n]{0,40} failed: out of memory"
+    r"|cuMemAlloc failed: out of memory|(?:Cuda|CUDA) failure[ :]*(?:2 )?'?out of memory"
+    r"|(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory|Out of memory error on GPU \d|after cudaMalloc: out of memory"
+    r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA calloc"
+)
+_RAISED = re.compile(
+    r"^(?:torch\.|torch\.cuda\.|cupy\.cuda\.memory\.|cupy_backends\S*\.)?OutOfMemoryError\b"
+    r"|^\w*Error: (?:CUDA|HIP|XPU) out of memory"
+)
+_WARNING = re.compile(r"memory allocation failed with OOM on device \d+")
+_CACHE = re.compile(r"No available memory for the cache blocks")  # vLLM: the weights leave no room for it
+_HOST = re.compile(r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|ray\.exceptions|Insufficient memory")
+
+
+def recognise(said: Said) -> Hit | None:
+    text = said.text
+    if _HOST.search(text):
+        return None
+    if said.library in ("jax", "tensorflow") and "CUDA_ERROR_OUT_OF_MEMORY" in text:
+        return None  # XLA's and TensorFlow's own recognisers know what that line is worth
+    if _WARNING.search(text):
+        return Hit("cuda-oom", "PyTorch's allocator warns that the GPU has no room", 0.6, "talk", gpu_numbers(text))
+    sentence = _TORCH.search(text) or _DRIVER.search(text)
+    raised = bool(_RAISED.search(text)) and bool(said.raised)
+    if not sentence and not raised:
+        if _CACHE.search(text) and said.raised:
+            return Hit("cuda-oom", "the model leaves no GPU memory for the KV cache", 0.6)
+        return None
+    numbers = gpu_numbers(text)
+    if not said.raised and not _standalone(text, sentence, said):
+        return Hit("cuda-oom", "the text speaks of a GPU out of memory", 0.2, "talk", numbers)
+    if said.quiet:
+        return Hit("cuda-oom", "a warning says that the GPU ran out of memory", 0.3, "talk", numbers)
+    backend = "HIP" if "HIP" in text[: text.find("out of memory") + 1] else "CUDA"
+    return Hit("cuda-oom", f"{backend} could not allocate GPU memory", 0.97, gpu=numbers, details={"backend": backend})
+
+
+def _standalone(text: str, sentence: re.Match[str] | None, said: Said) -> bool:
+    """A line that is the message, not a sentence about one: at its start, after an error's name, with numbers."""
+    if sentence is None:
+        return False
+    before = text[: sentence.start()].rstrip()
+    if not before or before.endswith((":", "'", '"', "`", "]", ")")) or said.level in ("ERROR", "FATAL", "CRITICAL"):
+        return True
+    return bool(re.search(r"(?:Error|error|failed|what\(\)|Exception)\W*(?:\w+\W*){0,4}$", before[-80:]))

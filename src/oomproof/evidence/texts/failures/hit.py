@@ -1,0 +1,37 @@
+"""What a recogniser is told and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from oomproof.evidence.texts.finding import GpuNumbers
+
+# failure: the process that writes it has failed. summary: somebody else (launcher, shell) tells of a death.
+# wrapper: repeats an error that stands elsewhere. talk: the words without the deed.
+Kind = Literal["failure", "summary", "wrapper", "talk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    text: str  # the line, or "Type: message" with the lines that belong to it
+    raised: str = ""  # the exception's type where the text is one
+    level: str = ""
+    files: str = ""  # the traceback's files and functions, one a line, outermost first
+    library: str = ""  # "jax" or "tensorflow" once the log has named one
+
+    @property
+    def quiet(self) -> bool:
+        """Printed as a warning or as information: its writer did not think that it died."""
+        return not self.raised and self.level in ("WARNING", "INFO", "DEBUG")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    cause: str
+    says: str
+    strength: float = 0.9
+    kind: Kind = "failure"
+    gpu: GpuNumbers | None = None
+    pids: tuple[int, ...] = ()
+    details: dict[str, str] = field(default_factory=dict)

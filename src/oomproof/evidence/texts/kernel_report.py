@@ -1,0 +1,324 @@
+"""One OOM report of the kernel, Linux 2.4 to 6.x: its lines in any order in, one kill out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.kernel_table import TaskTable, page_size
+from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.units import format_size
+
+_KILLED = re.compile(r"[Kk]illed process (?P<pid>\d{1,10})(?:,? ?UID:? ?\d+,)?[ ,]*")
+_NAME_END = re.compile(r"\)[,. ]*(?:$|UID\b|(?:total-vm|vsz|anon-rss)\b)|\)[.,]? (?=\()")
+_SIZE = re.compile(r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d{1,20})kB")
+_WHY = re.compile(
+    r"(?P<memcg>Memory cgroup out of memory)|(?P<cpuset>No available memory in cpuset)"
+    r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"
+)
+_ANNOUNCED = re.compile(r"[Kk]ill process (?P<pid>\d{1,10}) \((?P<name>.{0,64})\) score ")
+_CONSTRAINT = re.compile(r"constraint=CONSTRAINT_(?P<constraint>\w+)")
+_TASK = re.compile(r"\btask=(?P<name>.{0,64}),pid=(?P<pid>\d{1,10})(?:,uid=|$)")
+_OOM_MEMCG = re.compile(r"oom_memcg=(?P<path>.+?)(?:,task_memcg=|$)")
+_TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:,task=|$)")
+_TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")
+_USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
+_STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
+_INVOKED = re.compile(
+    r"(?P<name>\S.{0,63}?) invoked oom-killer: (?:gfp_mask=(?P<gfp>0x[0-9a-f]+)(?:\([^)]*\))?)?"
+    r"(?:.{0,80}?order=(?P<order>-?\d+))?"
+)
+_SWAP = re.compile(r"(?P<what>Free|Total) swap\s*[=:]\s*(?P<kb>\d+)kB")
+_RAM = re.compile(r"(?P<pages>\d+) pages (?:of )?RAM\b")
+_VERSION = re.compile(r"[Tt]ainted.*?\s(?P<version>\d\.\d+(?:\.\d+)?\S*)")
+_REAPED = re.compile(r"oom_reaper: (?:reaped|unable to reap) (?:process|pid:) ?(?P<pid>\d+) \((?P<name>.{0,64}?)\)")
+
+_UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
+_TEXT = 600
+_CAUSE = {
+    "MEMCG": "oom-kill-memcg",
+    "CPUSET": "oom-kill-cpuset",
+    "MEMORY_POLICY": "oom-kill-mempolicy",
+    "NONE": "oom-kill-global",
+}
+_REASON = {
+    "oom-kill-memcg": "its memory cgroup was at its limit",
+    "oom-kill-cpuset": "the memory nodes of its cpuset were full",
+    "oom-kill-mempolicy": "the memory nodes its policy binds it to were full",
+    "oom-kill-global": "the whole machine was out of memory",
+}
+
+
+@dataclass(slots=True)
+class Kill:
+    """One victim while its lines are still coming in."""
+
+    line: int
+    stamp: Stamped
+    text: str
+    sizes: Sizes
+    why: str | None = None  # memcg, cpuset, mempolicy, all: the words before "Kill(ed) process"
+    constraint: str | None = None
+    oom_memcg: str | None = None
+    task_memcg: str | None = None
+    limit: int | None = None
+    strength: float = 1.0
+    more: str = ""  # a second line worth quoting
+    pids: tuple[int, ...] = ()
+    details: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cause(self) -> str:
+        # 5.0 printed CONSTRAINT_NONE for cgroup kills and BPF policies print names of their own:
+        # a cgroup named as the one that ran out settles it
+        if self.why == "memcg" or self.oom_memcg or self.constraint == "MEMCG":
+            return "oom-kill-memcg"
+        if self.constraint in _CAUSE:
+            return _CAUSE[self.constraint]
+        if self.why in ("cpuset", "mempolicy"):
+            return f"oom-kill-{self.why}"
+        return "oom-kill-global"
+
+    def merge_constraint(self, other: Constraint) -> None:
+        self.constraint = other.constraint or self.constraint
+        self.oom_memcg = other.oom_memcg or self.oom_memcg
+        self.task_memcg = other.task_memcg or self.task_memcg
+        self.more = self.more or other.text
+
+    def finding(self, source: str) -> Finding:
+        victim, cause = self.sizes, self.cause
+        who = f"{victim.name or 'a process'}{f' (pid {victim.pid})' if victim.pid is not None else ''}"
+        said = f"the kernel's OOM killer ended {who}: {_REASON[cause]}"
+        if cause == "oom-kill-memcg" and self.limit is not None:
+            said += f" of {format_size(self.limit)}"
+        held = [size for size in (victim.anon_rss, victim.file_rss, victim.shmem_rss) if size is not None]
+        if held:
+            said += f"; it held {format_size(sum(held))}"
+        elif "table_rss_bytes" in self.details:
+            said += f"; by the task table it held {format_size(int(self.details['table_rss_bytes']))}"
+        text = self.text
+        if self.more and self.more not in text and len(text) + len(self.more) + 1 <= _TEXT:
+            text = f"{self.more}\n{text}"
+        details = dict(self.details)
+        if self.constraint:
+            details["constraint"] = f"CONSTRAINT_{self.constraint}"
+        if self.task_memcg:
+            details["task_memcg"] = self.task_memcg
+        stamp = self.stamp
+        return Finding(
+            cause,
+            source,
+            self.line,
+            text[:_TEXT],
+            said,
+            self.strength,
+            stamp.time,
+            stamp.seconds,
+            victim,
+            cgroup=self.oom_memcg or (self.task_memcg if cause == "oom-kill-memcg" else None),
+            limit=self.limit if cause == "oom-kill-memcg" else None,
+            pids=self.pids or ((victim.pid,) if victim.pid is not None else ()),
+            details=details,
+        )
+
+
+@dataclass(slots=True)
+class Constraint:
+    """The ``oom-kill:`` line (4.19 on), which names the victim before it is killed."""
+
+    line: int
+    stamp: Stamped
+    text: str
+    constraint: str | None
+    pid: int | None
+    name: str | None
+    oom_memcg: str | None
+    task_memcg: str | None
+
+
+@dataclass(slots=True)
+class Announcement:
+    """"Kill process N (x) score S or sacrifice child": before 5.1; the one killed may be its child."""
+
+    line: int
+    stamp: Stamped
+    text: str
+    why: str | None
+    pid: int
+    name: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What has been read of a report whose victim is not yet known."""
+
+    invoked: tuple[int, Stamped, str] | None = None
+    memcg: bool = False  # some line speaks of a memory cgroup
+    table: TaskTable = field(default_factory=TaskTable)
+    announced: Announcement | None = None
+    task_in: tuple[str, str] | None = None
+    limit: int | None = None
+    limits: dict[str, int] = field(default_factory=dict)  # by cgroup
+    details: dict[str, str] = field(default_factory=dict)
+    heard: int = 0  # the line this report was last added to
+
+    def read(self, message: str) -> None:
+        """Any line of a report but those that name a victim."""
+        if message.startswith("[") and (self.table.row(message) or self.table.begin(message)):
+            return
+        if "total_vm" in message and self.table.begin(message):
+            return
+        if "cgroup" in message or "memory: usage" in message or "Task in" in message:
+            self._cgroup(message)
+        elif "swap" in message and (match := _SWAP.search(message)):
+            self.details[f"swap_{match['what'].lower()}_bytes"] = str(int(match["kb"]) * 1024)
+        elif "pages" in message and (match := _RAM.search(message)):
+            self.details["ram_pages"] = match["pages"]
+        elif "ainted" in message and (match := _VERSION.search(message)):
+            self.details.setdefault("kernel", match["version"][:64])
+
+    def _cgroup(self, message: str) -> None:
+        if match := _USAGE.search(message):
+            self.memcg = True
+            limit = int(match["limit"]) * 1024
+            self.limit = limit if limit < _UNLIMITED else None
+            if self.task_in is not None and self.limit is not None:
+                self._limit_of(self.task_in[1], self.limit)
+        elif match := _STATS.search(message):
+            self.memcg = True
+            if self.limit is not None:
+                self._limit_of(match["path"], self.limit)
+        elif match := _TASK_IN.search(message):
+            self.memcg = True
+            self.task_in = (match["task"], match["limit"])
+        elif "mem_cgroup_out_of_memory" in message or "mem_cgroup_oom" in message:
+            self.memcg = True  # the call trace of a cgroup's shortage
+
+    def _limit_of(self, path: str, limit: int) -> None:
+        if len(self.limits) < 64:
+            self.limits.setdefault(path, limit)
+
+    def invoke(self, line: int, stamp: Stamped, text: str, match: re.Match[str]) -> None:
+        self.invoked = (line, stamp, text)
+        self.details["invoked_by"] = match["name"].strip()
+        if match["gfp"]:
+            self.details["gfp_mask"] = match["gfp"]
+        if match["order"]:
+            self.details["order"] = match["order"]
+            if match["order"] == "-1":
+                self.details["sysrq"] = "yes"  # somebody asked for it: SysRq-f
+
+    def complete(self, kill: Kill, constraint: Constraint | None) -> None:
+        """Give a kill all that this report and its ``oom-kill:`` line know."""
+        if constraint is not None:
+            kill.merge_constraint(constraint)
+        announced = self.announced
+        if announced is not None:
+            kill.why = kill.why or announced.why
+            if announced.pid != kill.sizes.pid and kill.sizes.pid is not None:
+                kill.pids = (kill.sizes.pid, announced.pid)
+                kill.details["chosen"] = f"{announced.name} ({announced.pid}); its child was killed"
+            kill.more = kill.more or announced.text
+        if kill.why is None and kill.constraint is None:
+            kill.why = "memcg" if self.memcg else None
+            kill.strength = min(kill.strength, 0.95 if self.memcg or self.invoked else 0.85)
+        if kill.cause == "oom-kill-memcg":
+            if self.task_in is not None:
+                kill.task_memcg = kill.task_memcg or self.task_in[0]
+                kill.oom_memcg = kill.oom_memcg or self.task_in[1]
+            known = self.limits.get(kill.oom_memcg) if kill.oom_memcg else None
+            kill.limit = known or (self.limit if len(self.limits) < 2 else None)
+        kill.details = {**self.details, **kill.details}
+        self._from_table(kill)
+
+    def _from_table(self, kill: Kill) -> None:
+        """What the table adds, kept apart from what the Killed line printed."""
+        table = self.table
+        if not table.tasks:
+            return
+        task = table.tasks.get(kill.sizes.pid) if kill.sizes.pid is not None else None
+        size = page_size(task, kill.sizes.total_vm) if task else None
+        page = size or 4096
+        kill.details["page_size"] = f"{page} ({'measured' if size else 'assumed'})"
+        kill.details["largest"] = "; ".join(
+            f"{each.name or '?'} ({each.pid}) {format_size(each.rss * page)}"
+            for each in table.largest()
+            if each.rss is not None
+        )
+        if task is None:
+            return
+        for name, pages in (
+            ("total_vm", task.total_vm),
+            ("rss", task.rss),
+            ("anon", task.anon),
+            ("file", task.file),
+            ("shmem", task.shmem),
+            ("swap", task.swap),
+        ):
+            if pages is not None:
+                kill.details[f"table_{name}_bytes"] = str(pages * page)
+
+
+def why_of(text: str) -> str | None:
+    match = _WHY.search(text)
+    return match.lastgroup if match else None
+
+
+def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
+    match = _KILLED.search(message)
+    if match is None:
+        return None
+    rest = message[match.end() :]
+    name = None
+    if rest.startswith("("):
+        end = _NAME_END.search(rest)
+        cut = end.start() if end else -1
+        name = rest[1:cut] if cut > 0 else rest[1:65].rstrip(".…") or None
+    elif not rest.startswith(("total-vm", "vsz", "UID")) and rest.strip():
+        return None  # prose: "a killed process 12 times"
+    sizes = {size["key"]: int(size["kb"]) * 1024 for size in _SIZE.finditer(rest)}
+    victim = Sizes(
+        int(match["pid"]),
+        name,
+        sizes.get("total-vm", sizes.get("vsz")),
+        sizes.get("anon-rss"),
+        sizes.get("file-rss"),
+        sizes.get("shmem-rss"),
+    )
+    if name is None and victim.total_vm is None:
+        return None
+    return Kill(line, stamp, message[:_TEXT], victim, why_of(message[: match.start()]))
+
+
+def read_constraint(line: int, stamp: Stamped, message: str) -> Constraint | None:
+    if "oom-kill:" not in message or not (match := _CONSTRAINT.search(message)):
+        return None
+    memcg, lived, task = _OOM_MEMCG.search(message), _TASK_MEMCG.search(message), _TASK.search(message)
+    return Constraint(
+        line,
+        stamp,
+        message[:_TEXT],
+        match["constraint"],
+        int(task["pid"]) if task else None,
+        task["name"] if task else None,
+        memcg["path"].rstrip(".…") if memcg else None,
+        lived["path"].rstrip(".…") if lived else None,
+    )
+
+
+def read_announcement(line: int, stamp: Stamped, message: str) -> Announcement | None:
+    match = _ANNOUNCED.search(message)
+    if match is None:
+        return None
+    why = why_of(message[: match.start()])
+    return Announcement(line, stamp, message[:_TEXT], why, int(match["pid"]), match["name"])
+
+
+def read_invoked(message: str) -> re.Match[str] | None:
+    return _INVOKED.search(message)
+
+
+def read_reaped(message: str) -> tuple[int, str] | None:
+    match = _REAPED.search(message)
+    return (int(match["pid"]), match["name"]) if match else None
