@@ -177,8 +177,7 @@ class Front:
                 os.close(fd)
             theirs.close()
         self._socket = ours
-        ours.settimeout(_IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
-_HELLO_SECONDS)
+        ours.settimeout(_HELLO_SECONDS)
         try:
             self._news()
         except OSError as error:

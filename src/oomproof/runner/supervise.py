@@ -119,7 +119,7 @@ class Watch:
         self._live: LiveRun | None = None
         try:
             self._live = LiveRun(run.id, float(started.get("boottime") or boottime()))
-        except OSError:
+        except (OSError, OomproofError):
             pass  # no runtime folder: this run then acts for itself alone
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)

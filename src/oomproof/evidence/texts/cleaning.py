@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 PIECE = 4000  # characters looked at in one go: bounds every regular expression behind it
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])|\\u001b\[[0-9;]*m")
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])|\\u001b\[[0-9;]*m"
+)
 _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way, as on web pages
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(

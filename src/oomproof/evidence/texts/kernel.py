@@ -40,7 +40,9 @@ _PENDING = 256
 _WRAPPED = 3  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
 _REST = {
-    "killed": re.compile(r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|process \d|UID|pgtables|oom_score_adj|\d+kB)"),
+    "killed": re.compile(
+        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|process \d|UID|pgtables|oom_score_adj|\d+kB)"
+    ),
     "constraint": re.compile(r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"),
     "segfault": re.compile(r"\s*(?:error|r?ip|r?sp|in|at)\b"),
 }
@@ -266,7 +268,9 @@ class KernelParser:
             announced = report.announced
             if announced is not None and announced.pid not in killed:
                 sizes = Sizes(announced.pid, announced.name)
-                kill = Kill(announced.line, announced.stamp, announced.text, sizes, announced.why, strength=0.85)
+                kill = Kill(
+                    announced.line, announced.stamp, announced.text, sizes, announced.why, strength=0.85
+                )
                 report.complete(kill, None)
                 self._add(kill)
             elif announced is None and report.invoked is not None:

@@ -32,7 +32,9 @@ _INVOKED = re.compile(
 _SWAP = re.compile(r"(?P<what>Free|Total) swap\s*[=:]\s*(?P<kb>\d+)kB")
 _RAM = re.compile(r"(?P<pages>\d+) pages (?:of )?RAM\b")
 _VERSION = re.compile(r"[Tt]ainted.*?\s(?P<version>\d\.\d+(?:\.\d+)?\S*)")
-_REAPED = re.compile(r"oom_reaper: (?:reaped|unable to reap) (?:process|pid:) ?(?P<pid>\d+) \((?P<name>.{0,64}?)\)")
+_REAPED = re.compile(
+    r"oom_reaper: (?:reaped|unable to reap) (?:process|pid:) ?(?P<pid>\d+) \((?P<name>.{0,64}?)\)"
+)
 
 _UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
 _TEXT = 600
@@ -139,7 +141,7 @@ class Constraint:
 
 @dataclass(slots=True)
 class Announcement:
-    """"Kill process N (x) score S or sacrifice child": before 5.1; the one killed may be its child."""
+    """ "Kill process N (x) score S or sacrifice child": before 5.1; the one killed may be its child."""
 
     line: int
     stamp: Stamped

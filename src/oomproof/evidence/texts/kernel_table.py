@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, field
 
 _HEADER = re.compile(r"\[\s*pid\s*\]\s+(?P<columns>uid\s.*\bname)\s*$")
-_CUT_HEADER = re.compile(r"\[\s*pid\s*\]\s+(?P<columns>uid\s+tgid\s+total_vm\s.*)$")  # journalctl cut the line
+_CUT_HEADER = re.compile(
+    r"\[\s*pid\s*\]\s+(?P<columns>uid\s+tgid\s+total_vm\s.*)$"
+)  # journalctl cut the line
 _ROW = re.compile(r"\[\s*(?P<pid>\d{1,10})\]\s+(?P<rest>-?\d.*)$")
 _MOST = 20_000  # rows; a machine with more tasks still has its victim among the biggest
 

@@ -22,15 +22,23 @@ _MPS_INVALID = re.compile(rf"Invalid buffer size: {SIZE}")
 _MEMORY = re.compile(
     r"[Oo]ut of memory|OOM|[Aa]llocat|OUT_OF_MEMORY|memory space|ran out of|Attempting to reserve|hbm"
 )
-_TF = re.compile(r"tensorflow|ResourceExhaustedError|OOM when allocating tensor|local_tsl|local_xla|Resource exhausted")
-_JAX = re.compile(r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|external/tsl|XLA:TPU|memory space hbm|jax\.errors")
-_BYTES = re.compile(r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device")
+_TF = re.compile(
+    r"tensorflow|ResourceExhaustedError|OOM when allocating tensor|local_tsl|local_xla|Resource exhausted"
+)
+_JAX = re.compile(
+    r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|external/tsl|XLA:TPU|memory space hbm|jax\.errors"
+)
+_BYTES = re.compile(
+    r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device"
+)
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
 _SHAPE = re.compile(r"OOM when allocating tensor with shape ?\[([\d, ]+)\] and type (\w+)")
 _WIDTHS = {"float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8, "int32": 4,
            "int64": 8, "uint8": 1, "int8": 1, "bool": 1, "complex64": 8}  # fmt: skip
 _NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
-_STATUS = re.compile(r"OP_REQUIRES failed|Executor (?:failed|start aborting)|Non-OK-status|Execution of replica")
+_STATUS = re.compile(
+    r"OP_REQUIRES failed|Executor (?:failed|start aborting)|Non-OK-status|Execution of replica"
+)
 
 
 def recognise(said: Said) -> Hit | None:
@@ -47,16 +55,24 @@ def recognise(said: Said) -> Hit | None:
     exhausted = re.search(r"RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted", text)
     driver = "CUDA_ERROR_OUT_OF_MEMORY" in text or "memory space hbm" in text
     xla = bool(_JAX.search(text)) or (said.library == "jax" and not _TF.search(text))
-    if said.library == "tensorflow" and "external/" not in text and not said.raised.endswith("XlaRuntimeError"):
+    if (
+        said.library == "tensorflow"
+        and "external/" not in text
+        and not said.raised.endswith("XlaRuntimeError")
+    ):
         xla = False
     if (exhausted and _MEMORY.search(text)) or driver or (said.raised and "Dst tensor is not init" in text):
         return _memory(said, xla, bool(exhausted))
     if exhausted and said.raised.endswith("ResourceExhaustedError"):
         return Hit("tf-oom", "TensorFlow ran out of a resource, most often GPU memory", 0.8, gpu=_asked(text))
     if "OOM when allocating tensor" in text:
-        return Hit("tf-oom", "TensorFlow could not allocate a tensor", 0.95, gpu=_asked(text), details=_shape(text))
+        return Hit(
+            "tf-oom", "TensorFlow could not allocate a tensor", 0.95, gpu=_asked(text), details=_shape(text)
+        )
     if "ran out of memory trying to allocate" in text and not said.raised:
-        return Hit("jax-oom" if xla else "tf-oom", "the allocator ran out of GPU memory", 0.5, gpu=_asked(text))
+        return Hit(
+            "jax-oom" if xla else "tf-oom", "the allocator ran out of GPU memory", 0.5, gpu=_asked(text)
+        )
     if (said.raised.endswith(("XlaRuntimeError", "JaxRuntimeError", "InternalError"))) and re.search(
         r"[Ff]ailed to allocate|out of memory", text
     ):
@@ -71,7 +87,9 @@ def _memory(said: Said, xla: bool, exhausted: bool) -> Hit | None:
         return None  # a driver's code in some other library's message: gpu_memory's business
     if not said.raised and not exhausted and not _STATUS.search(text):
         # "failed to allocate 9.2G from device: CUDA_ERROR_OUT_OF_MEMORY": tried again with less, often in vain
-        return Hit(cause, "the driver refused an allocation; the library may try with less", 0.35, gpu=_asked(text))
+        return Hit(
+            cause, "the driver refused an allocation; the library may try with less", 0.35, gpu=_asked(text)
+        )
     if said.quiet and not _STATUS.search(text):
         return Hit(cause, "a warning says that GPU memory ran out", 0.5, gpu=_asked(text))
     name = "XLA" if xla else "TensorFlow"

@@ -11,7 +11,9 @@ ANCHORS = ("device-side assert", "illegal memory", "ILLEGAL_ADDRESS", "IllegalAd
            "Device-side assertion")  # fmt: skip
 
 _ASSERT = re.compile(r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|Device-side assertion")
-_KERNEL_ASSERT = re.compile(r"block: \[[\d,]+\],? thread: \[[\d,]+\]\W+Assertion [`'](?P<what>.{0,200}?)[`'] failed")
+_KERNEL_ASSERT = re.compile(
+    r"block: \[[\d,]+\],? thread: \[[\d,]+\]\W+Assertion [`'](?P<what>.{0,200}?)[`'] failed"
+)
 _ACCESS = re.compile(
     r"illegal memory access|CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress|misaligned address"
     r"|an illegal instruction was encountered|Memory access fault by GPU|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED"
@@ -23,10 +25,19 @@ _HINT = re.compile(r"Compile with `TORCH_USE_CUDA_DSA`|to enable device-side ass
 def recognise(said: Said) -> Hit | None:
     text = said.text
     if match := _KERNEL_ASSERT.search(text):
-        return Hit("device-assert", f"a GPU kernel's check failed: {match['what']}", 0.9, details={"check": match["what"]})
+        return Hit(
+            "device-assert",
+            f"a GPU kernel's check failed: {match['what']}",
+            0.9,
+            details={"check": match["what"]},
+        )
     found = _ASSERT.search(text)
     if found and not (_HINT.search(text) and not said.raised):
         return Hit("device-assert", "an assertion failed inside a GPU kernel", 0.95 if said.raised else 0.7)
     if _ACCESS.search(text):
-        return Hit("illegal-access", "a GPU kernel touched an address that is not its own", 0.95 if said.raised else 0.75)
+        return Hit(
+            "illegal-access",
+            "a GPU kernel touched an address that is not its own",
+            0.95 if said.raised else 0.75,
+        )
     return None

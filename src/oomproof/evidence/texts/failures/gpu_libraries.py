@@ -26,7 +26,15 @@ def recognise(said: Said) -> Hit | None:
     text = said.text
     if _BLAS.search(text) and not said.quiet:
         strength = 0.85 if said.raised else 0.6
-        return Hit("cublas-alloc", "cuBLAS could not be set up; whether memory was missing the text does not say", strength)
+        return Hit(
+            "cublas-alloc",
+            "cuBLAS could not be set up; whether memory was missing the text does not say",
+            strength,
+        )
     if _DNN.search(text) and not said.quiet and not (not said.raised and _MILD.search(text)):
-        return Hit("cudnn", "cuDNN failed: no memory for its workspace, or versions that do not fit", 0.85 if said.raised else 0.5)
+        return Hit(
+            "cudnn",
+            "cuDNN failed: no memory for its workspace, or versions that do not fit",
+            0.85 if said.raised else 0.5,
+        )
     return None

@@ -24,7 +24,9 @@ _RAISED = re.compile(
 )
 _WARNING = re.compile(r"memory allocation failed with OOM on device \d+")
 _CACHE = re.compile(r"No available memory for the cache blocks")  # vLLM: the weights leave no room for it
-_HOST = re.compile(r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|ray\.exceptions|Insufficient memory")
+_HOST = re.compile(
+    r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|ray\.exceptions|Insufficient memory"
+)
 
 
 def recognise(said: Said) -> Hit | None:
@@ -34,7 +36,9 @@ def recognise(said: Said) -> Hit | None:
     if said.library in ("jax", "tensorflow") and "CUDA_ERROR_OUT_OF_MEMORY" in text:
         return None  # XLA's and TensorFlow's own recognisers know what that line is worth
     if _WARNING.search(text):
-        return Hit("cuda-oom", "PyTorch's allocator warns that the GPU has no room", 0.6, "talk", gpu_numbers(text))
+        return Hit(
+            "cuda-oom", "PyTorch's allocator warns that the GPU has no room", 0.6, "talk", gpu_numbers(text)
+        )
     sentence = _TORCH.search(text) or _DRIVER.search(text)
     raised = bool(_RAISED.search(text)) and bool(said.raised)
     if not sentence and not raised:
@@ -47,7 +51,13 @@ def recognise(said: Said) -> Hit | None:
     if said.quiet:
         return Hit("cuda-oom", "a warning says that the GPU ran out of memory", 0.3, "talk", numbers)
     backend = "HIP" if "HIP" in text[: text.find("out of memory") + 1] else "CUDA"
-    return Hit("cuda-oom", f"{backend} could not allocate GPU memory", 0.97, gpu=numbers, details={"backend": backend})
+    return Hit(
+        "cuda-oom",
+        f"{backend} could not allocate GPU memory",
+        0.97,
+        gpu=numbers,
+        details={"backend": backend},
+    )
 
 
 def _standalone(text: str, sentence: re.Match[str] | None, said: Said) -> bool:
@@ -55,6 +65,10 @@ def _standalone(text: str, sentence: re.Match[str] | None, said: Said) -> bool:
     if sentence is None:
         return False
     before = text[: sentence.start()].rstrip()
-    if not before or before.endswith((":", "'", '"', "`", "]", ")")) or said.level in ("ERROR", "FATAL", "CRITICAL"):
+    if (
+        not before
+        or before.endswith((":", "'", '"', "`", "]", ")"))
+        or said.level in ("ERROR", "FATAL", "CRITICAL")
+    ):
         return True
     return bool(re.search(r"(?:Error|error|failed|what\(\)|Exception)\W*(?:\w+\W*){0,4}$", before[-80:]))

@@ -10,10 +10,18 @@ from oomproof.evidence.texts.quantities import SIZE, amount
 ANCHORS = ("Unable to allocate", "MemoryError", "Cannot allocate memory", "Errno 12]", "CPUAllocator", "bad_alloc", "not enough memory",
            "memory allocation of", "ArrowMemory", "Insufficient memory", "malloc of size", "Unable to allocate")  # fmt: skip
 
-_NUMPY = re.compile(r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)")
-_NUMPY_CUT = re.compile(rf"_ArrayMemoryError|Unable to allocate {SIZE} for an array|Unable to allocate array with shape")
-_TORCH = re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|not enough memory: you tried to allocate")
-_TRIED = re.compile(r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes")
+_NUMPY = re.compile(
+    r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
+)
+_NUMPY_CUT = re.compile(
+    rf"_ArrayMemoryError|Unable to allocate {SIZE} for an array|Unable to allocate array with shape"
+)
+_TORCH = re.compile(
+    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|not enough memory: you tried to allocate"
+)
+_TRIED = re.compile(
+    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes"
+)
 _PYTHON = re.compile(
     r"^(?:\w+\.)*MemoryError\b|\[Errno 12\]|: Cannot allocate memory|ArrowMemoryError|-4:Insufficient memory"
     r"|Cannot allocate memory \(12\)|^\w+: fork: (?:retry: )?Cannot allocate|^OSError: Cannot allocate"
@@ -29,16 +37,35 @@ def recognise(said: Said) -> Hit | None:
         if size is None and match["size"]:
             size = amount(match["size"], match["unit"])
         details = {"requested_bytes": str(size)} if size is not None else {}
-        return Hit("numpy-memory-error", "NumPy could not allocate an array", 0.95, _kind(said), details=details)
+        return Hit(
+            "numpy-memory-error", "NumPy could not allocate an array", 0.95, _kind(said), details=details
+        )
     if _NUMPY_CUT.search(text):
         return Hit("numpy-memory-error", "NumPy could not allocate an array", 0.9, _kind(said))
     if _TORCH.search(text):
-        return Hit("python-memory-error", "PyTorch could not allocate host memory", 0.95, _kind(said), details=_tried(text))
+        return Hit(
+            "python-memory-error",
+            "PyTorch could not allocate host memory",
+            0.95,
+            _kind(said),
+            details=_tried(text),
+        )
     if _BAD_ALLOC.search(text) and not _GPU.search(text):
-        if said.raised or "what()" in text or "terminate called" in text or "failed" in text or text.endswith("bad_alloc"):
+        if (
+            said.raised
+            or "what()" in text
+            or "terminate called" in text
+            or "failed" in text
+            or text.endswith("bad_alloc")
+        ):
             return Hit("bad-alloc", "C++ could not allocate memory", 0.93, _kind(said), details=_tried(text))
     elif _PYTHON.search(text) and not (said.quiet and not said.raised):
-        return Hit("python-memory-error", "Python could not get memory from the system", 0.93 if said.raised else 0.7, details=_tried(text))
+        return Hit(
+            "python-memory-error",
+            "Python could not get memory from the system",
+            0.93 if said.raised else 0.7,
+            details=_tried(text),
+        )
     return None
 
 
@@ -55,7 +82,9 @@ def _tried(text: str) -> dict[str, str]:
     return {"requested_bytes": str(size)} if size is not None else {}
 
 
-_WIDTH = re.compile(r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)|(?P<object>object))$")
+_WIDTH = re.compile(
+    r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)|(?P<object>object))$"
+)
 
 
 def _array_bytes(shape: str, kind: str) -> int | None:

@@ -18,7 +18,9 @@ _SHM = re.compile(
     r"|posix_fallocate failed : No space|unable to (?:write|open)[^\n]{0,80}/torch_[^\n]{0,80}No space left"
 )
 # Files of the standard library and of torch that write nowhere but into /dev/shm
-_SHM_FILES = re.compile(r"multiprocessing/(?:heap|shared_memory|synchronize|reductions|sharedctypes)\.py|storage\.py _?share")
+_SHM_FILES = re.compile(
+    r"multiprocessing/(?:heap|shared_memory|synchronize|reductions|sharedctypes)\.py|storage\.py _?share"
+)
 _FD = re.compile(r"Too many open files")
 _SIGNALS = {
     "Killed": ("dataloader-killed", "a DataLoader worker was killed (SIGKILL): most often for memory"),
@@ -38,12 +40,20 @@ def recognise(said: Said) -> Hit | None:
         pids = tuple(int(each) for each in re.findall(r"\d{1,10}", worker["pids"])[:16])
         if by := _BY_SIGNAL.search(worker["rest"]):
             name = by["signal"].strip()
-            cause, says = _SIGNALS.get(name, ("other-error", f"a DataLoader worker died of a signal: {name[:40]}"))
+            cause, says = _SIGNALS.get(
+                name, ("other-error", f"a DataLoader worker died of a signal: {name[:40]}")
+            )
             return Hit(cause, says, 0.9, pids=pids, details={"worker_signal": name[:40]})
         if "exited unexpectedly" in worker["rest"]:
             code = re.search(r"exit code (\d{1,3})", worker["rest"])
             details = {"worker_exit": code[1]} if code else {}
-            return Hit("dataloader-killed", "a DataLoader worker died without a word", 0.6, pids=pids, details=details)
+            return Hit(
+                "dataloader-killed",
+                "a DataLoader worker died without a word",
+                0.6,
+                pids=pids,
+                details=details,
+            )
     if said.quiet or _FD.search(text):
         return None
     if _SHM.search(text):
