@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from itertools import islice
 
 from oomproof.evidence.texts.finding import Finding, Sizes
 from oomproof.evidence.texts.kernel_faults import Fault, comm_of, read_fault
@@ -37,6 +38,7 @@ _KILLS = 10_000  # kept; a storm of more is counted
 _FAULTS = 5_000
 _CONTEXTS = 64  # hosts and printing threads told apart
 _PENDING = 256
+_OOPS = 30  # lines within which a kernel's own failure says who ran
 _WRAPPED = 3  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
 _REST = {
@@ -72,11 +74,12 @@ class KernelParser:
     def feed(self, number: int, line: str) -> None:
         if self._open is not None:
             self._continue(number, line)
-        if number > self._until and _ANCHOR.search(line) is None:
+        anchored = _ANCHOR.search(line) is not None
+        if number > self._until and not anchored:
             return
         stamp = strip(line)
         for each in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
-            self._read(number, stamp, each)
+            self._read(number, stamp, each, anchored)
 
     def finish(self) -> list[Finding]:
         self._close()
@@ -92,7 +95,7 @@ class KernelParser:
 
     # one line
 
-    def _read(self, number: int, stamp: Stamped, message: str) -> None:
+    def _read(self, number: int, stamp: Stamped, message: str, anchored: bool) -> None:
         self._direction(stamp)
         if not stamp.bare:
             self._key = (stamp.host, stamp.caller)
@@ -110,7 +113,7 @@ class KernelParser:
         if "ill process " in message and (announced := read_announcement(number, stamp, message)):
             report.announced = announced
         elif "invoked oom-killer" in message and (match := read_invoked(message)):
-            if report.invoked is not None:
+            if report.invoked is not None or report.used:
                 report = self._renew(number)
             report.invoke(number, stamp, message[:600], match)
             self._until = number + _SPAN
@@ -119,10 +122,11 @@ class KernelParser:
                 self._reaped.append((number, stamp, message[:600], *reaped))
         else:
             before = report.table.columns
-            report.read(message)
+            told = report.read(message)
             if report.table.columns is not before:
                 self._until = max(self._until, number + _SPAN)
-            self._fault(number, stamp, message)
+            if not told and (anchored or self._oops is not None):
+                self._fault(number, stamp, message)
 
     def _direction(self, stamp: Stamped) -> None:
         if stamp.order is None:
@@ -192,7 +196,7 @@ class KernelParser:
         if constraint.pid is None:  # cut off before the pid: it belongs to the kill that follows
             self._constraints[-1] = constraint
             return
-        for kill in reversed(self._kills):  # re-ordered: the kill came first
+        for kill in islice(reversed(self._kills), 20):  # re-ordered: the kill came first
             if constraint.line - kill.line > 50:
                 break
             if kill.sizes.pid == constraint.pid and kill.constraint is None:
@@ -217,7 +221,9 @@ class KernelParser:
         # the next "Killed process" of an old kernel has its own announcement; a group kill shares the report
         report.announced = None
         report.invoked = None
-        self._until = min(self._until, kill.line)
+        report.used = True
+        if not any(each.invoked for each in self._reports.values()):
+            self._until = min(self._until, kill.line)
 
     def _add(self, kill: Kill) -> None:
         if len(self._kills) == _KILLS:
@@ -226,7 +232,7 @@ class KernelParser:
 
     def _known(self, kill: Kill) -> bool:
         """The same kill told twice, by dmesg and journal, or by a kernel that prints one line per thread."""
-        for old in list(self._kills)[-20:]:
+        for old in islice(reversed(self._kills), 20):
             if old.sizes.pid != kill.sizes.pid or old.sizes.name != kill.sizes.name:
                 continue
             if old.sizes == kill.sizes and (kill.sizes.total_vm is not None or kill.line - old.line < 50):
@@ -321,6 +327,8 @@ class KernelParser:
         )
         self._faults.append((number, finding))
         self._oops = fault if fault.details.get("kernel") and "panic" not in fault.details else None
+        if self._oops is not None:
+            self._until = max(self._until, number + _OOPS)
 
 
 def _with_victim(finding: Finding, pid: int, name: str) -> Finding:

@@ -164,23 +164,31 @@ class Report:
     limits: dict[str, int] = field(default_factory=dict)  # by cgroup
     details: dict[str, str] = field(default_factory=dict)
     heard: int = 0  # the line this report was last added to
+    used: bool = False  # a kill took it; a storm's later kills may come without a report of their own
 
-    def read(self, message: str) -> None:
-        """Any line of a report but those that name a victim."""
+    def read(self, message: str) -> bool:
+        """Any line of a report but those that name a victim; whether it was one."""
         if message.startswith("[") and (self.table.row(message) or self.table.begin(message)):
-            return
+            return True
         if "total_vm" in message and self.table.begin(message):
-            return
+            return True
         if "cgroup" in message or "memory: usage" in message or "Task in" in message:
-            self._cgroup(message)
-        elif "swap" in message and (match := _SWAP.search(message)):
+            return self._cgroup(message)
+        return self._machine(message)
+
+    def _machine(self, message: str) -> bool:
+        if "swap" in message and (match := _SWAP.search(message)):
             self.details[f"swap_{match['what'].lower()}_bytes"] = str(int(match["kb"]) * 1024)
         elif "pages" in message and (match := _RAM.search(message)):
             self.details["ram_pages"] = match["pages"]
         elif "ainted" in message and (match := _VERSION.search(message)):
             self.details.setdefault("kernel", match["version"][:64])
+            return False  # this line also says who ran when the kernel failed
+        else:
+            return False
+        return True
 
-    def _cgroup(self, message: str) -> None:
+    def _cgroup(self, message: str) -> bool:
         if match := _USAGE.search(message):
             self.memcg = True
             limit = int(match["limit"]) * 1024
@@ -196,6 +204,9 @@ class Report:
             self.task_in = (match["task"], match["limit"])
         elif "mem_cgroup_out_of_memory" in message or "mem_cgroup_oom" in message:
             self.memcg = True  # the call trace of a cgroup's shortage
+        else:
+            return False
+        return True
 
     def _limit_of(self, path: str, limit: int) -> None:
         if len(self.limits) < 64:
@@ -230,9 +241,11 @@ class Report:
                 kill.task_memcg = kill.task_memcg or self.task_in[0]
                 kill.oom_memcg = kill.oom_memcg or self.task_in[1]
             known = self.limits.get(kill.oom_memcg) if kill.oom_memcg else None
-            kill.limit = known or (self.limit if len(self.limits) < 2 else None)
-        kill.details = {**self.details, **kill.details}
-        self._from_table(kill)
+            alone = len(self.limits) < 2 and not self.used
+            kill.limit = known or (self.limit if alone else None)
+        if not self.used or kill.sizes.pid in self.table.tasks:
+            kill.details = {**self.details, **kill.details}
+            self._from_table(kill)
 
     def _from_table(self, kill: Kill) -> None:
         """What the table adds, kept apart from what the Killed line printed."""

@@ -1,0 +1,32 @@
+"""Which of a text's findings it is about: the last kill, else the fault at the root, else the last notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oomproof.evidence.texts.finding import Finding
+
+_NEAR = 400  # lines within which a fault and its aftermath stand
+
+
+def settle(findings: Iterable[Finding]) -> Finding | None:
+    """``findings`` of the kernel's and the guards' parsers over one text. None: no death is told of."""
+    found = sorted(findings, key=lambda each: each.line)
+    kills = [each for each in found if _is_kill(each)]
+    if kills:
+        sure = [each for each in kills if each.strength >= 0.8] or kills
+        return sure[-1]
+    deaths = [each for each in found if each.cause != "not-a-crash"]
+    if deaths:
+        strong = [each for each in deaths if each.strength >= 0.6] or deaths
+        last = strong[-1]
+        near = [each for each in strong if last.line - each.line < _NEAR]
+        # a GPU's cleanup and a dying driver follow the first fault; the first is the root
+        return max(near, key=lambda each: (each.strength, each.line))
+    return found[-1] if found else None
+
+
+def _is_kill(finding: Finding) -> bool:
+    return finding.cause.startswith("oom-kill-") or finding.cause in (
+        "systemd-oomd", "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom",
+    )  # fmt: skip
