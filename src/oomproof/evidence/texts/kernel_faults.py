@@ -101,6 +101,7 @@ class Fault:
 
 def read_fault(message: str) -> Fault | None:
     """The fault a kernel line tells of, if any. Order: the program's own faults, then the machine's."""
+    message = message.strip().removeprefix("traps: ")
     if "segfault" in message and (match := _SEGFAULT.search(message)):
         return _segfault(message, match)
     if ("unhandled" in message or "(" in message) and (match := _UNHANDLED.search(message)):

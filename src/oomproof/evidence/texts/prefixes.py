@@ -49,16 +49,18 @@ _SYSLOG = re.compile(
 _EPOCH = re.compile(r"\[?(?P<seconds>1\d{9}\.\d{1,9})\]?(?=\s)")
 _CLOCK = re.compile(r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d{1,9})?)(?=\s)")
 # the kernel itself writes "python[12]: segfault at", which is no program's tag
-_NOT_TAG = r"(?!segfault|unhandled|potentially|bad frame|trap)"
-_TAG = re.compile(r"(?P<tag>[\w.@/\\:+-]{1,80}\[\d{1,10}\]|kernel|-kernel):\s?" + _NOT_TAG)
+_NOT_TAG = r"(?!\s*(?:segfault|unhandled|potentially|bad frame|trap|bus error|illegal instr))"
+_TAG = re.compile(r"(?P<tag>[\w.@/\\:+-]{1,80}\[\d{1,10}\]|kernel|-kernel):" + _NOT_TAG + r"\s?")
 _KNOWN = re.compile(
-    r"(?P<tag>kernel|systemd|systemd-oomd|earlyoom|nohang|nohang-desktop|oomd|slurmstepd|srun): ?" + _NOT_TAG
+    r"(?P<tag>kernel|systemd|systemd-oomd|earlyoom|nohang|nohang-desktop|oomd|slurmstepd|srun):"
+    + _NOT_TAG
+    + r"\s?"
 )
 _HOST_TAG = re.compile(
-    r"(?P<host>[\w.:@-]{1,255}) (?P<tag>[\w.@/\\:+()-]{1,80}(?:\[\d{1,10}\])?):(?:\s|$)" + _NOT_TAG
+    r"(?P<host>[\w.:@-]{1,255}) (?P<tag>[\w.@/\\:+()-]{1,80}(?:\[\d{1,10}\])?):" + _NOT_TAG + r"(?:\s|$)"
 )
 _HOST_KERNEL = re.compile(
-    r"(?P<host>[\w.:@-]{1,255}) (?P<tag>kernel|[\w.@/\\:+()-]{1,80}\[\d{1,10}\]):(?:\s|$)" + _NOT_TAG
+    r"(?P<host>[\w.:@-]{1,255}) (?P<tag>kernel|[\w.@/\\:+()-]{1,80}\[\d{1,10}\]):" + _NOT_TAG + r"(?:\s|$)"
 )
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 _STAMPS = 4  # a forwarded line carries the forwarder's stamp before its own
@@ -109,7 +111,7 @@ def strip(line: str) -> Stamped:
     return Stamped(
         time,
         seconds,
-        line[at:].rstrip(),
+        line[at:].strip(),
         host,
         tag,
         caller,
@@ -129,7 +131,7 @@ def _stamp(line: str, at: int) -> tuple[int, str, float | None, float | None, bo
             return match.end(), match["seconds"], value, value, False
         if match := _DELTA.match(line, at):
             return match.end(), match[0], None, None, False
-    if not first or first not in "[0123456789" and not first.isupper():
+    if not first or (first not in "[0123456789" and not first.isupper()):
         return None
     if match := _CTIME.match(line, at):
         when = _epoch(int(match["year"]), match)

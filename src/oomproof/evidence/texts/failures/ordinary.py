@@ -1,0 +1,56 @@
+"""The everyday ends: full disks, missing modules, failed assertions, interrupts."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.failures.hit import Hit, Said
+
+ANCHORS = ("No space left", "Errno 28", "Errno 122", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
+           "unexpected pos", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
+           "nterrupt", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
+           "errno = 28", "SignalException", "No module named", "SIGUSR")  # fmt: skip
+
+_DISK = re.compile(
+    r"No space left on device|\[Errno 28\]|\[Errno 122\]|[Dd]isk quota exceeded|StorageFull|\bENOSPC\b|WinError 112|database or disk is full"
+    r"|not enough space on the disk|errno = 28"
+)
+_DISK_TORCH = re.compile(
+    r"inline_container\.cc:\d+\].{0,40}(?:unexpected pos|file write failed)|PytorchStreamWriter failed writing"
+)
+_IMPORT = re.compile(
+    r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|undefined symbol: |^OSError: .{0,120}cannot open shared object file|DLL load failed"
+    r"|^RuntimeError: Failed to import |error while loading shared libraries"
+)
+_MODULE = re.compile(r"^(?:\S+: )?No module named ['\"]?[\w.]+")
+_ASSERT = re.compile(r"^(?:\w+\.)*AssertionError\b")
+_C_ASSERT = re.compile(r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed")
+_INTERRUPT = re.compile(
+    r"^(?:\w+\.)*KeyboardInterrupt\b|SignalException: .{0,60}got signal: ?(?:15|2|1)\b|^\W*\^C\s*$"
+)
+_INTERRUPT_SAID = re.compile(
+    r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
+    r"|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|Interrupted by user"
+)
+_LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
+
+
+def recognise(said: Said) -> Hit | None:
+    text = said.text
+    if _DISK.search(text) and not said.quiet:
+        return Hit("disk-full", "the disk (or the quota on it) is full", 0.93 if said.raised else 0.6)
+    if said.raised and _DISK_TORCH.search(text):
+        return Hit("disk-full", "torch.save could not write the file: most often a full disk", 0.6)
+    if _IMPORT.search(text) and (said.raised or "error" in text[:60] or "undefined symbol" in text):
+        return Hit("import-error", "a module or library could not be loaded", 0.93 if said.raised else 0.5)
+    if _ASSERT.search(text):
+        return Hit("assert", "an assertion failed", 0.9)
+    if _C_ASSERT.search(text) and "thread: [" not in text:
+        return Hit("assert", "an assertion in native code failed", 0.85)
+    if _INTERRUPT.search(text):
+        return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.95)
+    if _INTERRUPT_SAID.search(text) and not _LAUNCHER.search(text):
+        return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.8)
+    if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
+        return Hit("import-error", "a module is missing", 0.5)
+    return None

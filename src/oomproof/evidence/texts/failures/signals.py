@@ -1,0 +1,150 @@
+"""Deaths by signal, as shells, launchers and faulthandler tell them."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
+
+ANCHORS = ("illed", "SIG", "ignal", "exitcode", "exit code", "exit status", "return code", "egmentation fault", "egfault", "us error",
+           "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
+           "kernel died", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
+           "KILLED", "died unexpectedly", "all available RAM", "invalid size", "OMP: Error", "KilledWorker", "Check failed")  # fmt: skip
+
+_MEANS = {
+    9: ("killed-unknown", "killed (SIGKILL); the text does not say by whom"),
+    11: ("segfault", "crashed in native code (SIGSEGV)"),
+    7: ("bus-error", "died of a bus error (SIGBUS)"),
+    10: ("bus-error", "died of a bus error (SIGBUS on macOS)"),
+    6: ("abort", "aborted itself (SIGABRT)"),
+    15: ("interrupted", "told to end (SIGTERM)"),
+    2: ("interrupted", "interrupted (SIGINT)"),
+    1: ("interrupted", "lost its terminal (SIGHUP)"),
+    4: ("other-error", "met an instruction that the CPU does not know (SIGILL)"),
+    8: ("other-error", "divided by zero in native code (SIGFPE)"),
+}
+_NAMES = {"SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGABRT": 6, "SIGIOT": 6, "SIGTERM": 15, "SIGINT": 2, "SIGHUP": 1,
+          "SIGILL": 4, "SIGFPE": 8}  # fmt: skip
+_WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "abort": 6, "abort trap": 6, "terminated": 15,
+          "illegal instruction": 4, "floating point exception": 8, "hangup": 1, "interrupt": 2}  # fmt: skip
+
+# Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
+_EXIT = re.compile(
+    r"(?P<torchrun>exitcode ?: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
+    r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
+    r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
+    r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
+    r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
+    r"|\*\*\* (?P<m>SIG[A-Z]+) \(|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})"
+)
+_PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID (\d{1,9})|process (\d{3,9})\b")
+# A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
+_SHELL = re.compile(
+    r"^(?:(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:line \d+: +(?P<three>\d+) )?)?"
+    r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
+    r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
+)
+_FATAL = re.compile(
+    r"Fatal Python error: (?P<what>[A-Z][\w ]+)|Windows fatal exception: (?P<windows>access violation)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
+)
+_ABORTS = re.compile(
+    r"terminate called|free\(\): |double free or corruption|malloc(?:_consolidate)?\(\): |corrupted (?:size|double)|munmap_chunk\(\)|stack smashing"
+    r"|OMP: Error #15|^F\d{4} .{0,120}Check failed|pure virtual method called|malloc: \*\*\* error"
+)
+_GONE = re.compile(
+    r"kernel (?:appears to have )?died|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
+    r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)"
+    r"|KilledWorker|used all available RAM|was OOM[- ]killed|DeadKernelError"
+)
+_CLOSING = re.compile(
+    r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
+)
+_KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
+_OOMKILLED = re.compile(r"\bOOMKilled\b")
+
+
+def by_signal(number: int, strength: float = 0.8, kind: Kind = "summary", pids: tuple[int, ...] = ()) -> Hit:
+    cause, says = _MEANS.get(number, ("other-error", f"died of signal {number}"))
+    return Hit(cause, says, strength, kind, pids=pids, details={"signal": str(number)})
+
+
+def recognise(said: Said) -> Hit | None:
+    text = said.text.strip()
+    if _KERNEL.search(text) or (_CLOSING.search(text) and not said.raised):
+        return None
+    pids = tuple(int(group) for match in _PID.finditer(text[:600]) for group in match.groups() if group)[:8]
+    if _OOMKILLED.search(text) and not said.quiet and not re.search(r"OOMKilled\W+[Ff]alse", text):
+        return Hit(
+            "oom-kill-memcg", "the container was killed at its memory limit", 0.85, "summary", pids=pids
+        )
+    if fatal := _FATAL.search(text):
+        return _fatal(fatal)
+    if _ABORTS.search(text):
+        return Hit("abort", "native code ended the process (abort)", 0.75, details={"signal": "6"})
+    if _GONE.search(text) and not (said.quiet and not said.raised):
+        known = re.search(r"\{?(SIG[A-Z]+)\(-\d+\)", text)
+        if known and known[1] in _NAMES:
+            return by_signal(_NAMES[known[1]], 0.85, pids=pids)
+        return Hit("killed-unknown", "a worker process vanished; nothing says who ended it", 0.5, pids=pids)
+    if not said.raised and (shell := _SHELL.match(text)) and _is_shell(shell):
+        number = _WORDS[shell["word"].lower().split(":")[0]]
+        pid = shell["pid"] or shell["three"] or shell["job"]
+        return by_signal(number, 0.85, pids=(int(pid),) if pid else ())
+    if exit_ := _EXIT.search(text):
+        return _exited(exit_, text, pids, said)
+    return None
+
+
+def _is_shell(match: re.Match[str]) -> bool:
+    """ "Terminated early" is prose; "Killed    python train.py" is a shell."""
+    rest = match["rest"]
+    prefixed = match.start("word") > 0
+    return (
+        not rest.strip()
+        or prefixed
+        or rest.startswith(("  ", "\t"))
+        or bool(re.match(r" (?:python|srun|torchrun|\./|bash|accelerate)", rest))
+    )
+
+
+def _fatal(match: re.Match[str]) -> Hit:
+    what = (match["what"] or "").strip()
+    number = _WORDS.get(what.lower(), 11 if not what else 6)
+    if match["number"]:
+        number = int(match["number"])
+    hit = by_signal(number, 0.93, "failure")
+    return (
+        hit if what.lower() in _WORDS or not what else Hit("abort", f"the interpreter gave up: {what}", 0.8)
+    )
+
+
+def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) -> Hit | None:
+    name = match["d"] or match["f"] or match["h"] or match["m"]
+    if name:
+        number = _NAMES.get(name, 0)
+        if not number:
+            return None
+        weak = said.level in ("INFO", "DEBUG")
+        return by_signal(number, 0.5 if weak else 0.85, "talk" if weak else "summary", pids=pids)
+    if number_text := match["g"] or match["k"] or match["n"]:
+        number = int(number_text)
+        return by_signal(number, 0.85, pids=pids) if number in _MEANS and not said.quiet else None
+    if match["l"]:
+        return by_signal(_WORDS[match["l"].lower()], 0.8, pids=pids)
+    code_text = match["a"] or match["b"] or match["c"] or match["e"]
+    if code_text is None:
+        return None
+    code = int(code_text)
+    number = -code if code < 0 else code - 128 if 128 < code < 160 else 0
+    if number in _MEANS:
+        return by_signal(number, 0.85, pids=pids)
+    if code == 0 or said.level in ("INFO", "DEBUG"):
+        return None
+    return Hit(
+        "other-error",
+        f"a process ended with exit code {code}",
+        0.25,
+        "summary",
+        pids=pids,
+        details={"exit": str(code)},
+    )

@@ -1,0 +1,148 @@
+"""earlyoom, nohang and Facebook's oomd: daemons that kill before the kernel must."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.finding import Sizes
+from oomproof.evidence.texts.guard_reader import GuardReader
+from oomproof.evidence.texts.prefixes import Stamped
+
+MIB = 1 << 20
+
+
+class Earlyoom(GuardReader):
+    anchors = (
+        "sending SIG",
+        "escalating to SIGKILL",
+        "dryrun",
+        "kill failed: ",
+        "Killing process",
+        "low memory! at",
+    )
+
+    # 1.7: … "x": badness 1, VmRSS 2 MiB; newer: … "x": oom_score 1, oom_score_adj 0, VmRSS 2 MiB, cmdline "…"
+    _SENDING = re.compile(
+        r'sending (?P<signal>SIG\w+) to process (?P<pid>\d{1,10})(?: uid \d+)? "(?P<name>.{0,64}?)"'
+        r"(?:: (?:badness|oom_score) .{0,60}?(?:VmRSS (?P<rss>\d+) MiB|$))?"
+    )
+    _OLD = re.compile(r"Killing process:? (?P<pid>\d{1,10}) (?P<name>\S{1,64})$")
+    _OLD_NAMED = re.compile(r"Killing process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10}), badness")
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self._warned = -1000
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        message = stamp.message
+        if "ow memory! at" in message or "ut of memory! avail" in message:
+            self._warned = number
+        ours = number - self._warned < 20 or (stamp.tag or "").startswith("earlyoom")
+        match = self._SENDING.search(message)
+        if match is None and ours:
+            match = self._OLD.search(message) or self._OLD_NAMED.search(message)
+        if match is not None:
+            self._sent(number, stamp, match, ours)
+        elif last := self.last("earlyoom"):
+            if "escalating to SIGKILL" in message:
+                last.details["signal"] = "SIGTERM, then SIGKILL"
+            elif ours and ("dryrun" in message or "kill failed: " in message) and number - last.line < 5:
+                self.found.pop()  # nothing was sent
+
+    def _sent(self, number: int, stamp: Stamped, match: re.Match[str], ours: bool) -> None:
+        groups = match.groupdict()
+        pid, name, signal = int(groups["pid"]), groups["name"], groups.get("signal") or "SIGKILL"
+        last = self.last("earlyoom")
+        if last is not None and last.pids == (pid,) and number - last.line < 200:
+            last.details["signal"] = f"{last.details['signal']}, then {signal}"
+            return
+        details = {"signal": signal}
+        if groups.get("rss"):
+            details["vm_rss_bytes"] = str(int(groups["rss"]) * MIB)
+        said = f"earlyoom sent {signal} to {name} (pid {pid}) because memory ran low"
+        self.add("earlyoom", number, stamp, said, 1.0 if ours else 0.9, Sizes(pid, name), details=details)
+
+
+class Nohang(GuardReader):
+    anchors = ("to the victim", "Victim status", "PID: ", "[ OK ] Sending SIG", "Selected process died before",
+               "corrective action", "Vm, MiB:", "Cannot send a signal", "he victim", "Send SIG")  # fmt: skip
+
+    _STATUS = re.compile(r"^PID:\s+(?P<pid>\d{1,10}), [Nn]ame: (?P<name>.{1,64}?), ")
+    _CACHED = re.compile(r"New victim is cached victim (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)")
+    _HIGHEST = re.compile(r"^PID: (?P<pid>\d{1,10}), [Nn]ame: (?P<name>.{1,64}?), badness:")
+    _OLDER = re.compile(r"^(?P<key>Name|Pid|PID|name):\s+(?P<value>\S.{0,63})$")
+    _RSS = re.compile(r"Vm, MiB:\s+Size: [\d.]+, RSS: (?P<rss>[\d.]+)")
+    _ACTION = re.compile(r"Send(?:ing)? (?P<signal>SIG\w+) to the victim")
+    _STATISTIC = re.compile(r"\[ OK \] Sending (?P<signal>SIG\w+) to (?P<name>.{1,64}): (?P<count>\d+)$")
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self._pid: int | None = None
+        self._name: str | None = None
+        self._rss: str | None = None
+        self._stated = -1000
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        message = stamp.message
+        if "Victim status" in message or "corrective action" in message:
+            self._stated = number
+        match = self._STATUS.search(message) or self._HIGHEST.search(message) or self._CACHED.search(message)
+        if match is not None:
+            self._pid, self._name = int(match["pid"]), match["name"]
+        elif match := self._RSS.search(message):
+            self._rss = str(int(float(match["rss"]) * MIB))
+        elif (match := self._OLDER.search(message)) and number - self._stated < 10:
+            if match["key"].lower() == "name":
+                self._name = match["value"]
+            elif match["value"].isdecimal():
+                self._pid = int(match["value"])
+        elif match := self._ACTION.search(message):
+            self._acted(number, stamp, match["signal"])
+        elif match := self._STATISTIC.search(message):
+            self._statistic(number, stamp, match)
+        elif last := self.last("nohang"):
+            if (
+                "died before corrective" in message or "Cannot send a signal" in message
+            ) and number - last.line < 10:
+                self.found.pop()
+
+    def _acted(self, number: int, stamp: Stamped, signal: str) -> None:
+        who = f"{self._name or 'a process'}{f' (pid {self._pid})' if self._pid is not None else ''}"
+        details = {"signal": signal, **({"vm_rss_bytes": self._rss} if self._rss else {})}
+        victim = Sizes(self._pid, self._name)
+        self.add(
+            "nohang",
+            number,
+            stamp,
+            f"nohang sent {signal} to {who}: memory ran low",
+            1.0,
+            victim,
+            details=details,
+        )
+        self._pid = self._name = self._rss = None
+
+    def _statistic(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
+        """nohang's summary after each action; alone it still tells of a kill, without a pid."""
+        last = self.last("nohang")
+        if last is None:
+            said = f"nohang sent {match['signal']} to {match['name']}: memory ran low"
+            self.add("nohang", number, stamp, said, 0.9, Sizes(None, match["name"]))
+        elif last.victim is not None and last.victim.name is None:
+            self.amend(victim=Sizes(last.victim.pid, match["name"]))
+
+
+class Oomd(GuardReader):
+    anchors = ("oomd kill: ",)
+
+    _KILL = re.compile(
+        r"oomd kill: (?P<pressure>[\d.]+ [\d.]+ [\d.]+) (?P<cgroup>\S{1,512})\s+(?P<size>\d+)\b(?P<rest>.{0,300})"
+    )
+    _DRY = re.compile(r"\(dry\)|dry[- ]?run", re.IGNORECASE)
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        match = self._KILL.search(stamp.message)
+        if match is None or self._DRY.search(match["rest"]):
+            return
+        said = f"oomd killed the cgroup {match['cgroup']} under memory pressure"
+        details = {"pressure": match["pressure"], "usage": match["size"]}
+        self.add("oomd", number, stamp, said, 1.0, cgroup=match["cgroup"], details=details)

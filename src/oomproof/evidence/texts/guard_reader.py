@@ -1,0 +1,70 @@
+"""What the readers of guards' words share: findings kept in order, one for one death."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.prefixes import Stamped
+
+_MOST = 5_000
+
+
+class GuardReader:
+    """Base of the readers in ``guard_*.py``: ``feed`` each line, ``found`` in the order of the text.
+    ``anchors`` are strings one of which stands in every line ``feed`` wants."""
+
+    anchors: tuple[str, ...] = ()
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.found: list[Finding] = []
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> list[Finding]:
+        return self.found
+
+    def add(
+        self,
+        cause: str,
+        number: int,
+        stamp: Stamped,
+        says: str,
+        strength: float,
+        victim: Sizes | None = None,
+        cgroup: str | None = None,
+        limit: int | None = None,
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        if len(self.found) >= _MOST:  # keep the first half and the newest
+            del self.found[_MOST // 2]
+        self.found.append(
+            Finding(
+                cause,
+                self.source,
+                number,
+                stamp.message[:600],
+                says,
+                strength,
+                stamp.time,
+                stamp.seconds,
+                victim,
+                cgroup=cgroup,
+                limit=limit,
+                pids=(victim.pid,) if victim is not None and victim.pid is not None else (),
+                details=dict(details or {}),
+            )
+        )
+
+    def last(self, cause: str) -> Finding | None:
+        return self.found[-1] if self.found and self.found[-1].cause == cause else None
+
+    def amend(self, **changes: object) -> None:
+        """The newest finding, with what a later line adds."""
+        self.found[-1] = replace(self.found[-1], **changes)  # type: ignore[arg-type]
+
+    def note(self, key: str, value: str) -> None:
+        self.found[-1].details[key] = value

@@ -1,0 +1,115 @@
+"""systemd's words: units ended by the kernel's OOM killer, systemd-oomd old and new, signals of main processes."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.guard_reader import GuardReader
+from oomproof.evidence.texts.prefixes import Stamped
+
+_CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|slurmstepd|run-)")
+
+
+class SystemdOomd(GuardReader):
+    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ")
+
+    _KILLED = re.compile(
+        r"(?:Killed|Marked) (?P<cgroup>\S{1,1024}) (?:for killing )?due to memory "
+        r"(?P<why>pressure for (?P<watched>\S+) being (?P<share>[\d.]+)%|used \(\d+\) / total \(\d+\) and swap used)"
+    )
+    _UNIT = re.compile(r"(?P<unit>\S{1,512}): systemd-oomd killed (?P<count>\d+) process")
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        message = stamp.message
+        if match := self._KILLED.search(message):
+            cgroup = match["cgroup"]
+            pressure = match["why"].startswith("pressure")
+            why = f"memory pressure of {match['share']} %" if pressure else "memory and swap were nearly full"
+            details = {"unit": _unit(cgroup), "why": "pressure" if pressure else "swap"}
+            self.add(
+                "systemd-oomd", number, stamp, f"systemd-oomd killed {_unit(cgroup)}: {why}", 1.0,
+                cgroup=cgroup, details=details,
+            )  # fmt: skip
+        elif (match := self._UNIT.search(message)) and int(match["count"]):
+            unit, count = match["unit"], match["count"]
+            last = self.last("systemd-oomd")
+            if (
+                last is not None
+                and _same_unit(last.details.get("unit", ""), unit)
+                and number - last.line < 100
+            ):
+                last.details["processes"] = count
+                return
+            said = f"systemd-oomd killed {count} processes of {unit} for want of memory"
+            self.add("systemd-oomd", number, stamp, said, 1.0, details={"unit": unit, "processes": count})
+
+
+def _unit(cgroup: str) -> str:
+    return cgroup.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _same_unit(one: str, other: str) -> bool:
+    """A name may have been shortened by its author with an ellipsis."""
+    short = one.lstrip("….")
+    return bool(short) and (other.endswith(short) or one.endswith(other))
+
+
+class SystemdUnits(GuardReader):
+    """Which kernel kill it was, systemd does not say: the kernel's own lines outrank these."""
+
+    anchors = ("killed by the OOM killer", "kernel OOM killer killed", "oom-kill", "Main process exited, code=",
+               "Failed with result", "Control process exited, code=")  # fmt: skip
+
+    _OOM = re.compile(
+        r"(?:(?P<unit>\S{1,512}): )?(?:A process of this unit has been killed by the OOM killer"
+        r"|The kernel OOM killer killed some processes in this unit|Failed with result 'oom-kill')"
+    )
+    _STATUS = re.compile(r"\(Result: oom-kill\)|\bResult=oom-kill\b")
+    _EXITED = re.compile(
+        r"(?P<unit>\S{1,512}): (?:Main|Control) process exited, code=(?P<code>killed|dumped), "
+        r"status=(?P<number>\d{1,2})(?:/(?P<name>\w+))?"
+    )
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        message = stamp.message
+        if match := self._OOM.search(message):
+            self._killed(number, stamp, match["unit"])
+        elif self._STATUS.search(message):
+            self._killed(number, stamp, None)
+        elif match := self._EXITED.search(message):
+            self._exited(number, stamp, match)
+
+    def _killed(self, number: int, stamp: Stamped, unit: str | None) -> None:
+        for old in reversed(self.found[-8:]):
+            same_time = stamp.time is not None and old.time == stamp.time  # a unit and the units above it
+            if old.details.get("by") == "systemd-oom" and (
+                (old.details.get("unit") == unit and number - old.line < 50) or same_time
+            ):
+                return
+        # "status=9/KILL" of the same unit was this kill
+        last = self.last("killed-unknown")
+        if last is not None and last.details.get("unit") == unit and number - last.line < 50:
+            self.found.pop()
+        inside = unit is not None and _CONTAINER.match(unit) is not None
+        cause = "oom-kill-memcg" if inside else "oom-kill-global"
+        said = (
+            f"systemd says that the kernel's OOM killer killed in {unit or 'this unit'}, not for which limit"
+        )
+        details = {"by": "systemd-oom", **({"unit": unit} if unit else {})}
+        self.add(cause, number, stamp, said, 0.7, details=details)
+
+    def _exited(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
+        unit, signal = match["unit"], int(match["number"])
+        for old in self.found[-4:]:
+            if old.details.get("unit") == unit and number - old.line < 50:
+                return  # the consequence of what is already told
+        cause, what = {
+            9: ("killed-unknown", "SIGKILL, and does not say who sent it"),
+            11: ("segfault", "a segmentation fault"),
+            7: ("bus-error", "a bus error"),
+            6: ("abort", "its own abort()"),
+        }.get(signal, ("other-error", f"signal {signal}"))
+        if signal in (2, 15):
+            cause, what = "interrupted", f"signal {signal}: somebody asked it to stop"
+        said = f"systemd says that the main process of {unit} ended by {what}"
+        self.add(cause, number, stamp, said, 0.55, details={"by": "systemd", "unit": unit})

@@ -1,0 +1,61 @@
+"""Guards and engines other than the kernel: their lines in, one finding per death out, oldest first."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.guard_daemons import Earlyoom, Nohang, Oomd
+from oomproof.evidence.texts.guard_engines import Containers, Ray, Slurm
+from oomproof.evidence.texts.guard_macos import MacOS
+from oomproof.evidence.texts.guard_reader import GuardReader
+from oomproof.evidence.texts.guard_systemd import SystemdOomd, SystemdUnits
+from oomproof.evidence.texts.prefixes import Stamped, strip
+
+READERS: tuple[type[GuardReader], ...] = (
+    SystemdOomd, SystemdUnits, Earlyoom, Nohang, Oomd, Slurm, Ray, Containers, MacOS,
+)  # fmt: skip
+ANCHORS = tuple(dict.fromkeys(anchor for reader in READERS for anchor in reader.anchors))
+
+_ANCHOR = re.compile("|".join(re.escape(each) for each in ANCHORS) + r"|^\W*(?:[Nn]ame|P[Ii][Dd]):\s")
+
+
+class GuardParser:
+    """The interface of ``KernelParser``: feed every line, then ask once."""
+
+    def __init__(self, source: str) -> None:
+        self._readers = [reader(source) for reader in READERS]
+        self._macos = self._readers[-1]
+
+    def feed(self, number: int, line: str) -> None:
+        macos = self._macos
+        if isinstance(macos, MacOS) and macos.collecting():
+            macos.feed(number, Stamped(None, None, line.strip()))
+            return
+        if _ANCHOR.search(line) is None:
+            return
+        stamp = strip(line)
+        for message in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
+            each = stamp._replace(message=message)
+            for reader in self._readers:
+                if any(anchor in message for anchor in reader.anchors) or isinstance(reader, Nohang):
+                    reader.feed(number, each)
+
+    def finish(self) -> list[Finding]:
+        found = [finding for reader in self._readers for finding in reader.finish()]
+        found.sort(key=lambda each: each.line)
+        return _without_echoes(found)
+
+
+def _without_echoes(found: list[Finding]) -> list[Finding]:
+    """systemd-oomd's kill makes systemd report the same unit as "oom-kill" or "status=9/KILL"."""
+    oomd = [each for each in found if each.cause == "systemd-oomd"]
+    kept = []
+    for each in found:
+        unit = each.details.get("unit")
+        echo = str(each.details.get("by", "")).startswith("systemd") and any(
+            unit and unit == other.details.get("unit") and abs(each.line - other.line) < 100 for other in oomd
+        )
+        if not echo:
+            kept.append(each)
+    return kept

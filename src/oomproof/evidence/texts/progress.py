@@ -1,0 +1,142 @@
+"""The last sign of progress in a training log: bars, trainers' lines and plain counters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from oomproof.evidence.texts import phases
+from oomproof.evidence.texts.finding import Progress
+
+# A line with none of these holds no sign. Cheap to test, so that only such lines meet the expressions.
+ANCHORS = ("%|", "it/s", "s/it", "tep", "poch", "iter", "Iter", "atch", "━", "[=", "=>", "it [", "/step")
+
+_INT = r"(\d{1,12})"
+_TQDM = re.compile(rf"{_INT}%\|[^|\n]{{0,400}}\|\s*{_INT}/{_INT}")
+_TQDM_CUT = re.compile(r"(\d{1,3})%\|[^|\n]{0,400}$")
+_TQDM_SHORT = re.compile(rf"{_INT}/{_INT} \[\d+:\d\d")
+_TQDM_OPEN = re.compile(rf"\b{_INT}it \[\d+:\d\d")
+_RICH = re.compile(rf"━.{{0,200}}?\s{_INT}/{_INT} ")
+_KERAS = re.compile(rf"^\s*{_INT}/(\d{{1,12}}|Unknown) (?:\[[=>.]|━)")
+_BRACKETS = re.compile(  # Epoch: [3][ 117/5005], Epoch [3/10], Step [100/600], Epoch[10](2500/2500), Epoch(train) [1][50/7330]
+    rf"[Ee]poch(?:\(\w+\))?:?\s*\[?\s*{_INT}(?:/(\d+))?\s*\]?[,:]?\s*(?:[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch)?\s*[:\[(]+\s*{_INT}\s*/\s*{_INT}"
+)
+_OF = re.compile(
+    rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Uu]pdate|micro_step)s?\b['\"]?\s*[:=#\[]*\s*{_INT}\s*(?:/|of)\s*{_INT}"
+)
+_STEP = re.compile(
+    rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]teps?|STEP|[Ii]ter(?:ation)?|training_iteration|[Bb]atch|BATCH|num_updates|micro_step)\b['\"]?\s*[:=#\[]*\s*{_INT}\b(?!\.\d|%|x\d)"
+)
+_EPOCH = re.compile(r"\b[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?")
+_FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
+_SETTINGS = re.compile(
+    r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per"
+)
+_FINISHED = re.compile(
+    r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
+    r"|all done|run finished|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|^\W*finished\.?\s*$|^\W*done[.!]?\s*$|training ended"
+)
+_RETRIES = re.compile(
+    r"(?i)retry|skipp|decreas\w* batch|reduc\w* batch|trying batch size|batch size \d+ (?:failed|succeeded)|falling back|recover|using cpu|attempting to copy|continu|resum|restart|will use .{0,20}instead|halv"
+)
+
+
+def is_finish(text: str) -> bool:
+    return bool(_FINISHED.search(text[:400]))
+
+
+def is_retry(text: str) -> bool:
+    return bool(_RETRIES.search(text[:400]))
+
+
+def read_sign(text: str) -> Progress | None:
+    """One line's sign, None where it holds none. Settings ("batch size: 8", "max_steps 100") are no signs."""
+    if match := _TQDM.search(text):
+        last = match
+        for last in _TQDM.finditer(text):  # bars drawn over one another: the last is the newest
+            pass
+        return _sign(text, int(last[2]), int(last[3]), _epoch(text[: last.start()]))
+    if match := _FAIRSEQ.search(text):
+        return _sign(text, int(match[2]), int(match[3]), float(match[1]))
+    if match := _BRACKETS.search(text):
+        return _sign(text, int(match[3]), int(match[4]), float(match[1]))
+    if match := _TQDM_SHORT.search(text) or _RICH.search(text):
+        return _sign(text, int(match[1]), int(match[2]), _epoch(text[: match.start()]))
+    if match := _KERAS.search(text):
+        return _sign(text, int(match[1]), None if match[2] == "Unknown" else int(match[2]), None)
+    if _SETTINGS.search(text):
+        return None
+    if match := _OF.search(text):
+        return _sign(text, int(match[1]), int(match[2]), _epoch(text))
+    if match := _TQDM_OPEN.search(text) or _STEP.search(text):
+        return _sign(text, int(match[1]), None, _epoch(text))
+    if (epoch := _epoch(text)) is not None:
+        return _sign(text, None, None, epoch)
+    return None
+
+
+def _epoch(text: str) -> float | None:
+    match = _EPOCH.search(text)
+    return float(match[1]) if match else None
+
+
+def _sign(text: str, step: int | None, total: int | None, epoch: float | None) -> Progress:
+    return Progress(step, total, epoch, phases.of_bar(text), 0, text.strip()[:300])
+
+
+class ProgressTracker:
+    """Follows the signs; counts those that show that the run went on, so that an error before them was survived."""
+
+    def __init__(self) -> None:
+        self.last = Progress()
+        self.advances = 0  # signs beyond all that stood before the last mark
+        self.finished_at = 0  # line of the last "training finished"
+        self.retried_at = 0
+        self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
+        self._epoch = -1.0
+        self._marked: dict[int, int] = {}
+        self._marked_epoch = -1.0
+
+    def mark(self) -> None:
+        """Something failed here: only what goes beyond now is an advance."""
+        self._marked = dict(self._furthest)
+        self._marked_epoch = self._epoch
+
+    def look(self, number: int, text: str) -> None:
+        sign = read_sign(text)
+        if sign is None:
+            return
+        finished = sign.step is not None and sign.step == sign.total
+        phase = "unknown" if finished and sign.phase == "load" else sign.phase
+        # a sign that says no phase (or is over) does not speak for another loop
+        self.last = replace(
+            sign,
+            line=number,
+            phase=phase,
+            epoch=sign.epoch if sign.epoch is not None else self._known_epoch(),
+            step=sign.step
+            if sign.step is not None
+            else (self.last.step if sign.epoch == self.last.epoch else None),
+            total=sign.total if sign.step is not None else self.last.total,
+        )
+        if sign.epoch is not None:
+            if self._marked_epoch >= 0 and sign.epoch > self._marked_epoch:
+                self.advances += 1
+            self._epoch = max(self._epoch, sign.epoch)
+        if sign.step is not None:
+            self._step(sign.step, sign.total or 0)
+
+    def _step(self, step: int, total: int) -> None:
+        before = self._marked.get(total)
+        known = self._furthest.get(total)
+        # two steps into a bar that did not exist before, or past the old end of one that did
+        if (before is None and step >= 2 and known is not None and step > known) or (
+            before is not None and step > before
+        ):
+            self.advances += 1
+        if known is None and len(self._furthest) >= 64:
+            self._furthest.clear()
+        self._furthest[total] = step
+
+    def _known_epoch(self) -> float | None:
+        return self._epoch if self._epoch >= 0 else None
