@@ -184,7 +184,7 @@ class Fill:
         None  # from crossing the guard's line (by its own figure of the rate) to the action
     )
     late: float | None = None  # the same for the line by the true rate; negative: sooner than needed
-    room_at_action: float | None = None  # to the kernel's limit
+    room_at_action: float | None = None  # under the limit, or on the small machine
     room_at_end: float | None = None
     end_after: float | None = None  # from the action to the last byte written
 
@@ -230,8 +230,6 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
         return fill
     facts, at = act["facts"], act["boottime"]
     room_then = facts["limit_headroom"] if case.own_limit else facts["available"]
-    # The kernel's hard edge: the job's own cap where it has a cgroup, else the small machine.
-    edge = 0 if case.own_limit or not rung.get("limit") else case.size - int(rung["limit"])
 
     def written(t: float) -> int:
         return bisect.bisect_right(times, t) * MIB
@@ -253,7 +251,7 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
 
     fill.reaction = at - crossed(facts["rate"] if case.own_limit else facts["shrink"])
     fill.late = at - crossed(fill.rate)
-    fill.room_at_action, fill.room_at_end = room(at) - edge, room(times[-1]) - edge
+    fill.room_at_action, fill.room_at_end = room(at), room(times[-1])
     fill.end_after = max(0.0, times[-1] - at)
     return fill
 

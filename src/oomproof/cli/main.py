@@ -13,6 +13,7 @@ from oomproof.errors import OomproofError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
     "demo": ("demo", "see it work in 15 seconds: a leaking job is warned about, asked to stop, explained"),
+    "why": ("why", "why a job died, with proof: a run, or any log"),
     "check": ("check", "what this machine holds, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
     "logs": ("logs", "what a run printed; -f follows"),

@@ -100,11 +100,12 @@ class Nohang(GuardReader):
             self._acted(number, stamp, match["signal"])
         elif match := self._STATISTIC.search(message):
             self._statistic(number, stamp, match)
-        elif last := self.last("nohang"):
-            if (
-                "died before corrective" in message or "Cannot send a signal" in message
-            ) and number - last.line < 10:
-                self.found.pop()
+        elif (
+            (last := self.last("nohang"))
+            and number - last.line < 10
+            and ("died before corrective" in message or "Cannot send a signal" in message)
+        ):
+            self.found.pop()  # nothing was sent
 
     def _acted(self, number: int, stamp: Stamped, signal: str) -> None:
         who = f"{self._name or 'a process'}{f' (pid {self._pid})' if self._pid is not None else ''}"

@@ -222,16 +222,8 @@ def _panic(why: str) -> Fault:
 def _notice(message: str) -> Fault | None:
     for kind, pattern, said in _NOTICES:
         if match := pattern.search(message):
-            groups = match.groupdict()
-            pid = groups.get("pid")
-            return Fault(
-                "not-a-crash",
-                said,
-                0.2,
-                int(pid) if pid else None,
-                _short(groups.get("name")),
-                {"notice": kind},
-            )
+            named = {key: value.strip() for key, value in match.groupdict().items() if value}
+            return Fault("not-a-crash", said, 0.2, details={"notice": kind, **named})
     return None
 
 

@@ -9,7 +9,7 @@ _WORDS = (
     ("generate", re.compile(r"generat(?:e|ing)|beam_search|greedy_search|_sample$|chat_completion|text_completion|[Dd]ecoding")),
     ("save", re.compile(r"(?:^|_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint")),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat|[Tt]esting|inference|prediction|[Ss]anity [Cc]heck|tester|compute_metrics|predicting", re.IGNORECASE)),
-    ("train", re.compile(r"train|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|optimi[sz]er?_step|epoch", re.IGNORECASE)),
+    ("train", re.compile(r"train(?!ed)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|optimi[sz]er?_step|epoch", re.IGNORECASE)),
     ("load", re.compile(r"load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|_map$|^from_|^setup|warm_?up|^pipeline$|materializing", re.IGNORECASE)),
 )  # fmt: skip
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
@@ -30,20 +30,23 @@ _PLUMBING = re.compile(
     r"/(?:torch/(?:nn|autograd/function|utils/_contextlib|amp|distributed|multiprocessing|_dynamo)|runpy|threading|queue|multiprocessing/|importlib|lib/python3[.\d]*/\w+\.py$|click/|typer/|hydra/|fire/)"
 )
 _TRAINING_FILES = re.compile(
-    r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph|optim/)|deepspeed/runtime/(?:zero|bf16|fp16)|gradients?\b|_grad_"
+    r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/"
 )
+_TRAINING_FUNCTIONS = re.compile(r"backward|^step$|_step$|grad")
+OF_GRADIENTS = re.compile(r"_grad_|gradients/|Backprop|BackwardData|BackwardFilter")  # names of kernels
 
 
 def of_frames(frames: Iterable[tuple[str, str, str]]) -> str:
     """Frames as (file, function, code), outermost first: the innermost that shows a phase decides.
     Where only file names speak, the script's name does."""
     listed = list(frames)
-    for file, function, code in reversed(listed):
+    for file, qualified, code in reversed(listed):
+        function = qualified.replace(".<locals>", "").rpartition(".")[2]  # IPython says Module.to
         if _DEVICE.search(file) and function in ("to", "cuda", "_apply", "convert", "half", "float"):
             # moving parameters: loading, unless a training step moves them
             outer = of_frames(frame for frame in listed if not _DEVICE.search(frame[0]))
             return "load" if outer in ("unknown", "load", "train") else outer
-        if _TRAINING_FILES.search(file):
+        if _TRAINING_FILES.search(file) and _TRAINING_FUNCTIONS.search(function):
             return "train"
         if _PLUMBING.search(file):
             continue
@@ -96,7 +99,7 @@ def of_bar(text: str) -> str:
 
 def of_heading(text: str) -> str:
     match = _HEADING.search(text[:200])
-    if not match:
+    if not match or "%|" in text:
         return ""
     word = (match["running"] or match["verb"]).lower()
     return _of_words(word.replace(" ", "_"))

@@ -52,9 +52,7 @@ _CLOCK = re.compile(r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d{1
 _NOT_TAG = r"(?!\s*(?:segfault|unhandled|potentially|bad frame|trap|bus error|illegal instr))"
 _TAG = re.compile(r"(?P<tag>[\w.@/\\:+-]{1,80}\[\d{1,10}\]|kernel|-kernel):" + _NOT_TAG + r"\s?")
 _KNOWN = re.compile(
-    r"(?P<tag>kernel|systemd|systemd-oomd|earlyoom|nohang|nohang-desktop|oomd|slurmstepd|srun):"
-    + _NOT_TAG
-    + r"\s?"
+    r"(?P<tag>kernel|systemd|systemd-oomd|earlyoom|nohang|nohang-desktop|oomd):" + _NOT_TAG + r"\s?"
 )
 _HOST_TAG = re.compile(
     r"(?P<host>[\w.:@-]{1,255}) (?P<tag>[\w.@/\\:+()-]{1,80}(?:\[\d{1,10}\])?):" + _NOT_TAG + r"(?:\s|$)"

@@ -34,7 +34,7 @@ _SETTINGS = re.compile(
 )
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|all done|run finished|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|^\W*finished\.?\s*$|^\W*done[.!]?\s*$|training ended"
+    r"|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|training ended"
 )
 _RETRIES = re.compile(
     r"(?i)retry|skipp|decreas\w* batch|reduc\w* batch|trying batch size|batch size \d+ (?:failed|succeeded)|falling back|recover|using cpu|attempting to copy|continu|resum|restart|will use .{0,20}instead|halv"
@@ -127,8 +127,11 @@ class ProgressTracker:
             self._step(sign.step, sign.total or 0)
 
     def _step(self, step: int, total: int) -> None:
-        before = self._marked.get(total)
         known = self._furthest.get(total)
+        if step <= 1 and known is not None and known > step + 1:
+            self._marked.pop(total, None)  # the same loop begins anew: a next epoch, trial or attempt
+            known = step
+        before = self._marked.get(total)
         # two steps into a bar that did not exist before, or past the old end of one that did
         if (before is None and step >= 2 and known is not None and step > known) or (
             before is not None and step > before

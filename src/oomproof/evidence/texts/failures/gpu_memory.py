@@ -24,6 +24,7 @@ _RAISED = re.compile(
 )
 _WARNING = re.compile(r"memory allocation failed with OOM on device \d+")
 _CACHE = re.compile(r"No available memory for the cache blocks")  # vLLM: the weights leave no room for it
+_XLA = re.compile(r"RESOURCE_EXHAUSTED|external/|tensorflow/|Xla")
 _HOST = re.compile(
     r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|ray\.exceptions|Insufficient memory"
 )
@@ -33,7 +34,7 @@ def recognise(said: Said) -> Hit | None:
     text = said.text
     if _HOST.search(text):
         return None
-    if said.library in ("jax", "tensorflow") and "CUDA_ERROR_OUT_OF_MEMORY" in text:
+    if "CUDA_ERROR_OUT_OF_MEMORY" in text and (said.library or _XLA.search(text)):
         return None  # XLA's and TensorFlow's own recognisers know what that line is worth
     if _WARNING.search(text):
         return Hit(

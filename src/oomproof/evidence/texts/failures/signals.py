@@ -30,7 +30,7 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
 _EXIT = re.compile(
-    r"(?P<torchrun>exitcode ?: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
+    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
     r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
     r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"

@@ -1,0 +1,146 @@
+"""How fast a huge kernel log is searched, beside `grep -c -F` with the same strings. Aim: 3 times grep at most."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from oomproof.evidence.texts.guards import ANCHORS as GUARD_ANCHORS
+from oomproof.evidence.texts.guards import GuardParser
+from oomproof.evidence.texts.kernel import ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.reading import Lines, marked_lines, open_lines
+
+NOISE = (
+    "eth0: renamed from veth{0:x}",
+    "audit: type=1400 audit({0}.{1}:{2}): apparmor=\"ALLOWED\" operation=\"open\" profile=\"snap\" pid={1} comm=\"chrome\"",
+    "docker0: port {1}(veth{0:x}) entered blocking state",
+    "usb 1-{2}: new high-speed USB device number {1} using xhci_hcd",
+    "EXT4-fs (nvme0n1p{2}): mounted filesystem with ordered data mode. Opts: (null)",
+    "nvme nvme0: I/O {1} QID {2} timeout, completion polled",
+    "TCP: request_sock_TCP: Possible SYN flooding on port {1}. Sending cookies.",
+    "perf: interrupt took too long ({1} > {2}), lowering kernel.perf_event_max_sample_rate",
+)  # fmt: skip
+REPORT_EVERY = 200_000  # lines: a machine that kills a few times a day
+
+
+def report(out: list[str], stamp: str, pid: int) -> None:
+    out.append(
+        f"{stamp} python3 invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0"
+    )
+    out.append(f"{stamp} CPU: 3 PID: {pid} Comm: python3 Not tainted 6.8.0-45-generic #45")
+    out.append(f"{stamp} Tasks state (memory values in pages):")
+    out.append(
+        f"{stamp} [  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name"
+    )
+    out += [
+        f"{stamp} [{each:7d}]  1000 {each:5d} {each:8d} {each:8d} {each:8d}        0         0    57344        0             0 worker"
+        for each in range(pid - 300, pid)
+    ]
+    out.append(
+        f"{stamp} oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/x,task=python3,pid={pid},uid=1000"
+    )
+    out.append(
+        f"{stamp} Out of memory: Killed process {pid} (python3) total-vm:30290680kB, anon-rss:9234320kB, file-rss:4kB, shmem-rss:0kB, UID:1000 pgtables:59264kB oom_score_adj:0"
+    )
+
+
+def generate(path: Path, megabytes: int) -> int:
+    """A log of that size; the number of kills in it."""
+    chance = random.Random(1)
+    kills = written = number = 0
+    with open(path, "w") as file:
+        while written < megabytes << 20:
+            lines: list[str] = []
+            for _ in range(20_000):
+                number += 1
+                stamp = f"Nov 15 {number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d} node7 kernel: [{number * 0.37:12.6f}]"
+                if number % REPORT_EVERY == 0:
+                    kills += 1
+                    report(lines, stamp, 100_000 + kills)
+                else:
+                    text = chance.choice(NOISE)
+                    lines.append(
+                        f"{stamp} {text.format(chance.getrandbits(32), chance.getrandbits(15), chance.getrandbits(4))}"
+                    )
+            text = "\n".join(lines) + "\n"
+            file.write(text)
+            written += len(text)
+    return kills
+
+
+def parse(lines: Lines) -> int:
+    kernel, guards = KernelParser("x"), GuardParser("x")
+    for number, line in lines:
+        kernel.feed(number, line)
+        guards.feed(number, line)
+    found = [*kernel.finish(), *guards.finish()]
+    return sum(each.cause.startswith("oom-kill") for each in found)
+
+
+def timed(what: Callable[[], int]) -> tuple[float, int]:
+    best, answer = float("inf"), 0
+    for _ in range(3):
+        begun = time.perf_counter()
+        answer = what()
+        best = min(best, time.perf_counter() - begun)
+    return best, answer
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--megabytes", type=int, default=320)
+    options.add_argument("--slow", action="store_true", help="also without grep, and line by line")
+    chosen = options.parse_args()
+    anchors = (*ANCHORS, *GUARD_ANCHORS)
+    with tempfile.TemporaryDirectory() as folder:
+        log, strings = Path(folder, "kern.log"), Path(folder, "anchors")
+        kills = generate(log, chosen.megabytes)
+        strings.write_text("\n".join(anchors) + "\n")
+        size = os.path.getsize(log) / 1e6
+
+        def grep() -> int:
+            done = subprocess.run(
+                ["grep", "-c", "-F", "-f", strings, log],
+                env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+                capture_output=True,
+            )
+            return int(done.stdout)
+
+        rows = [("LC_ALL=C grep -c -F -f", *timed(grep))]
+        rows.append(
+            (
+                "oomproof, marked by grep",
+                *timed(lambda: parse(marked_lines(str(log), anchors, REPORT_STARTS, REPORT_END))),
+            )
+        )
+        if chosen.slow:
+            rows.append(
+                (
+                    "oomproof, without grep",
+                    *timed(
+                        lambda: parse(marked_lines(str(log), anchors, REPORT_STARTS, REPORT_END, grep=None))
+                    ),
+                )
+            )
+            rows.append(("oomproof, every line", *timed(lambda: parse(open_lines(str(log))))))
+        base = rows[0][1]
+        print(f"{size:.0f} MB, {kills} kills in it, best of 3")
+        for name, seconds, answer in rows:
+            print(
+                f"{name:28} {seconds:7.2f} s {size / seconds:8.0f} MB/s {seconds / base:6.2f} x grep   found {answer}"
+            )
+        print(f"most memory held: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Texts in, one verdict out: joins what the kernel and the guards say with what the job itself printed."""
+
+from __future__ import annotations
+
+from oomproof.diagnosis.text_words import WORDS, fill, remedies
+from oomproof.diagnosis.verdict import Cause, Certainty, Gpu, Kill, Verdict, Victim
+from oomproof.evidence.facts import Evidence
+from oomproof.evidence.texts.choose import settle
+from oomproof.evidence.texts.collect import TextCase
+from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.root import root
+
+# What a kill looks like from inside the job: the kernel's or a guard's word, when there is one, explains it.
+_EXPLAINED = frozenset(
+    [
+        "killed-unknown",
+        "dataloader-killed",
+        "bus-error",
+        "shm-exhausted",
+        "nccl",
+        "interrupted",
+        "abort",
+        "other-error",
+    ]
+)
+_KILLS = frozenset(
+    [
+        "oom-kill-global",
+        "oom-kill-memcg",
+        "oom-kill-cpuset",
+        "oom-kill-mempolicy",
+        "systemd-oomd",
+        "earlyoom",
+        "nohang",
+        "oomd",
+        "jetsam",
+        "ray-oom",
+        "slurm-oom",
+    ]
+)
+_SEEN_OF_XID = frozenset(
+    ("illegal-access", "device-assert", "cublas-alloc", "cudnn", "segfault", "nccl", "other-error")
+)
+# A SIGKILL whose sender nothing names: the odds that it was the kernel's, against all others. A starting weight.
+_PERHAPS_MEMORY = 0.6
+
+
+def judge_texts(case: TextCase) -> Verdict:
+    """The verdict over one or more texts. ``not-a-crash`` when none tells of a death."""
+    system, job = settle(case.system), root(case.training)
+    if system is not None and system.cause == "not-a-crash":
+        system = None
+    best, joined = _join(system, job)
+    if best is None:
+        return _nothing(case)
+    causes = _ranked(best, case, joined)
+    headline, advice = fill(best)
+    probability = causes[0].probability
+    return Verdict(
+        run=None,
+        attempt=None,
+        cause=best.cause,
+        certainty=_certainty(best, joined, probability),
+        probability=probability,
+        headline=headline,
+        why=_why(best, case, joined),
+        next=advice,
+        phase=_phase(best, case),
+        step=case.progress.step,
+        victim=_victim(best),
+        gpu=_gpu(best),
+        causes=causes,
+        evidence=_evidence(case),
+        kills=tuple(
+            Kill(each.seconds, each.cause, victim)
+            for each in case.system
+            if each.cause in _KILLS and (victim := _victim(each)) is not None
+        ),
+        missing=case.missing,
+        remedies=remedies(best),
+    )
+
+
+def _join(system: Finding | None, job: Finding | None) -> tuple[Finding | None, Finding | None]:
+    """(the finding that speaks, the other one that it explains or that confirms it)."""
+    if system is None or job is None:
+        return job or system, None
+    if system.cause in _KILLS and (job.cause in _EXPLAINED or _same_process(system, job)):
+        return system, job
+    if job.cause in _EXPLAINED and system.strength > job.strength:
+        return system, job
+    if system.cause == "xid" and job.cause in _SEEN_OF_XID:
+        return system, job  # the driver's own word on what the program saw as a failed call
+    # An error the job printed is its own story, unless the kernel's kill comes with a text of the kernel alone.
+    return (job, system) if job.source == system.source or job.strength >= 0.5 else (system, job)
+
+
+def _same_process(system: Finding, job: Finding) -> bool:
+    pid = system.victim.pid if system.victim else None
+    return pid is not None and pid in job.pids
+
+
+def _ranked(best: Finding, case: TextCase, joined: Finding | None) -> tuple[Cause, ...]:
+    weights: dict[str, float] = {
+        best.cause: max(0.05, best.strength) * (3 if joined else 1) + best.strength**4
+    }
+    ids: dict[str, list[str]] = {best.cause: []}
+    for number, each in enumerate((*case.system, *case.training), 1):
+        if each.cause in ("not-a-crash",):
+            continue
+        if each.cause != best.cause and each.details.get("role") not in ("consequence", "noise"):
+            weights.setdefault(each.cause, 0.02 + 0.15 * each.strength * (1 - best.strength))
+        if each.cause in weights:
+            ids.setdefault(each.cause, []).append(f"text.{number}")
+    if best.cause == "killed-unknown":
+        weights["oom-kill-global"] = max(
+            weights.get("oom-kill-global", 0.0), weights[best.cause] * _PERHAPS_MEMORY
+        )
+    elif best.strength < 1:
+        weights.setdefault("other-error", 0.1 * (1 - best.strength))
+    total = sum(weights.values())
+    ordered = sorted(weights, key=lambda cause: (cause != best.cause, -weights[cause]))
+    shares = {cause: round(weights[cause] / total, 4) for cause in ordered}
+    shares[ordered[0]] = round(1 - sum(shares[cause] for cause in ordered[1:]), 4)
+    return tuple(
+        Cause(cause, shares[cause], tuple(ids.get(cause, [])[:20]), WORDS[cause].test) for cause in ordered
+    )
+
+
+def _certainty(best: Finding, joined: Finding | None, probability: float) -> Certainty:
+    """Proven needs the words of who did it, or of the process it happened to, naming it."""
+    if best.strength >= 0.9 and probability >= 0.8:
+        return "proven"
+    return "likely" if best.strength >= 0.6 or joined is not None else "possible"
+
+
+def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
+    where = f"{best.source}:{best.line}" if best.source != "-" else f"line {best.line}"
+    why = f"{where} says: {_quote(best.text)}"
+    if joined is not None:
+        why += f"; and {joined.source}:{joined.line}: {_quote(joined.text)}"
+    progress = case.progress
+    if progress.step is not None:
+        of = f" of {progress.total}" if progress.total else ""
+        why += f"; the last progress was step {progress.step}{of}"
+    kills = sum(each.cause in _KILLS for each in case.system)
+    if best.cause in _KILLS and kills > 1:
+        why += f"; it is the last of {kills} kills in the text"
+    return why
+
+
+def _quote(text: str, width: int = 180) -> str:
+    line = " ".join(text.split())
+    return f"«{line if len(line) <= width else line[: width - 1] + '…'}»"
+
+
+def _phase(best: Finding, case: TextCase) -> str:
+    return best.details.get("phase") or case.progress.phase or "unknown"
+
+
+def _victim(finding: Finding) -> Victim | None:
+    sizes = finding.victim
+    if sizes is None or sizes.pid is None:
+        # a loader's or launcher's message names the dead process, but not what it held
+        return Victim(finding.pids[0], sizes.name if sizes else None) if finding.pids else None
+    return Victim(sizes.pid, sizes.name, sizes.total_vm, sizes.anon_rss, sizes.file_rss, sizes.shmem_rss)
+
+
+def _gpu(finding: Finding) -> Gpu | None:
+    gpu = finding.gpu
+    if gpu is None:
+        return None
+    return Gpu(gpu.index, gpu.total, gpu.free, gpu.requested, gpu.allocated, gpu.reserved_unallocated)
+
+
+def _evidence(case: TextCase) -> tuple[Evidence, ...]:
+    found = [*case.system, *case.training]
+    return tuple(
+        Evidence(f"text.{number}", f"{each.source}:{each.line}", each.seconds, each.text, each.says)
+        for number, each in enumerate(found, 1)
+    )
+
+
+def _nothing(case: TextCase) -> Verdict:
+    headline, advice = WORDS["not-a-crash"].headline, WORDS["not-a-crash"].next
+    last = f"; the last line is {_quote(case.last_line)}" if case.last_line else ""
+    names = ", ".join(case.sources)
+    return Verdict(
+        None, None, "not-a-crash", "likely", 1.0, headline,
+        f"no line of {names} tells of a death{last}", advice,
+        phase=case.progress.phase, step=case.progress.step,
+        causes=(Cause("not-a-crash", 1.0, (), ""),), evidence=_evidence(case), missing=case.missing,
+    )  # fmt: skip

@@ -1,0 +1,228 @@
+"""A text's bytes from a file, a pipe or an archive of any size, or the reason there are none."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from oomproof.errors import USAGE, OomproofError
+
+BLOCK = 1 << 20
+_GZIP, _XZ, _ZSTD, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh"
+_BINARIES = {
+    b"LPKSHHRH": ("a journal in systemd's own format", "journalctl --file {} | oomproof why -"),
+    b"\x7fELF": ("a program or a core dump", "give the log it left instead"),
+    b"SQLite format 3": ("a SQLite database", "give a log, or `oomproof why RUN` for a recording of ours"),
+    b"PK\x03\x04": ("a zip archive", "unpack it and give the log inside"),
+    b"\x93NUMPY": ("a NumPy array", "give a log"),
+}  # fmt: skip
+_CONTROL = bytes(each for each in range(32) if each not in b"\x00\t\n\r\x1b\x08\x07\x0c") + b"\x7f"
+_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+
+class UnreadableText(OomproofError):
+    """``kind``: missing, directory, unreadable, device, empty, binary, zstd."""
+
+    def __init__(self, kind: str, message: str, cure: str = "") -> None:
+        super().__init__(message, cure, USAGE)
+        self.kind = kind
+
+
+class Stream:
+    """Plain bytes of one source in blocks, at most up to the size the file had when it was opened."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = "standard input" if path == "-" else path
+        self.notes: list[str] = []  # what a reader should know: cut archives
+        self.size: int | None = None  # of a plain regular file
+        self.packed = False
+        self._close: list[Callable[[], object]] = []
+        raw = self._open()
+        self._begin(raw)
+
+    def blocks(self) -> Iterator[bytes]:
+        try:
+            if self._first:
+                yield self._first
+            left = None if self.size is None else self.size - len(self._first)
+            while left is None or left > 0:
+                block = self._source.read(BLOCK if left is None else min(BLOCK, left))
+                if not block:
+                    break
+                if left is not None:
+                    left -= len(block)
+                yield block
+        except _BROKEN as error:
+            self.notes.append(f"{self.name} could be read only in part: {error or 'it ends too early'}")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        while self._close:
+            self._close.pop()()
+
+    # opening
+
+    def _open(self) -> io.BufferedReader:
+        if self.path == "-":
+            return io.open(os.dup(sys.stdin.fileno()), "rb", buffering=BLOCK)
+        name = self.name
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        except FileNotFoundError:
+            raise UnreadableText(
+                "missing", f"{name}: no such file", "check the name; `-` reads standard input"
+            ) from None
+        except OSError as error:
+            cure = f"sudo oomproof why {name}" if isinstance(error, PermissionError) else "give a text file"
+            raise UnreadableText("unreadable", f"{name}: {error.strerror}", cure) from None
+        mode = os.fstat(fd)
+        kind = mode.st_mode
+        if stat.S_ISDIR(kind) or stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+            os.close(fd)
+            if stat.S_ISDIR(kind):
+                raise UnreadableText(
+                    "directory", f"{name} is a directory", f"name the files in it: oomproof why {name}/*"
+                )
+            raise UnreadableText("device", f"{name} is a device, not a log", "dmesg | oomproof why -")
+        if stat.S_ISREG(kind) and mode.st_size > 0:  # files of /proc have no size, yet content
+            self.size = mode.st_size
+        return open(fd, "rb", buffering=BLOCK)
+
+    def _begin(self, raw: io.BufferedReader) -> None:
+        self._close.append(raw.close)
+        try:
+            first = raw.read(min(BLOCK, self.size or BLOCK)) if self.size is not None else _some(raw)
+        except OSError as error:
+            self.close()
+            raise UnreadableText("unreadable", f"{self.name}: {error.strerror}", "give a text file") from None
+        if not first:
+            self.close()
+            raise UnreadableText("empty", f"{self.name} is empty", "give the log of the run that died")
+        self._source: IO[bytes] = raw
+        self._first = first
+        opener = self._opener(first)
+        if opener is not None:
+            self.packed = True
+            self._first = b""
+            self._source = opener(_Again(first, raw, self.size))
+            self.size = None
+            try:
+                self._first = self._source.read(BLOCK)
+            except _BROKEN as error:
+                self.close()
+                raise UnreadableText(
+                    "unreadable", f"{self.name}: broken archive ({error})", "copy it again"
+                ) from None
+            if not self._first:
+                self.close()
+                raise UnreadableText(
+                    "empty", f"{self.name} holds nothing", "give the log of the run that died"
+                )
+        self._refuse_binary()
+
+    def _opener(self, first: bytes) -> Callable[[IO[bytes]], IO[bytes]] | None:
+        if first.startswith(_GZIP):
+            return lambda raw: gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        if first.startswith(_XZ):
+            return lambda raw: lzma.LZMAFile(raw)  # type: ignore[return-value]
+        if first.startswith(_BZIP2):
+            return lambda raw: bz2.BZ2File(raw)  # type: ignore[return-value]
+        if first.startswith(_ZSTD):
+            return self._zstd
+        return None
+
+    def _zstd(self, raw: IO[bytes]) -> IO[bytes]:
+        try:
+            from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
+
+            return zstd.ZstdFile(raw)  # type: ignore[no-any-return,unused-ignore]
+        except ImportError:
+            pass
+        command = shutil.which("zstd")
+        if command is None:
+            self.close()
+            raise UnreadableText(
+                "zstd", f"{self.name} is compressed with zstd, and there is no zstd here",
+                "install zstd, or unpack it elsewhere and give the plain file",
+            )  # fmt: skip
+        process = subprocess.Popen(
+            [command, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        threading.Thread(target=_pump, args=(raw, process.stdin), daemon=True).start()
+        self._close.append(lambda: (process.kill(), process.wait()))
+        assert process.stdout is not None
+        return process.stdout
+
+    def _refuse_binary(self) -> None:
+        head = self._first[:65536]
+        for magic, (what, cure) in _BINARIES.items():
+            if head.startswith(magic):
+                self.close()
+                raise UnreadableText("binary", f"{self.name} is {what}, not a text", cure.format(self.name))
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return  # UTF-16 has a NUL in every other byte
+        # a crash leaves blocks of NULs in a log; only what is between them counts
+        text = self._first.replace(b"\x00", b"")
+        odd = len(text) - len(text.translate(None, _CONTROL))
+        if not text or odd > len(text) // 10:
+            self.close()
+            what = "only zero bytes" if not text else "binary data, not text"
+            raise UnreadableText("binary", f"{self.name} holds {what}", "give the log as text")
+
+
+class _Again(io.RawIOBase):
+    """A source with its first bytes, already read, put back; it ends where the file ended when opened."""
+
+    def __init__(self, first: bytes, rest: IO[bytes], size: int | None) -> None:
+        self._first = first
+        self._rest = rest
+        self._left = None if size is None else size - len(first)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self._first:
+            wanted = len(self._first) if size < 0 else size
+            piece, self._first = self._first[:wanted], self._first[wanted:]
+            return piece
+        wanted = BLOCK if size < 0 else size
+        if self._left is not None:
+            wanted = min(wanted, self._left)
+        piece = self._rest.read(wanted) if wanted else b""
+        if self._left is not None:
+            self._left -= len(piece)
+        return piece
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        piece = self.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def _some(raw: io.BufferedReader) -> bytes:
+    """A pipe's first bytes: enough to tell its kind, without waiting for a megabyte."""
+    return raw.read1(BLOCK)
+
+
+def _pump(source: IO[bytes], sink: IO[bytes] | None) -> None:
+    assert sink is not None
+    try:
+        with sink:
+            while block := source.read(BLOCK):
+                sink.write(block)
+    except (OSError, ValueError):  # the reader went away
+        pass

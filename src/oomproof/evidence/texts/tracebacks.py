@@ -1,0 +1,162 @@
+"""Python tracebacks out of a stream of lines: plain, IPython's, rich's; cut at either end; one per writer."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+HEADER = "Traceback (most recent call last)"
+CHAINS = (
+    "During handling of the above exception, another exception occurred",
+    "The above exception was the direct cause of the following exception",
+)
+# Tracebacks that Python prints and then goes on: finalizers, logging's own trouble
+SURVIVED = (
+    "Exception ignored in",
+    "--- Logging error ---",
+    "Exception ignored on calling",
+    "Error in atexit",
+)
+
+_FRAME = re.compile(
+    r'^\W{0,40}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d+)(?:, in (?P<function>.{1,120}))?'
+)
+_IPYTHON = re.compile(
+    r"^(?:File )?(?P<file>(?:~|/|[A-Z]:\\|<ipython|\.{1,2}/|Cell |[\w.-]+/)[^\s:]{0,300})(?::(?P<line>\d+))?(?:,)? in (?P<function>[\w<>.]+)\("
+)
+_CELL = re.compile(
+    r"^(?:Cell )?(?:In|Input In) ?\[\d+\](?:, (?:in )?line \d+|, in)?|^<ipython-input-[\w-]+> in "
+)
+_RICH = re.compile(r"^│? ?(?P<file>/[^\s:]{1,300}):(?P<line>\d+) in (?P<function>[\w<>]+)")
+_ARROW = re.compile(r"^-{2,}> ?\d+ (?P<code>.*)")
+_NAME = (
+    r"(?:[A-Za-z_]\w*\.){0,12}_?[A-Za-z]\w{0,80}?(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Iteration|Expired|Failure|Failed|Abort|"
+    r"Pruned|NotFound|BadZipFile|Unavailable|Exceeded|Refused|Denied|Lost|Died|Stop|Killed|ExceptionGroup|KilledWorker|Panic)"
+)
+_EXCEPTION = re.compile(rf"^(?P<type>{_NAME})(?P<inner>\(\w+\))?(?::(?P<message>(?:\s.*)?)|\s*)$")
+_DOTTED = re.compile(r"^(?P<type>(?:[a-z_]\w*\.){1,12}[A-Z]\w{0,80})(?P<inner>)(?:: (?P<message>.*)|:?\s*)$")
+_LOOSE = re.compile(
+    rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
+)
+_PATIENCE = 300  # lines that others may write between a traceback's frames
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    type: str
+    message: str
+    frames: tuple[tuple[str, str, str], ...]  # file, function, code; outermost first
+    where: str  # file:line of the innermost frame
+    chained: bool  # another exception stands above it in the same chain
+    survived: bool  # printed by a finalizer or by logging: no death
+    loose: bool  # an exception's line without its traceback
+
+    @property
+    def text(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
+    def files(self) -> str:
+        return "\n".join(f"{file} {function}" for file, function, _ in self.frames)
+
+
+@dataclass(slots=True)
+class Writer:
+    """The traceback that one rank or process is in the middle of."""
+
+    frames: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=80))
+    where: str = ""
+    open: int = 0  # tracebacks begun and not yet ended by their exception: two ranks may share a stream
+    begun: int = 0  # line of the header or of the first frame
+    chained: bool = False
+    survived: bool = False
+    waiting_for_code: bool = False
+    idle: int = 0
+
+    def take(self, number: int, text: str) -> Raised | None:
+        """One line of this writer. Returns the exception that ends a traceback, or stands alone."""
+        stripped = text.strip()
+        if HEADER in text:
+            self._begin(number)
+            return None
+        if stripped.startswith(CHAINS):
+            self.chained = True
+            return None
+        if stripped.startswith(SURVIVED):
+            self.survived = True
+            return None
+        if self._frame(number, stripped):
+            return None
+        if self.open:
+            return self._inside(text, stripped)
+        match = _LOOSE.match(stripped)
+        if match and not (match["type"] or "").endswith("Warning"):
+            return self._raise(match["type"] or match["bare"], match["message"] or "", loose=True)
+        if stripped:
+            self.survived = False
+        return None
+
+    @property
+    def cut(self) -> bool:
+        """A traceback whose exception never came."""
+        return self.open > 0
+
+    def _begin(self, number: int) -> None:
+        if not self.open:
+            self.frames.clear()
+            self.begun = number
+        self.open = min(self.open + 1, 8)
+        self.idle = 0
+        self.waiting_for_code = False
+
+    def _frame(self, number: int, stripped: str) -> bool:
+        match = _FRAME.match(stripped) or (
+            _IPYTHON.match(stripped) or _RICH.match(stripped) if self.open else None
+        )
+        if match is None:
+            return bool(self.open and _CELL.match(stripped))
+        if not self.open:  # the log was cut above: a frame is enough to know that this is a traceback
+            self._begin(number)
+        self.frames.append((match["file"], (match["function"] or "").strip(), ""))
+        self.where = f"{match['file']}:{match['line'] or '?'}"
+        self.waiting_for_code = True
+        self.idle = 0
+        return True
+
+    def _inside(self, text: str, stripped: str) -> Raised | None:
+        if arrow := _ARROW.match(stripped):
+            self._code(arrow["code"])
+            return None
+        match = _EXCEPTION.match(stripped) or (
+            _DOTTED.match(stripped) if text[:1] not in (" ", "\t") else None
+        )
+        if match and not match["type"].endswith("Warning"):
+            return self._raise(
+                match["type"] + (match["inner"] or ""), (match["message"] or "").strip(), loose=False
+            )
+        if self.waiting_for_code:
+            self._code(stripped)
+            self.waiting_for_code = False
+        self.idle += 1
+        if self.idle > _PATIENCE:
+            self.open = 0
+            self.frames.clear()
+        return None
+
+    def _code(self, code: str) -> None:
+        if self.frames:
+            file, function, _ = self.frames[-1]
+            self.frames[-1] = (file, function, code[:200])
+
+    def _raise(self, name: str, message: str, loose: bool) -> Raised:
+        raised = Raised(
+            name, message[:3000], tuple(self.frames), self.where, self.chained, self.survived, loose
+        )
+        self.chained = self.survived = self.waiting_for_code = False
+        self.open = max(0, self.open - 1)
+        if not self.open:
+            self.frames = deque(maxlen=80)
+            self.where = ""
+        self.idle = 0
+        return raised

@@ -1,0 +1,415 @@
+"""What a training log says about its job's death. Lines in, findings out; streaming, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from oomproof.evidence.texts import phases
+from oomproof.evidence.texts import progress as signs
+from oomproof.evidence.texts.cleaning import Line, clean, pieces
+from oomproof.evidence.texts.failures import Hit, Said, recognise
+from oomproof.evidence.texts.failures.not_a_number import LOSS
+from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.evidence.texts.root import first_failure
+from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
+
+# A block of lines without any of these is only read for its progress. Few and short on purpose: each
+# costs one pass over the block (measured: 27 substrings in a line of 115 characters take 3.6 µs, one
+# alternation of them 12 µs).
+GATE = (
+    "rror", "RROR", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
+    "CANCEL", "ailed", "NCCL", "OOM", "EXHAUST", "bad_alloc", "space left", "erminat", "exit", "died", "^C", "STATUS", "corrupt",
+    "Assert", "Warning", "oss scale", "TERM_", "raining ", "DUE TO", "walltime", "invalid", "RAM", "Root Cause", "FAILED",
+)  # fmt: skip
+
+_BLOCK = 128
+_BLOCK_CHARACTERS = 1 << 16
+_MESSAGE_LINES = 8
+_TAGS = 256
+_KEPT = 200  # findings kept from the start; as many from the end
+_WRAPPER = re.compile(
+    r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
+    r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
+)
+_ECHO_TYPES = (
+    "ConnectionResetError",
+    "BrokenPipeError",
+    "EOFError",
+    "ConnectionRefusedError",
+    "ConnectionAbortedError",
+    "Empty",
+    "BrokenProcessPool",
+)
+_BENIGN = ("StopIteration", "TrialPruned", "GeneratorExit", "SystemExit")
+_NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|srun)")
+_FAILED_SCRIPT = re.compile(
+    r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
+)
+_FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
+
+
+class TrainingParser:
+    """``feed`` every line, then ``finish``; ``progress`` and ``end`` are set by then."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.progress = Progress()
+        self.end = ""
+        self._block: list[tuple[int, str]] = []
+        self._size = 0
+        self._writers: dict[str, Writer] = {}
+        self._events: list[Finding] = []
+        self._late: deque[Finding] = deque(maxlen=_KEPT)
+        self._pending: tuple[int, Raised, str, str, int] | None = (
+            None  # line, error, tag, text so far, lines taken
+        )
+        self._signs = signs.ProgressTracker()
+        self._recent: deque[tuple[int, str]] = deque(maxlen=200)
+        self._chains: list[list[Finding]] = [[]]
+        self._advances = 0
+        self._library = ""
+        self._ordinary = 0
+        self._ordinary_then = 0  # where the pending error stood
+        self._first_exit = False  # inside torchrun's "Root Cause" section
+        self._wrapped_phase = ""
+        self._script_phase = "unknown"
+        self._nan_since = 0
+        self._last_hit: tuple[str, str] | None = None
+        self._repeats = 0
+        self._last_line = 0
+
+    # -- in -------------------------------------------------------------------------------------------
+
+    def feed(self, number: int, line: str) -> None:
+        self._block.append((number, line))
+        self._size += len(line)
+        if len(self._block) >= _BLOCK or self._size >= _BLOCK_CHARACTERS:
+            self._flush()
+
+    def finish(self) -> list[Finding]:
+        self._flush()
+        self._settle()
+        self._cut_tracebacks()
+        self._loss_at_the_end()
+        self._close_chain(last=True)
+        self.progress = self._last_progress()
+        return [finding for chain in self._chains for finding in chain]
+
+    # -- blocks ---------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        block, self._block, self._size = self._block, [], 0
+        if not block:
+            return
+        self._last_line = block[-1][0]
+        for _, line in reversed(block):
+            if line.strip():
+                self.end = line.strip()[-600:]
+                break
+        text = "\n".join([line for _, line in block])
+        present = [anchor for anchor in GATE if anchor in text]
+        marks = [anchor for anchor in signs.ANCHORS if anchor in text]
+        self._recent.extend(block[-200:])
+        busy = bool(present) or self._pending is not None or any(each.open for each in self._writers.values())
+        if not busy:
+            self._ordinary += len(block)
+            if marks:
+                self._quick_progress(block, marks)
+            return
+        for number, line in block:
+            if len(line) > 2000 or "\r" in line:
+                for piece in pieces(line):
+                    self._line(number, piece, present, marks)
+            else:
+                self._line(number, line, present, marks)
+
+    def _quick_progress(self, block: Sequence[tuple[int, str]], marks: Sequence[str]) -> None:
+        """Nothing failed here: the last signs of the block stand for all of them."""
+        found: list[tuple[int, str]] = []
+        for number, line in reversed(block):
+            if len(found) == 3:
+                break
+            if any(mark in line for mark in marks):
+                tail = line if len(line) < 2000 else line[-2000:]
+                part = tail.rpartition("\r")[2] or tail
+                found.append((number, part if any(mark in part for mark in marks) else tail))
+        for number, line in reversed(found):
+            self._signs.look(number, clean(line).text)
+
+    # -- lines ----------------------------------------------------------------------------------------
+
+    def _line(self, number: int, raw: str, present: Sequence[str], marks: Sequence[str]) -> None:
+        suspicious = False
+        for anchor in present:
+            if anchor in raw:
+                suspicious = True
+                break
+        if suspicious or self._pending is not None or (self._writers and self._in_traceback()):
+            line = clean(raw)
+            text = line.text
+            if not self._error(number, line, suspicious) and not _NOT_ORDINARY.match(text):
+                self._ordinary += 1
+        else:
+            text = raw
+            self._ordinary += 1
+        for mark in marks:
+            if mark in raw:
+                self._signs.look(number, text if suspicious else clean(raw).text)
+                break
+
+    def _in_traceback(self) -> bool:
+        return any(each.open for each in self._writers.values())
+
+    def _error(self, number: int, line: Line, suspicious: bool) -> bool:
+        text = line.text
+        stripped = text.strip()
+        writer = self._writers.get(line.tag)
+        if writer is None:
+            if len(self._writers) >= _TAGS:
+                self._writers.clear()
+            writer = self._writers[line.tag] = Writer()
+        if self._pending is not None and not self._continues(line, stripped):
+            self._settle()
+        if suspicious:
+            self._notice(text, stripped)
+        before = writer.open
+        raised = writer.take(number, text)
+        if raised is not None:
+            self._settle()
+            self._pending = (number, raised, line.tag, raised.text, 0)
+            self._ordinary_then = self._ordinary
+            return True
+        if self._pending is not None and line.tag == self._pending[2]:
+            self._continue(stripped)
+        inside = writer.open > 0 and before > 0
+        if (
+            not suspicious
+            or HEADER in text
+            or stripped.startswith(CHAINS)
+            or (inside and stripped.startswith("File "))
+        ):
+            return inside
+        if inside and text[:1] in (" ", "\t") and not stripped.startswith(("what()", "[")):
+            return True  # source code between frames: what it mentions did not happen
+        hit = recognise(Said(stripped, "", line.level, "", self._library))
+        if hit is None:
+            return inside
+        self._add(number, stripped, hit, line.tag, None)
+        return True
+
+    def _notice(self, text: str, stripped: str) -> None:
+        """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
+        if not self._library or "jax" in text:
+            if "jax" in text or "XlaRuntime" in text or "external/xla/" in text:
+                self._library = "jax"
+            elif "tensorflow" in text or "keras" in text:
+                self._library = "tensorflow"
+        if script := _FAILED_SCRIPT.search(stripped):
+            name = script["script"] or script["cmd"]
+            if name:
+                self._script_phase = phases.of_script(name)
+        if signs.is_finish(stripped):
+            self._signs.finished_at = self._last_line
+            self._signs.advances += 2
+        if "Root Cause" in text:
+            self._first_exit = True
+        if ("nan" in text or "NaN" in text) and (loss := LOSS.search(text)):
+            value = loss["value"].lower()
+            self._nan_since = self._nan_since or 1 if "nan" in value or "inf" in value else 0
+
+    # -- messages over several lines --------------------------------------------------------------------
+
+    def _continues(self, line: Line, stripped: str) -> bool:
+        assert self._pending is not None
+        _, _, tag, text, taken = self._pending
+        if line.tag != tag:
+            return True  # somebody else's line between
+        stop = (
+            HEADER in stripped
+            or stripped.startswith(CHAINS)
+            or line.level
+            or stripped.startswith(("wandb:", "slurmstepd", "srun:"))
+        )
+        return not stop and taken < _MESSAGE_LINES and len(text) < 2400
+
+    def _continue(self, stripped: str) -> None:
+        assert self._pending is not None
+        number, raised, tag, text, taken = self._pending
+        joined = f"{text} {stripped}" if stripped else text
+        self._pending = (number, raised, tag, joined[:3000], taken + 1)
+
+    def _settle(self) -> None:
+        """The pending exception's message is complete: say what it means."""
+        if self._pending is None:
+            return
+        number, raised, tag, text, _ = self._pending
+        self._pending = None
+        name = raised.type.rpartition(".")[2]
+        library = (
+            "jax"
+            if "/jax" in raised.files
+            else "tensorflow"
+            if "tensorflow/" in raised.files
+            else self._library
+        )
+        said = Said(raised.text, raised.type, "", raised.files, library)
+        wrapper = _WRAPPER.search(raised.text)
+        hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
+        if hit is None or ((hit.gpu is None or hit.gpu.requested is None) and hit.cause.endswith("-oom")):
+            fuller = recognise(replace(said, text=text))
+            if fuller is not None and (
+                hit is None and fuller.kind == "failure" or hit is not None and fuller.cause == hit.cause
+            ):
+                hit = fuller
+        if hit is None:
+            if name in _BENIGN:
+                return
+            says = f"{name}: {raised.message}"[:200] if raised.message else name
+            hit = Hit("other-error", says, 0.7 if raised.loose else 0.85)
+        if raised.survived:
+            hit = replace(hit, kind="talk", strength=0.1)
+        elif name in _ECHO_TYPES:
+            hit = replace(hit, details=hit.details | {"echo": "yes"})
+        self._add(number, text if hit.gpu else raised.text, hit, tag, raised)
+
+    def _wrapped(self, wrapper: re.Match[str], said: Said) -> Hit:
+        inner = wrapper["inner"] or wrapper["ray"] or ""
+        hit = recognise(Said(inner, inner, "", said.files, said.library)) if inner else None
+        cause = hit.cause if hit else "other-error"
+        return Hit(cause, f"repeats an error of another process ({inner or 'see there'})", 0.4, "wrapper")
+
+    # -- findings ---------------------------------------------------------------------------------------
+
+    def _add(self, number: int, text: str, hit: Hit, tag: str, raised: Raised | None) -> None:
+        key = (hit.cause, hit.says)
+        if raised is None and key == self._last_hit:
+            self._repeats += 1  # a thousand threads' assertions are one finding
+            if self._repeats > 3:
+                return
+        else:
+            self._last_hit, self._repeats = key, 0
+        if self._signs.advances - self._advances >= 2:
+            self._close_chain(last=False)
+        phase = phases.of_frames(raised.frames) if raised else "unknown"
+        if hit.kind == "wrapper":
+            self._wrapped_phase = phase
+        elif self._wrapped_phase and phase in ("unknown", "load"):
+            phase, self._wrapped_phase = self._wrapped_phase, ""
+        ordinary = self._ordinary_then if raised else self._ordinary
+        details = {"kind": hit.kind, "phase": phase, "ordinary": str(ordinary)} | hit.details
+        if tag:
+            details["rank"] = tag
+        if raised is not None:
+            details |= {
+                "exception": raised.type,
+                "message": raised.message[:400],
+                "chained": "yes" if raised.chained else "no",
+            }
+            if raised.where:
+                details["where"] = raised.where
+        elif self._first_exit and (code := _FIRST_EXIT.search(text)):
+            details["first_exit"] = code[1]
+            self._first_exit = False
+        finding = Finding(
+            hit.cause,
+            self.source,
+            number,
+            text[:600],
+            hit.says,
+            hit.strength,
+            gpu=hit.gpu,
+            pids=hit.pids,
+            details=details,
+        )
+        chain = self._chains[-1]
+        if len(chain) >= 2 * _KEPT:
+            del chain[_KEPT]  # the first ones hold the root, the last ones the end
+        chain.append(finding)
+        self._signs.mark()
+        self._advances = self._signs.advances
+
+    def _close_chain(self, last: bool) -> None:
+        """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
+        chain = sorted(self._chains[-1], key=lambda finding: finding.line)
+        went_on = self._signs.advances - self._advances >= 2
+        chosen = None if went_on else first_failure(chain)
+        if chosen is not None and last and self._faded(chain[chosen]):
+            chosen = None
+        self._chains[-1] = [self._with_role(chain, index, chosen) for index in range(len(chain))]
+        if not last:
+            # what came before the run went on is told, but it is not the death: keep it short
+            self._chains[-1] = self._chains[-1][:20]
+            if len(self._chains) > 20:
+                del self._chains[1]
+            self._chains.append([])
+
+    def _faded(self, finding: Finding) -> bool:
+        """A weak sign far above the end of a log that went on without another word."""
+        return finding.strength < 0.45 and self._ordinary - int(finding.details.get("ordinary", "0")) > 60
+
+    def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
+        finding = chain[index]
+        if chosen is None or finding.details.get("kind") == "talk":
+            role = "noise"
+        else:
+            role = "root" if index == chosen else "consequence"
+        phase = finding.details.get("phase", "unknown")
+        if role == "root" and phase == "unknown":
+            # a kernel's assertion has no frames, the exception that follows from it has
+            told = (each.details["phase"] for each in chain if each.details["kind"] in ("failure", "wrapper"))
+            phase = next((each for each in told if each != "unknown"), "") or self._phase_around(finding)
+        return replace(finding, details=finding.details | {"role": role, "phase": phase})
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def _cut_tracebacks(self) -> None:
+        for tag, writer in self._writers.items():
+            if writer.cut and len(writer.frames) and writer.idle < 20:
+                raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
+                hit = Hit("other-error", "a traceback that is cut before its exception", 0.35)
+                self._add(writer.begun, HEADER, hit, tag, raised)
+
+    def _loss_at_the_end(self) -> None:
+        """No exception, but the last loss that was printed is no number."""
+        if not self._nan_since:
+            return
+        for number, line in reversed(self._recent):
+            found = None
+            for found in LOSS.finditer(line[-2000:]):
+                pass
+            if found:
+                if "nan" in found["value"].lower() or "inf" in found["value"].lower():
+                    hit = Hit("nan", "the loss is no number any more", 0.6)
+                    if not any(
+                        each.details.get("kind") in ("failure", "summary") for each in self._chains[-1]
+                    ):
+                        self._add(number, line.strip(), hit, "", None)
+                return
+
+    def _phase_around(self, finding: Finding) -> str:
+        """Where frames say nothing: the script that a launcher names, the bar, the last heading above."""
+        if self._script_phase != "unknown" and finding.details.get("kind") in ("summary", "wrapper"):
+            return self._script_phase
+        if phases.OF_GRADIENTS.search(finding.text):
+            return "train"
+        heading = ""
+        heading_line = 0
+        for number, line in reversed(self._recent):
+            if number <= finding.line and (heading := phases.of_heading(line)):
+                heading_line = number
+                break
+        last = self._signs.last
+        if last.phase != "unknown" and last.line >= heading_line:
+            return last.phase
+        return heading or (last.phase if last.phase != "unknown" else self._script_phase)
+
+    def _last_progress(self) -> Progress:
+        last = self._signs.last
+        chain = self._chains[-1]
+        told = next(
+            (each.details["phase"] for each in chain if each.details.get("role") == "root"), "unknown"
+        )
+        return replace(last, phase=told if told != "unknown" else last.phase)
