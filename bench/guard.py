@@ -135,6 +135,7 @@ def at_rest(seconds: float, settle: float) -> None:
 
 # MiB/s (0: as fast as it goes), threads (-1: one, over huge pages)
 SPEEDS = ((100, 1), (500, 1), (1000, 1), (2000, 1), (0, 1), (0, 2), (0, -1))
+MANY = ((0, 4), (0, 8)) if (os.cpu_count() or 1) >= 8 else ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Case:
 
 
 CASES = (
-    Case("limit", "`--limit 1G`", GIB, 0, own_limit=True),
+    Case("limit", "`--limit 1G`", GIB, 0, own_limit=True, speeds=(*SPEEDS, *MANY)),
     Case(
         "machine",
         "machine of 2 GiB, no limit",
@@ -234,7 +235,7 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
     def written(t: float) -> int:
         return bisect.bisect_right(times, t) * MIB
 
-    base = room_then + written(facts["t"])  # the room before the first byte, by the guard's own reading
+    base = int(room_then) + written(facts["t"])  # the room before the first byte, by the guard's own reading
 
     def room(t: float) -> float:
         return base - written(t)
@@ -311,7 +312,7 @@ def fill_once(
 def speed_name(rate: int, threads: int) -> str:
     if rate:
         return f"{rate} MiB/s"
-    return {1: "full speed", 2: "full speed, 2 threads", -1: "full speed, huge pages"}[threads]
+    return {1: "full speed", -1: "full speed, huge pages"}.get(threads, f"full speed, {threads} threads")
 
 
 def summary(fills: list[Fill]) -> list[str]:

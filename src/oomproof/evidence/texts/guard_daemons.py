@@ -65,7 +65,7 @@ class Earlyoom(GuardReader):
 
 class Nohang(GuardReader):
     anchors = ("to the victim", "Victim status", "PID: ", "[ OK ] Sending SIG", "Selected process died before",
-               "corrective action", "Vm, MiB:", "Cannot send a signal", "he victim", "Send SIG")  # fmt: skip
+               "corrective action", "Vm, MiB:", "Cannot send a signal", "he victim", "Send SIG", "Name:", "Pid:", "name:", "PID:")  # fmt: skip
 
     _STATUS = re.compile(r"^PID:\s+(?P<pid>\d{1,10}), [Nn]ame: (?P<name>.{1,64}?), ")
     _CACHED = re.compile(r"New victim is cached victim (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)")

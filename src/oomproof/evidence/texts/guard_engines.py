@@ -104,8 +104,8 @@ class Ray(GuardReader):
 class Containers(GuardReader):
     """A container's limit is a memory cgroup's. Exit 137 alone says only that somebody sent SIGKILL."""
 
-    anchors = ("OOMKilled", "137", "System OOM encountered", "container oom", "low on resource: memory",
-               "OOM-killed")  # fmt: skip
+    anchors = ("OOMKilled", "xit code", "xit Code", "xitCode", "xit_code", "exited with", "exit status", "Exited (",
+               "System OOM encountered", "container oom", "low on resource: memory")  # fmt: skip
 
     _OOM = re.compile(
         r"""(?:[Rr]eason["']?\s*[:=]\s*["']?OOMKilled\b|OOMKilled["']?\s*[:=]\s*["']?true\b"""

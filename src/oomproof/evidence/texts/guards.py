@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guard_daemons import Earlyoom, Nohang, Oomd
 from oomproof.evidence.texts.guard_engines import Containers, Ray, Slurm
@@ -17,7 +15,8 @@ READERS: tuple[type[GuardReader], ...] = (
 )  # fmt: skip
 ANCHORS = tuple(dict.fromkeys(anchor for reader in READERS for anchor in reader.anchors))
 
-_ANCHOR = re.compile("|".join(re.escape(each) for each in ANCHORS) + r"|^\W*(?:[Nn]ame|P[Ii][Dd]):\s")
+
+_SHORT = tuple(each for each in ANCHORS if not any(other != each and other in each for other in ANCHORS))
 
 
 class GuardParser:
@@ -32,7 +31,7 @@ class GuardParser:
         if isinstance(macos, MacOS) and macos.collecting():
             macos.feed(number, Stamped(None, None, line.strip()))
             return
-        if _ANCHOR.search(line) is None:
+        if not any(each in line for each in _SHORT):
             return
         stamp = strip(line)
         for message in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):

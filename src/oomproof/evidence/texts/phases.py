@@ -19,7 +19,7 @@ _CODE_LOAD = re.compile(
     r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\("
 )
 _CODE_EVAL = re.compile(r"\b(?:evaluate|validate|validation|eval|test)\(|\.predict\(")
-_CODE_TRAIN = re.compile(r"\btrain\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(")
+_CODE_TRAIN = re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(")
 _SCRIPTS = (
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|test|valid|predict)", re.IGNORECASE)),
@@ -79,7 +79,7 @@ def of_script(path: str) -> str:
 
 _BAR = re.compile(r"^\s*\[?([A-Za-z][^|%\d]{1,60}?)[:\s]*(?:\[?\d|$)")
 _HEADING = re.compile(
-    r"\*{3,} ?Running (?P<running>\w+)|^\W*(?P<verb>Evaluating|Validating|Testing|Generating|Training|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
+    r"\*{3,} ?Running (?P<running>\w+)|^\W*(?P<verb>(?i:evaluating|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
     r"|Begin(?:ning)? (?:train|eval)\w*|Validation|TRAIN THE MODEL)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 

@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO
 
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
@@ -134,40 +135,76 @@ def marked_lines(
     if command is not None and stream.size is not None and not _is_utf16(stream):
         stream.close()
         return Lines(stream, _by_grep(command, path, stream.size, marks))
-    return Lines(stream, _by_hand(_numbered(_transcoded(stream.blocks())), marks))
+    return Lines(stream, _by_hand(_transcoded(stream.blocks()), marks))
 
 
 def _is_utf16(stream: Stream) -> bool:
-    return stream._first.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return stream.first.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
 class _Marks:
     def __init__(self, anchors: Sequence[str], starts: Sequence[str], end: str) -> None:
-        self.anchors = [each.encode() for each in anchors]
+        # a string that holds another one marks nothing new
+        self.anchors = sorted({each.encode() for each in anchors})
+        self.anchors = [a for a in self.anchors if not any(b != a and b in a for b in self.anchors)]
         self.starts = tuple(each.encode() for each in starts)
         self.end = end.encode() or b"\n"
-        # the longest first letters shared make the alternation quicker
-        self.pattern = re.compile(b"|".join(re.escape(each) for each in sorted(self.anchors)))
 
-    def reach(self, line: bytes) -> int:
-        """How many lines behind this one belong to it."""
-        return _SPAN_LINES if any(each in line for each in self.starts) else _AFTER
+    def on(self, text: bytes) -> bool:
+        return any(each in text for each in self.anchors)
 
 
-def _by_hand(lines: Iterator[tuple[int, bytes]], marks: _Marks) -> Iterator[tuple[int, bytes]]:
-    until, span = 0, False
-    search = marks.pattern.search
-    for number, line in lines:
-        if search(line) is not None:
-            reach = marks.reach(line)
-            if marks.end in line:
-                until, span = number + _AFTER, False
-            elif reach > _AFTER or not span:
-                until, span = max(until, number + reach), span or reach > _AFTER
-        elif number > until:
-            span = False
+class _Reach:
+    """Up to which line the text belongs to the marks seen so far."""
+
+    def __init__(self, marks: _Marks) -> None:
+        self._marks = marks
+        self.until = 0
+        self._span = False
+
+    def mark(self, number: int, line: bytes) -> None:
+        if self._marks.end in line:
+            self.until, self._span = number + _AFTER, False
+        elif any(each in line for each in self._marks.starts):
+            self.until, self._span = number + _SPAN_LINES, True
+        elif not self._span or number > self.until:
+            self.until, self._span = max(self.until, number + _AFTER), False
+
+
+def _by_hand(blocks: Iterator[bytes], marks: _Marks) -> Iterator[tuple[int, bytes]]:
+    """Chunks without a mark are only counted; a chunk fits a processor's cache."""
+    reach = _Reach(marks)
+    number = 1
+    for chunk in _chunks(blocks):
+        if number > reach.until and not marks.on(chunk):
+            number += chunk.count(b"\n")
             continue
-        yield number, line
+        whole = chunk.endswith(b"\n")
+        lines = chunk.split(b"\n")
+        if whole:
+            lines.pop()
+        for line in lines:
+            if marks.on(line):
+                reach.mark(number, line)
+            if number <= reach.until:
+                yield number, line
+            number += 1
+        number -= not whole  # the rest of a line longer than a chunk follows under its number
+
+
+def _chunks(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Some 64 KiB of whole lines at a time; of a longer line, pieces."""
+    rest = b""
+    for block in blocks:
+        data, at = rest + block, 0
+        while len(data) - at > LONGEST:
+            cut = data.rfind(b"\n", at, at + LONGEST) + 1
+            cut = cut if cut > at else at + LONGEST
+            yield data[at:cut]
+            at = cut
+        rest = data[at:]
+    if rest:
+        yield rest
 
 
 def _by_grep(command: str, path: str, size: int, marks: _Marks) -> Iterator[tuple[int, bytes]]:
@@ -188,46 +225,42 @@ def _by_grep(command: str, path: str, size: int, marks: _Marks) -> Iterator[tupl
             process.wait()
 
 
-def _around(hits: Iterator[bytes], file: object, size: int, marks: _Marks) -> Iterator[tuple[int, bytes]]:
+def _around(hits: Iterable[bytes], file: IO[bytes], size: int, marks: _Marks) -> Iterator[tuple[int, bytes]]:
     """grep's "line:offset:text" and, read beside it, the lines between that belong to it."""
-    done = 0  # bytes already given out
-    until = 0  # the line up to which the text belongs to the last mark
-    number = 0  # the last line given out
-    span = False
+    reach = _Reach(marks)
+    done = number = 0  # bytes and lines already given out
     for hit in hits:
-        line_number, offset, text = hit.split(b":", 2)
-        at, here = int(offset), int(line_number)
+        here, offset, text = hit.split(b":", 2)
+        at, line_number = int(offset), int(here)
         if at >= size:
-            return
-        if at < done:
-            continue
-        if number < until and number + 1 < here:
-            for number, done, line in _read_on(file, done, at, number, until):
-                yield number, line
-        yield here, text.rstrip(b"\n")[: LONGEST * 4]
-        number, done = here, at + len(text)
-        reach = marks.reach(text)
-        if marks.end in text:
-            until, span = here + _AFTER, False
-        elif reach > _AFTER or not (span and here <= until):
-            span = reach > _AFTER
-            until = max(until, here + reach) if span else here + reach
-    if number and number < until:
-        for number, done, line in _read_on(file, done, size, number, until):
+            break
+        for line in _between(file, done, at, reach.until - number):
+            number += 1
             yield number, line
+        number, done = line_number, at + len(text)
+        line = text.rstrip(b"\n")
+        yield number, line[: LONGEST * 4]
+        reach.mark(number, line)
+    for line in _between(file, done, size, reach.until - number):
+        number += 1
+        yield number, line
 
 
-def _read_on(
-    file: object, start: int, stop: int, number: int, until: int
-) -> Iterator[tuple[int, int, bytes]]:
-    """Lines from byte ``start``, before ``stop``, up to the line ``until``."""
-    reader = file  # an open binary file
-    reader.seek(start)  # type: ignore[attr-defined]
-    while start < stop and number < until:
-        line = reader.readline(min(stop - start, 1 << 20))  # type: ignore[attr-defined]
+def _between(file: IO[bytes], start: int, stop: int, most: int) -> Iterator[bytes]:
+    """At most that many lines from byte ``start``, before byte ``stop``."""
+    if most <= 0 or start >= stop:
+        return
+    file.seek(start)
+    for _ in range(most):
+        line = file.readline(min(stop - start, LONGEST * 4))
+        start += len(line)
         if not line:
             return
-        start += len(line)
-        if line.endswith(b"\n") or start >= stop:
-            number += 1
-        yield number, start, line.rstrip(b"\n")[: LONGEST * 4]
+        while start < stop and not line.endswith(b"\n"):  # an endless line: its beginning is enough
+            more = file.readline(min(stop - start, LONGEST * 4))
+            start += len(more)
+            if not more or more.endswith(b"\n"):
+                break
+        yield line.rstrip(b"\n")
+        if start >= stop:
+            return

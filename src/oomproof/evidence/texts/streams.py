@@ -54,9 +54,9 @@ class Stream:
 
     def blocks(self) -> Iterator[bytes]:
         try:
-            if self._first:
-                yield self._first
-            left = None if self.size is None else self.size - len(self._first)
+            if self.first:
+                yield self.first
+            left = None if self.size is None else self.size - len(self.first)
             while left is None or left > 0:
                 block = self._source.read(BLOCK if left is None else min(BLOCK, left))
                 if not block:
@@ -75,9 +75,9 @@ class Stream:
 
     # opening
 
-    def _open(self) -> io.BufferedReader:
+    def _open(self) -> IO[bytes]:
         if self.path == "-":
-            return io.open(os.dup(sys.stdin.fileno()), "rb", buffering=BLOCK)
+            return open(os.dup(sys.stdin.fileno()), "rb", buffering=BLOCK)
         name = self.name
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
@@ -101,7 +101,7 @@ class Stream:
             self.size = mode.st_size
         return open(fd, "rb", buffering=BLOCK)
 
-    def _begin(self, raw: io.BufferedReader) -> None:
+    def _begin(self, raw: IO[bytes]) -> None:
         self._close.append(raw.close)
         try:
             first = raw.read(min(BLOCK, self.size or BLOCK)) if self.size is not None else _some(raw)
@@ -112,21 +112,21 @@ class Stream:
             self.close()
             raise UnreadableText("empty", f"{self.name} is empty", "give the log of the run that died")
         self._source: IO[bytes] = raw
-        self._first = first
+        self.first = first
         opener = self._opener(first)
         if opener is not None:
             self.packed = True
-            self._first = b""
-            self._source = opener(_Again(first, raw, self.size))
+            self.first = b""
+            self._source = opener(io.BufferedReader(_Again(first, raw, self.size), BLOCK))
             self.size = None
             try:
-                self._first = self._source.read(BLOCK)
+                self.first = self._source.read(BLOCK)
             except _BROKEN as error:
                 self.close()
                 raise UnreadableText(
                     "unreadable", f"{self.name}: broken archive ({error})", "copy it again"
                 ) from None
-            if not self._first:
+            if not self.first:
                 self.close()
                 raise UnreadableText(
                     "empty", f"{self.name} holds nothing", "give the log of the run that died"
@@ -135,11 +135,11 @@ class Stream:
 
     def _opener(self, first: bytes) -> Callable[[IO[bytes]], IO[bytes]] | None:
         if first.startswith(_GZIP):
-            return lambda raw: gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+            return lambda raw: gzip.GzipFile(fileobj=raw)
         if first.startswith(_XZ):
-            return lambda raw: lzma.LZMAFile(raw)  # type: ignore[return-value]
+            return lambda raw: lzma.LZMAFile(raw)
         if first.startswith(_BZIP2):
-            return lambda raw: bz2.BZ2File(raw)  # type: ignore[return-value]
+            return lambda raw: bz2.BZ2File(raw)
         if first.startswith(_ZSTD):
             return self._zstd
         return None
@@ -162,12 +162,12 @@ class Stream:
             [command, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         threading.Thread(target=_pump, args=(raw, process.stdin), daemon=True).start()
-        self._close.append(lambda: (process.kill(), process.wait()))
+        self._close += [process.wait, process.kill]
         assert process.stdout is not None
         return process.stdout
 
     def _refuse_binary(self) -> None:
-        head = self._first[:65536]
+        head = self.first[:65536]
         for magic, (what, cure) in _BINARIES.items():
             if head.startswith(magic):
                 self.close()
@@ -175,7 +175,7 @@ class Stream:
         if head.startswith((b"\xff\xfe", b"\xfe\xff")):
             return  # UTF-16 has a NUL in every other byte
         # a crash leaves blocks of NULs in a log; only what is between them counts
-        text = self._first.replace(b"\x00", b"")
+        text = self.first.replace(b"\x00", b"")
         odd = len(text) - len(text.translate(None, _CONTROL))
         if not text or odd > len(text) // 10:
             self.close()
@@ -213,9 +213,9 @@ class _Again(io.RawIOBase):
         return len(piece)
 
 
-def _some(raw: io.BufferedReader) -> bytes:
+def _some(raw: IO[bytes]) -> bytes:
     """A pipe's first bytes: enough to tell its kind, without waiting for a megabyte."""
-    return raw.read1(BLOCK)
+    return raw.read1(BLOCK) if isinstance(raw, io.BufferedReader) else raw.read(BLOCK)
 
 
 def _pump(source: IO[bytes], sink: IO[bytes] | None) -> None:

@@ -20,7 +20,7 @@ SURVIVED = (
 )
 
 _FRAME = re.compile(
-    r'^\W{0,40}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d+)(?:, in (?P<function>.{1,120}))?'
+    r'^\W{0,40}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d+)(?!\d)(?! in )(?:, in (?P<function>.{1,120}))?'
 )
 _IPYTHON = re.compile(
     r"^(?:File )?(?P<file>(?:~|/|[A-Z]:\\|<ipython|\.{1,2}/|Cell |[\w.-]+/)[^\s:]{0,300})(?::(?P<line>\d+))?(?:,)? in (?P<function>[\w<>.]+)\("

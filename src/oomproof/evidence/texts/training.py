@@ -179,6 +179,7 @@ class TrainingParser:
         raised = writer.take(number, text)
         if raised is not None:
             self._settle()
+            self._mark()  # now: what follows the error counts, not what follows its last line
             self._pending = (number, raised, line.tag, raised.text, 0)
             self._ordinary_then = self._ordinary
             return True
@@ -232,6 +233,7 @@ class TrainingParser:
             or stripped.startswith(CHAINS)
             or line.level
             or stripped.startswith(("wandb:", "slurmstepd", "srun:"))
+            or "%|" in stripped
         )
         return not stop and taken < _MESSAGE_LINES and len(text) < 2400
 
@@ -258,7 +260,7 @@ class TrainingParser:
         said = Said(raised.text, raised.type, "", raised.files, library)
         wrapper = _WRAPPER.search(raised.text)
         hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
-        if hit is None or ((hit.gpu is None or hit.gpu.requested is None) and hit.cause.endswith("-oom")):
+        if hit is None or hit.cause.endswith("-oom"):  # rich wraps the sentence, MPS breaks it
             fuller = recognise(replace(said, text=text))
             if fuller is not None and (
                 hit is None and fuller.kind == "failure" or hit is not None and fuller.cause == hit.cause
@@ -291,8 +293,8 @@ class TrainingParser:
                 return
         else:
             self._last_hit, self._repeats = key, 0
-        if self._signs.advances - self._advances >= 2:
-            self._close_chain(last=False)
+        if raised is None:
+            self._mark()
         phase = phases.of_frames(raised.frames) if raised else "unknown"
         if hit.kind == "wrapper":
             self._wrapped_phase = phase
@@ -328,6 +330,11 @@ class TrainingParser:
         if len(chain) >= 2 * _KEPT:
             del chain[_KEPT]  # the first ones hold the root, the last ones the end
         chain.append(finding)
+
+    def _mark(self) -> None:
+        """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
+        if self._chains[-1] and self._signs.advances - self._advances >= 2:
+            self._close_chain(last=False)
         self._signs.mark()
         self._advances = self._signs.advances
 
@@ -369,7 +376,7 @@ class TrainingParser:
         for tag, writer in self._writers.items():
             if writer.cut and len(writer.frames) and writer.idle < 20:
                 raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
-                hit = Hit("other-error", "a traceback that is cut before its exception", 0.35)
+                hit = Hit("other-error", "a traceback that is cut before its exception", 0.25)
                 self._add(writer.begun, HEADER, hit, tag, raised)
 
     def _loss_at_the_end(self) -> None:
