@@ -51,10 +51,8 @@ def is_retry(text: str) -> bool:
 
 def read_sign(text: str) -> Progress | None:
     """One line's sign, None where it holds none. Settings ("batch size: 8", "max_steps 100") are no signs."""
-    if match := _TQDM.search(text):
-        last = match
-        for last in _TQDM.finditer(text):  # bars drawn over one another: the last is the newest
-            pass
+    if bars := list(_TQDM.finditer(text)):
+        last = bars[-1]  # bars drawn over one another: the last is the newest
         return _sign(text, int(last[2]), int(last[3]), _epoch(text[: last.start()]))
     if match := _FAIRSEQ.search(text):
         return _sign(text, int(match[2]), int(match[3]), float(match[1]))

@@ -14,7 +14,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, cast
 
 from oomproof.errors import USAGE, OomproofError
 
@@ -135,7 +135,7 @@ class Stream:
 
     def _opener(self, first: bytes) -> Callable[[IO[bytes]], IO[bytes]] | None:
         if first.startswith(_GZIP):
-            return lambda raw: gzip.GzipFile(fileobj=raw)
+            return lambda raw: cast(IO[bytes], gzip.GzipFile(fileobj=raw))
         if first.startswith(_XZ):
             return lambda raw: lzma.LZMAFile(raw)
         if first.startswith(_BZIP2):

@@ -20,10 +20,20 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # costs one pass over the block (measured: 27 substrings in a line of 115 characters take 3.6 µs, one
 # alternation of them 12 µs).
 GATE = (
-    "rror", "RROR", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "EXHAUST", "bad_alloc", "space left", "erminat", "exit", "died", "^C", "STATUS", "corrupt",
-    "Assert", "Warning", "oss scale", "TERM_", "raining ", "DUE TO", "walltime", "invalid", "RAM", "Root Cause", "FAILED",
+    "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash",
 )  # fmt: skip
+# Worth a look only where something has failed already
+_AFTER_A_FAILURE = (
+    "Root Cause",
+    "FAILED",
+    "raining ",
+    "fit`",
+    "train_runtime",
+    "ompleted",
+    "inished",
+    "corrupt",
+)
 
 _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
@@ -49,6 +59,15 @@ _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
+
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_NUMBERS_MATTER = re.compile(
+    r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
+)
+
+
+def _marked(line: str) -> bool:
+    return any(mark in line for mark in signs.ANCHORS)
 
 
 class TrainingParser:
@@ -80,6 +99,7 @@ class TrainingParser:
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
         self._last_line = 0
+        self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
     # -- in -------------------------------------------------------------------------------------------
 
@@ -111,14 +131,15 @@ class TrainingParser:
                 break
         text = "\n".join([line for _, line in block])
         present = [anchor for anchor in GATE if anchor in text]
-        marks = [anchor for anchor in signs.ANCHORS if anchor in text]
+        if present or self._chains[-1]:
+            present += [anchor for anchor in _AFTER_A_FAILURE if anchor in text]
         self._recent.extend(block[-200:])
         busy = bool(present) or self._pending is not None or any(each.open for each in self._writers.values())
         if not busy:
             self._ordinary += len(block)
-            if marks:
-                self._quick_progress(block, marks)
+            self._quick_progress(block)
             return
+        marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
             if len(line) > 2000 or "\r" in line:
                 for piece in pieces(line):
@@ -126,16 +147,16 @@ class TrainingParser:
             else:
                 self._line(number, line, present, marks)
 
-    def _quick_progress(self, block: Sequence[tuple[int, str]], marks: Sequence[str]) -> None:
+    def _quick_progress(self, block: Sequence[tuple[int, str]]) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""
         found: list[tuple[int, str]] = []
         for number, line in reversed(block):
             if len(found) == 3:
                 break
-            if any(mark in line for mark in marks):
+            if _marked(line):
                 tail = line if len(line) < 2000 else line[-2000:]
-                part = tail.rpartition("\r")[2] or tail
-                found.append((number, part if any(mark in part for mark in marks) else tail))
+                part = tail.rpartition("\r")[2]
+                found.append((number, part if _marked(part) else tail))
         for number, line in reversed(found):
             self._signs.look(number, clean(line).text)
 
@@ -147,11 +168,21 @@ class TrainingParser:
             if anchor in raw:
                 suspicious = True
                 break
-        if suspicious or self._pending is not None or (self._writers and self._in_traceback()):
+        quiet = self._pending is None and not (self._writers and self._in_traceback())
+        shape = raw[:400].translate(_NO_DIGITS) if suspicious and quiet else ""
+        if shape and shape in self._dull:
+            suspicious = False
+        if suspicious or not quiet:
             line = clean(raw)
             text = line.text
-            if not self._error(number, line, suspicious) and not _NOT_ORDINARY.match(text):
-                self._ordinary += 1
+            if not self._error(number, line, suspicious):
+                if not _NOT_ORDINARY.match(text):
+                    self._ordinary += 1
+                if shape and self._pending is None and not _NUMBERS_MATTER.search(raw[:400]):
+                    # "CPU Virtual Memory: used = 400.1 GB" comes a thousand times, with other numbers
+                    self._dull.add(shape)
+                    if len(self._dull) > 2000:
+                        self._dull.clear()
         else:
             text = raw
             self._ordinary += 1
@@ -230,9 +261,8 @@ class TrainingParser:
             return True  # somebody else's line between
         stop = (
             HEADER in stripped
-            or stripped.startswith(CHAINS)
-            or line.level
-            or stripped.startswith(("wandb:", "slurmstepd", "srun:"))
+            or stripped.startswith((*CHAINS, "wandb:", "slurmstepd", "srun:"))
+            or line.level != ""
             or "%|" in stripped
         )
         return not stop and taken < _MESSAGE_LINES and len(text) < 2400
@@ -263,7 +293,7 @@ class TrainingParser:
         if hit is None or hit.cause.endswith("-oom"):  # rich wraps the sentence, MPS breaks it
             fuller = recognise(replace(said, text=text))
             if fuller is not None and (
-                hit is None and fuller.kind == "failure" or hit is not None and fuller.cause == hit.cause
+                (hit is None and fuller.kind == "failure") or (hit is not None and fuller.cause == hit.cause)
             ):
                 hit = fuller
         if hit is None:
@@ -384,11 +414,9 @@ class TrainingParser:
         if not self._nan_since:
             return
         for number, line in reversed(self._recent):
-            found = None
-            for found in LOSS.finditer(line[-2000:]):
-                pass
-            if found:
-                if "nan" in found["value"].lower() or "inf" in found["value"].lower():
+            losses = LOSS.findall(line[-2000:])
+            if losses:
+                if losses[-1].lower().lstrip("-") in ("nan", "inf"):
                     hit = Hit("nan", "the loss is no number any more", 0.6)
                     if not any(
                         each.details.get("kind") in ("failure", "summary") for each in self._chains[-1]

@@ -1,0 +1,124 @@
+"""Settings that a command line or a log's opening tells: intervals, batch, device; and the last date of a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+# What people call the intervals at which something heavy happens. Order decides: the first that fits names it.
+_INTERVALS = (
+    ("accumulation", re.compile(r"^(?:gradient_|grad_)?(?:accum(?:ulation|ulate)?)(?:_grad)?(?:_steps|_batches|_iter(?:s|ations)?)?$|^update_freq$")),
+    ("eval", re.compile(r"^(?:eval|evaluation|val|validation|valid|test)(?:_(?:check|check_interval|steps|every|interval|freq|frequency|iters?|every_n_steps))+$")),
+    ("save", re.compile(r"^(?:save|checkpoint|checkpointing|ckpt|snapshot)(?:_(?:steps|every|interval|freq|frequency|iters?|every_n_steps|every_n_train_steps))+$")),
+    ("log", re.compile(r"^(?:log|logging|print)(?:_(?:steps|every|interval|freq|frequency|iters?|every_n_steps))+$")),
+)  # fmt: skip
+_BATCH = re.compile(r"^(?:per_device_train_|per_gpu_train_|train_|micro_|per_device_)?batch_?size$|^bs$|^batch$")
+_EPOCH_STEPS = re.compile(r"^(?:steps|batches|iters|iterations)_per_epoch$|^(?:len_)?train_loader_len$")
+_ASSIGNED = re.compile(
+    r"""(?<![\w./-])-{0,2}["']?([A-Za-z][\w-]{1,60}?)["']?\s{0,3}(?:=|:|\s)\s{0,12}["']?(\d{1,9})(?![\w.%/])"""
+)
+_DEVICE = re.compile(
+    r"(?i)\b(?:using |on |training on |device|accelerator)\s{0,3}(?:device)?[\s:='\"]{1,4}(?:torch\.device\()?(?:type=)?['\"]?"
+    r"(cuda(?::\d+)?|mps(?::\d+)?|cpu|xpu(?::\d+)?|tpu|gpu)\b"
+)
+_ACCUMULATION_WORDS = re.compile(r"(?i)gradient accumulation(?: steps)?\s*[:=]\s*(\d{1,6})")
+_BATCH_WORDS = re.compile(
+    r"(?i)(?:instantaneous batch size per device|batch size per device)\s*[:=]\s*(\d{1,7})"
+)
+_DATE = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d)[:h](\d\d)(?::(\d\d))?(?:[.,]\d{1,9})?\s?(Z|UTC|[+-]\d\d:?\d\d)?"
+)
+
+
+def options(argv: Sequence[str]) -> dict[str, str]:
+    """``--key value``, ``--key=value``, ``key=value`` and bare flags, as they stand on a command line."""
+    found: dict[str, str] = {}
+    waiting: str | None = None
+    for word in argv:
+        if word.startswith("-") and not re.fullmatch(r"-\d[\d.e+-]*", word):
+            if waiting is not None:
+                found[waiting] = "on"
+            name, equals, value = word.lstrip("-").partition("=")
+            waiting = None if equals else name
+            if equals and name:
+                found[name] = value
+        elif waiting is not None:
+            found[waiting], waiting = word, None
+        elif "=" in word and re.match(r"[+~]{0,2}[A-Za-z_][\w.]*=", word):  # hydra
+            name, _, value = word.partition("=")
+            found[name.lstrip("+~")] = value
+    if waiting:
+        found[waiting] = "on"
+    found.pop("", None)
+    return found
+
+
+def intervals(settings: Mapping[str, str]) -> dict[str, int]:
+    """``{"accumulation": 16, "eval": 50}`` out of any settings; 1 and 0 are no intervals."""
+    found: dict[str, int] = {}
+    for key, value in settings.items():
+        name = key.rpartition(".")[2].replace("-", "_").lower()
+        number = int(value) if value.isdecimal() and len(value) < 10 else 0
+        if number < 2:
+            continue
+        for kind, pattern in _INTERVALS:
+            if pattern.match(name):
+                found.setdefault(kind, number)
+    return found
+
+
+def batch_size(settings: Mapping[str, str]) -> int | None:
+    return _first(settings, _BATCH)
+
+
+def steps_per_epoch(settings: Mapping[str, str]) -> int | None:
+    return _first(settings, _EPOCH_STEPS)
+
+
+def _first(settings: Mapping[str, str], pattern: re.Pattern[str]) -> int | None:
+    for key, value in settings.items():
+        name = key.rpartition(".")[2].replace("-", "_").lower()
+        if pattern.match(name) and value.isdecimal() and 0 < len(value) < 10 and int(value) > 0:
+            return int(value)
+    return None
+
+
+def told_in(lines: Iterable[str]) -> dict[str, str]:
+    """Settings a log prints about itself ("eval_steps=50", "'save_steps': 500", "Gradient Accumulation steps = 16"):
+    only the intervals, sizes and the device that matter here, the first mention of each."""
+    found: dict[str, str] = {}
+    for line in lines:
+        line = line[:4000]
+        if match := _ACCUMULATION_WORDS.search(line):
+            found.setdefault("gradient_accumulation_steps", match[1])
+        if match := _BATCH_WORDS.search(line):
+            found.setdefault("batch_size", match[1])
+        if match := _DEVICE.search(line):
+            found.setdefault("device", match[1].lower())
+        for match in _ASSIGNED.finditer(line):
+            name = match[1].replace("-", "_").lower()
+            patterns = (_BATCH, _EPOCH_STEPS, *(pattern for _, pattern in _INTERVALS))
+            # "batch 117" is progress; a size of that name needs to say so
+            if name not in ("batch", "bs") and any(pattern.match(name) for pattern in patterns):
+                found.setdefault(name, match[2])
+    return found
+
+
+def device(settings: Mapping[str, str]) -> str | None:
+    for key, value in settings.items():
+        if key.rpartition(".")[2].lower() in ("device", "accelerator"):
+            return value.lower()
+    return None
+
+
+def last_date(text: str) -> float | None:
+    """Epoch seconds of the last date with a clock in the text; without a zone it is the reader's own."""
+    for match in reversed(list(_DATE.finditer(text))):
+        zone = {None: "", "Z": "+00:00", "UTC": "+00:00"}.get(match[7], match[7])
+        date = f"{match[1]}-{match[2]}-{match[3]}T{match[4]}:{match[5]}:{match[6] or '00'}{zone}"
+        try:
+            return datetime.fromisoformat(date).timestamp()
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None

@@ -1,0 +1,172 @@
+"""Takes secrets out of what leaves this machine, and remembers what was taken out of where, never the values."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from oomproof.recording.secrets import MASK, mask_argv
+
+# Shapes that are secret wherever they stand. Wider than what `run` masks while it records: a bundle goes to strangers,
+# and a word hidden too many costs less than one too few.
+_SHAPES: tuple[tuple[str, str], ...] = (
+    ("private key", r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"),
+    ("private key", r"\A(?:[A-Za-z0-9+/=]{16,}\s+)*[A-Za-z0-9+/=]*\s*-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"),
+    ("Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"),
+    ("GitHub token", r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"),
+    ("GitLab token", r"\bgl(?:pat|ptt|rt|cbt|dt|soat)-[\w-]{16,}"),
+    ("OpenAI-like key", r"\b(?:sk|rk|pk)[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{16,}"),
+    ("AWS key id", r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{12,}"),
+    ("Google key", r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{20,}"),
+    ("Slack token", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}|https://hooks\.slack\.com/services/[\w/]+"),
+    ("Discord webhook", r"https://(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+"),
+    ("Telegram token", r"\b\d{8,10}:AA[\w-]{32,}"),
+    ("JSON web token", r"\beyJ[\w-]{8,}(?:\.[\w-]{8,}\.[\w-]*|[\w-]{40,}={0,2})"),
+    ("W&B key", r"\bwandb_v1_\w{16,}|\blocal-[0-9a-f]{40}\b"),
+    ("registry token", r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bdckr_pat_[\w-]{16,}"),
+    ("cloud token", r"\bdapi[0-9a-f]{32}|\bdop_v1_[0-9a-f]{32,}|\bhvs\.[\w-]{20,}|\br8_\w{30,}|\bnvapi-[\w-]{16,}|\bgsk_\w{20,}"
+                    r"|\btgp_v1_[\w-]{16,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bKGAT_\w{16,}"),
+    ("authorization header", r"(?i)(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[A-Za-z0-9+/]{8,}={0,2}(?![\w])|(?<=authorization: token )\S{8,}"),
+    ("password in a URL", r"(?<=://)[^\s/@:'\"<>]*:[^\s/@'\"<>]+(?=@)"),
+    ("token in a URL", r"(?<=://)[^\s/@:'\"<>]{16,}(?=@)"),
+    ("signed URL", r"(?i)(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature"
+                   r"|x-goog-credential|token|access_token|id_token|api_key|apikey|key|password|secret|code)=[^\s&'\"<>#]+"),
+    ("netrc password", r"(?i)(?<=\bpassword )\S+(?=\s*$)|(?<=\blogin )\S+ +password +\S+"),
+)  # fmt: skip
+_COMPILED = tuple((name, re.compile(shape, re.DOTALL if "PRIVATE KEY" in shape else re.MULTILINE)) for name, shape in _SHAPES)  # fmt: skip
+
+# A secret by its name: `NAME=value`, `NAME: value`, `"NAME": "value"`, `--name value`, `name => value`.
+_NAMED = re.compile(
+    r"""(?ix) (?<![a-z0-9])
+    (?P<name>
+        [\w.-]*? (?: passw(?:or)?d | passphrase | passwd
+            | (?:api|access|private|secret|session|account|signing|encryption|license|storage|shared|master|service)[-_ ]?keys?
+            | connection[-_]?string | credentials?
+            | (?: (?<![a-z0-9]) | (?<=[_.-]) ) (?:pass|pwd|pw|secrets?|token|pat|auth|authorization|cookie|dsn|webhook)
+            | (?<=[a-z]) (?-i:Token|Secret|Key|Password) ) (?:[-_](?:id|value|hash|salt|base64|b64|\d{1,2}))?
+    ) (?![a-z0-9_-])
+    (?P<quote>["']?) (?P<glue> \s*(?:=>|:=|[:=])\s* | \s+ )
+    (?: (?P<open>\\?["']) (?P<quoted>(?:\\.|(?!(?P=open)).)*?) (?P=open) | (?P<bare>[^\s"',;})\]]+) )
+    """
+)
+# A model's special tokens and plain settings are not secrets: `pad_token: <pad>`, `token: false`, `eos_token='</s>'`.
+_HARMLESS = re.compile(
+    r"(?i)<.*>|\[[A-Z_]+\]|true|false|none|null|nan|yes|no|not|is|was|and|or|for|in|of|to|the|a|•••|\*+|-|\.{3}|…|\d{1,7}"
+)
+_SPECIAL = re.compile(r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|special|stop|decoder_start|num|max|min|per)[_-]token")
+_HEX_KEY = re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b")  # W&B, Kaggle, Comet: only where the line speaks of a key
+_HEX_WORDS = re.compile(r"(?i)wandb|kaggle|comet|api.?key|neptune|login")
+_SECRET_NAME = re.compile(
+    r"(?i)passw|passphrase|(^|_)(pass|pwd|pw|secret|token|pat|auth|cookie|dsn|credentials?)(_|$)|(api|access|private|secret|account)_?key"
+)
+_HOME = re.compile(r"(?<![\w/])(/home/|/Users/|/mnt/[a-z]/Users/|[A-Za-z]:\\Users\\)([^/\\\s:'\"<>]+)")
+_LONG_ENOUGH = 8  # a shorter value may be an ordinary word
+
+
+class Redactor:
+    """One per report. ``found`` counts by place and kind; the values are kept in memory only, to find them elsewhere."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None, *, hide_user: bool = False) -> None:
+        self.found: Counter[tuple[str, str]] = Counter()
+        self._values: set[str] = set()
+        self._hide_user = hide_user
+        for name, value in (os.environ if environment is None else environment).items():
+            if _SECRET_NAME.search(name):
+                self._learn(value)
+
+    def text(self, text: str, where: str) -> str:
+        """``text`` without secrets; what was taken out is counted under ``where``."""
+        text = self.shapes(text, where)
+        text = _NAMED.sub(lambda match: self._named(match, where), text)
+        if _HEX_WORDS.search(text):
+            text = "".join(self._hex(line, where) for line in text.splitlines(keepends=True))
+        return self.known(text, where)
+
+    def shapes(self, text: str, where: str) -> str:
+        """Only what is secret by its shape: for text with a syntax of its own, such as HTML."""
+        for name, shape in _COMPILED:
+            text = shape.sub(lambda match, name=name: self._taken(match[0], name, where), text)  # type: ignore[misc]
+        if self._hide_user:
+            text = _HOME.sub(lambda match: match[1] + self._count("USER", "name in a home folder", where), text)
+        return text
+
+    def known(self, text: str, where: str) -> str:
+        """Values seen as secrets before, here or in the environment, wherever they stand bare."""
+        for value in sorted(self._values, key=len, reverse=True):
+            if value in text:
+                self.found[where, "secret known by its name elsewhere"] += text.count(value)
+                text = text.replace(value, MASK)
+        return text
+
+    def value(self, value: Any, where: str) -> Any:
+        """Strings anywhere inside plain JSON; a value under a secret's name goes whole."""
+        if isinstance(value, str):
+            return self.text(value, where)
+        if isinstance(value, list):
+            if value and all(isinstance(each, str) for each in value):
+                return [self.text(each, where) for each in self._argv(value, where)]
+            return [self.value(each, where) for each in value]
+        if isinstance(value, dict):
+            return {
+                self.text(str(key), where): self._field(str(key), each, where) for key, each in value.items()
+            }
+        return value
+
+    def listing(self) -> list[str]:
+        """What was redacted, and where; sorted, without the values."""
+        return [f"{where}: {count} × {kind}" for (where, kind), count in sorted(self.found.items())]
+
+    def _field(self, key: str, value: Any, where: str) -> Any:
+        if isinstance(value, str) and value not in ("", MASK) and _SECRET_NAME.search(key):
+            if _HARMLESS.fullmatch(value) or _SPECIAL.search(key):
+                return self.text(value, where)
+            return self._taken(value, f"value of {key}", where)
+        return self.value(value, where)
+
+    def _argv(self, words: list[str], where: str) -> list[str]:
+        masked = mask_argv(words)
+        for before, after in zip(words, masked, strict=True):
+            if before != after and before != MASK:
+                self.found[where, "secret argument"] += 1
+                if after == MASK:
+                    self._learn(before)
+                elif after.endswith(f"={MASK}"):
+                    self._learn(before.partition("=")[2])
+        return masked
+
+    def _named(self, match: re.Match[str], where: str) -> str:
+        value = match["quoted"] if match["quoted"] is not None else match["bare"]
+        glued = match["glue"].strip()
+        if not value or MASK in value or _HARMLESS.fullmatch(value) or _SPECIAL.search(match["name"]):
+            return match[0]
+        # `--token VALUE` and `password VALUE` are told from prose by what follows: prose has no digits in that place
+        flag = match.string[: match.start("name")].endswith("-") or match["name"].startswith("-")
+        if not glued and not flag and not (len(value) >= 12 and any(letter.isdigit() for letter in value)):
+            return match[0]
+        if value.lower() in ("bearer", "basic", "token"):  # what stands behind it is masked by its own shape
+            return match[0]
+        start = match.start("quoted") if match["quoted"] is not None else match.start("bare")
+        kept = match[0][: start - match.start()]
+        return kept + self._taken(value, f"value of {match['name'].lstrip('-')}", where) + (match["open"] or "")
+
+    def _hex(self, line: str, where: str) -> str:
+        if not _HEX_WORDS.search(line):
+            return line
+        return _HEX_KEY.sub(lambda match: self._taken(match[0], "key of hex digits", where), line)
+
+    def _taken(self, value: str, kind: str, where: str) -> str:
+        self._learn(value)
+        return self._count(MASK, kind, where)
+
+    def _count(self, put: str, kind: str, where: str) -> str:
+        self.found[where, kind] += 1
+        return put
+
+    def _learn(self, value: str) -> None:
+        """Kept to be found bare elsewhere, when it can be nothing but a secret."""
+        mixed = any(letter.isdigit() for letter in value) and any(letter.isalpha() for letter in value)
+        if len(value) >= _LONG_ENOUGH and mixed and MASK not in value and not re.search(r"\s", value):
+            self._values.add(value)

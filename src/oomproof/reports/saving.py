@@ -1,0 +1,34 @@
+"""Writes a report's file: never over another one unasked, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from oomproof.errors import USAGE, OomproofError
+
+
+def refuse_to_overwrite(path: Path, force: bool) -> None:
+    """Asked before the work, so that nobody waits for a report that has no place."""
+    if path.is_dir():
+        raise OomproofError(f"{path} is a folder", f"name a file in it, such as {path / 'report'}", USAGE)
+    if path.exists() and not force:
+        raise OomproofError(f"{path} exists already", "give another name, or add --force", USAGE)
+
+
+def save(path: Path, data: bytes, *, force: bool = False) -> None:
+    """Written beside under another name, then renamed. For its owner only: it quotes logs."""
+    refuse_to_overwrite(path, force)
+    temporary = None
+    try:
+        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise OomproofError(
+            f"cannot write {path}: {error.strerror}", "name a file in a folder you may write, with room left"
+        ) from error
