@@ -78,6 +78,10 @@ def test_a_small_job_is_not_ended_for_a_stranger() -> None:
     assert decide(MACHINE, facts(available=200 * MIB, shrink=1e9, use=10 * MIB), State()).kind == "ask"
 
 
+def test_a_tiny_job_that_just_starts_on_a_full_machine_is_left_alone() -> None:
+    assert decide(MACHINE, growing(20 * MIB, available=300 * MIB, use=15 * MIB), State()).kind == "warn"
+
+
 def test_only_the_newest_run_acts() -> None:
     moment = growing(100 * MIB, available=400 * MIB, my_turn=False)
     assert decide(MACHINE, moment, State()).kind == "warn"

@@ -12,9 +12,7 @@ def at_least(hits: int, of: int, chance: float) -> float:
         return 1.0
     if hits > of:
         return 0.0
-    return min(
-        1.0, sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(hits, of + 1))
-    )
+    return min(1.0, sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(hits, of + 1)))
 
 
 def none_of(of: int, share: float) -> float:

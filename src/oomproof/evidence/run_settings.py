@@ -13,7 +13,9 @@ _INTERVALS = (
     ("save", re.compile(r"^(?:save|checkpoint|checkpointing|ckpt|snapshot)(?:_(?:steps|every|interval|freq|frequency|iters?|every_n_steps|every_n_train_steps))+$")),
     ("log", re.compile(r"^(?:log|logging|print)(?:_(?:steps|every|interval|freq|frequency|iters?|every_n_steps))+$")),
 )  # fmt: skip
-_BATCH = re.compile(r"^(?:per_device_train_|per_gpu_train_|train_|micro_|per_device_)?batch_?size$|^bs$|^batch$")
+_BATCH = re.compile(
+    r"^(?:per_device_train_|per_gpu_train_|train_|micro_|per_device_)?batch_?size$|^bs$|^batch$"
+)
 _EPOCH_STEPS = re.compile(r"^(?:steps|batches|iters|iterations)_per_epoch$|^(?:len_)?train_loader_len$")
 _ASSIGNED = re.compile(
     r"""(?<![\w./-])-{0,2}["']?([A-Za-z][\w-]{1,60}?)["']?\s{0,3}(?:=|:|\s)\s{0,12}["']?(\d{1,9})(?![\w.%/])"""

@@ -165,7 +165,8 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
         + (f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left")
         + f", the job holds {format_size(facts.use)}"
     )
-    if ours and facts.my_turn:
+    helps = facts.use >= settings.floor / 8  # ending a job that holds next to nothing frees next to nothing
+    if ours and facts.my_turn and helps:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
         if facts.rate > 0 and room <= max(settings.floor / 2, shrink * REACT_KILL):
             return Action("kill", growing, "machine")
@@ -176,7 +177,7 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
         ):
             left = format_duration(room / facts.sustained)
             return Action("ask", f"{growing}: full in about {left}", "machine")
-    elif facts.my_turn and room <= settings.floor:
+    elif not ours and facts.my_turn and room <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         stranger = f"{state}; the growth is not this job's"
         if room <= settings.floor / 4 and facts.use >= settings.floor / 4:

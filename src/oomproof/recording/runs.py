@@ -68,7 +68,7 @@ def append(path: Path, line: bytes) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, line)
-            os.fdatasync(fd)
+            getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the latter
         finally:
             os.close(fd)
     except OSError:

@@ -56,8 +56,12 @@ _NAMED = re.compile(
 _HARMLESS = re.compile(
     r"(?i)<.*>|\[[A-Z_]+\]|true|false|none|null|nan|yes|no|not|is|was|and|or|for|in|of|to|the|a|•••|\*+|-|\.{3}|…|\d{1,7}"
 )
-_SPECIAL = re.compile(r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|special|stop|decoder_start|num|max|min|per)[_-]token")
-_HEX_KEY = re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b")  # W&B, Kaggle, Comet: only where the line speaks of a key
+_SPECIAL = re.compile(
+    r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|sep|cls|mask|image|video|audio|special|stop|decoder_start|num|max|min|per)[_-]token"
+)
+_HEX_KEY = re.compile(
+    r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b"
+)  # W&B, Kaggle, Comet: only where the line speaks of a key
 _HEX_WORDS = re.compile(r"(?i)wandb|kaggle|comet|api.?key|neptune|login")
 _SECRET_NAME = re.compile(
     r"(?i)passw|passphrase|(^|_)(pass|pwd|pw|secret|token|pat|auth|cookie|dsn|credentials?)(_|$)|(api|access|private|secret|account)_?key"
@@ -90,7 +94,9 @@ class Redactor:
         for name, shape in _COMPILED:
             text = shape.sub(lambda match, name=name: self._taken(match[0], name, where), text)  # type: ignore[misc]
         if self._hide_user:
-            text = _HOME.sub(lambda match: match[1] + self._count("USER", "name in a home folder", where), text)
+            text = _HOME.sub(
+                lambda match: match[1] + self._count("USER", "name in a home folder", where), text
+            )
         return text
 
     def known(self, text: str, where: str) -> str:
@@ -150,7 +156,9 @@ class Redactor:
             return match[0]
         start = match.start("quoted") if match["quoted"] is not None else match.start("bare")
         kept = match[0][: start - match.start()]
-        return kept + self._taken(value, f"value of {match['name'].lstrip('-')}", where) + (match["open"] or "")
+        return (
+            kept + self._taken(value, f"value of {match['name'].lstrip('-')}", where) + (match["open"] or "")
+        )
 
     def _hex(self, line: str, where: str) -> str:
         if not _HEX_WORDS.search(line):

@@ -10,6 +10,7 @@ one letter, four bytes of length, then the bytes.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import errno
@@ -25,6 +26,7 @@ import termios
 import time
 from typing import Any
 
+sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
@@ -81,6 +83,17 @@ class Output:
             self._size += os.write(self._fd, data)
         except OSError as error:
             self.trouble = f"output not kept: {error.strerror}"
+
+    def sync_now_and_then(self) -> None:
+        """In a thread: what was printed shall outlive a power cut, and no disk may hold the job up for it."""
+        synced = -1
+        while True:
+            time.sleep(5.0)
+            fd, size = self._fd, self._size
+            if fd is not None and size != synced:
+                with contextlib.suppress(OSError):  # rotated under us; the next round has the new one
+                    sync(fd)
+                synced = size
 
     def _rotate(self) -> None:
         first = f"{self._folder}/output.first.log"
@@ -588,6 +601,9 @@ def main() -> None:
     os.chdir("/")
     pids = {"keeper": with_start(os.getpid()), "job": with_start(keeper.leader)}
     keeper.tell({"started": pids, "boottime": boottime(), "wall": time.time(), "counters": before})
+    _thread.start_new_thread(
+        keeper.output.sync_now_and_then, ()
+    )  # after the fork: threads do not survive one
     keeper.run()
     keeper.finish()
 

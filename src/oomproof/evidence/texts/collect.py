@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oomproof.evidence.facts import Missing
 from oomproof.evidence.texts.finding import Finding, Progress
@@ -20,7 +20,7 @@ class TextCase:
     sources: tuple[str, ...]
     system: tuple[Finding, ...] = ()
     training: tuple[Finding, ...] = ()
-    progress: Progress = Progress()
+    progress: Progress = field(default_factory=Progress)
     last_line: str = ""
     missing: tuple[Missing, ...] = ()
 

@@ -137,7 +137,7 @@ class TrainingParser:
         busy = bool(present) or self._pending is not None or any(each.open for each in self._writers.values())
         if not busy:
             self._ordinary += len(block)
-            self._quick_progress(block)
+            self._quick_progress(block, text)
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
@@ -147,11 +147,11 @@ class TrainingParser:
             else:
                 self._line(number, line, present, marks)
 
-    def _quick_progress(self, block: Sequence[tuple[int, str]]) -> None:
+    def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""
         found: list[tuple[int, str]] = []
-        for number, line in reversed(block):
-            if len(found) == 3:
+        for count, (number, line) in enumerate(reversed(block)):
+            if len(found) == 3 or (count == 16 and not found and not _marked(text)):
                 break
             if _marked(line):
                 tail = line if len(line) < 2000 else line[-2000:]

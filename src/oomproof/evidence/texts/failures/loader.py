@@ -6,7 +6,8 @@ import re
 
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
-ANCHORS = ("DataLoader worker", "bus error", "Bus error", "shared memory", "/torch_", "/dev/shm", "/psm_", "No space left",
+ANCHORS = (
+    "encountered in worker","DataLoader worker", "bus error", "Bus error", "shared memory", "/torch_", "/dev/shm", "/psm_", "No space left",
            "unable to mmap", "posix_fallocate")  # fmt: skip
 
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ?(?P<pids>[\d, ]+)\)(?P<rest>.{0,160})")
@@ -21,6 +22,7 @@ _SHM = re.compile(
 _SHM_FILES = re.compile(
     r"multiprocessing/(?:heap|shared_memory|synchronize|reductions|sharedctypes)\.py|storage\.py _?share"
 )
+_UNEXPECTED = re.compile(r"Unexpected (?P<signal>segmentation fault|bus error) encountered in worker")
 _FD = re.compile(r"Too many open files")
 _SIGNALS = {
     "Killed": ("dataloader-killed", "a DataLoader worker was killed (SIGKILL): most often for memory"),
@@ -54,6 +56,11 @@ def recognise(said: Said) -> Hit | None:
                 pids=pids,
                 details=details,
             )
+    if unexpected := _UNEXPECTED.search(text):
+        cause, says = _SIGNALS.get(
+            unexpected["signal"].capitalize(), ("other-error", "a DataLoader worker crashed")
+        )
+        return Hit(cause, says, 0.9)
     if said.quiet or _FD.search(text):
         return None
     if _SHM.search(text):

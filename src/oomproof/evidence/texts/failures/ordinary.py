@@ -7,7 +7,7 @@ import re
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("No space left", "Errno 28", "Errno 122", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
-           "unexpected pos", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
+           "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
            "errno = 28", "SignalException", "No module named", "SIGUSR")  # fmt: skip
 
@@ -16,7 +16,7 @@ _DISK = re.compile(
     r"|not enough space on the disk|errno = 28"
 )
 _DISK_TORCH = re.compile(
-    r"inline_container\.cc:\d+\].{0,40}(?:unexpected pos|file write failed)|PytorchStreamWriter failed writing"
+    r"inline_container\.cc:\d+\].{0,40}(?:unexpected pos|file write failed)|PytorchStreamWriter failed writing|^RuntimeError: basic_ios::clear"
 )
 _IMPORT = re.compile(
     r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|undefined symbol: |^OSError: .{0,120}cannot open shared object file|DLL load failed"

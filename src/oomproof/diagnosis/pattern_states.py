@@ -1,0 +1,116 @@
+"""In what state the deaths find the job: memory, uptime, device, phase, cause, and how regularly they come. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from oomproof.diagnosis.chances import alike_lifetimes
+from oomproof.diagnosis.pattern_steps import percent
+from oomproof.diagnosis.patterns import Ending, Statement, excluded, tied
+from oomproof.units import format_duration, format_size
+
+_ALIKE = 0.1  # spread over the middle value up to which levels and times count as equal
+_AMPLE = 0.1  # of what the job held: less left than that is a full machine
+
+
+def state_patterns(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
+    return [
+        *_memory(deaths, untested),
+        *_uptime(deaths, untested),
+        *_one_of(deaths, "device", [each.device for each in deaths], "on"),
+        *_one_of(deaths, "phase", [None if each.phase == "unknown" else each.phase for each in deaths], "in"),
+        *_rhythm(deaths, untested),
+    ]
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
+    known = [each.memory for each in deaths if each.memory is not None]
+    trends = [each.growing for each in known if each.growing is not None]
+    held = [each.held for each in known if each.held]
+    found = []
+    if len(trends) < 2:
+        reason = "fewer than two deaths have a recording long enough; run the next ones with: oomproof run --"
+        untested.append(("growing or constant memory", reason))
+    else:
+        growing = sum(trends)
+        rates = [each.rate for each in known if each.growing]
+        if growing == len(trends):
+            rate = format_size(_middle(rates) * 3600)
+            # a coin for each: growth and rest are taken as equally likely beforehand
+            found.append(
+                tied(
+                    "memory",
+                    f"memory was growing at all {growing} deaths, by {rate} an hour in the middle",
+                    0.5 ** len(trends),
+                )
+            )
+        elif growing == 0:
+            text = f"not a leak that was still growing: memory was constant at all {len(trends)} deaths"
+            found.append(excluded("memory growth", text, len(trends)))
+        else:
+            text = f"memory was growing at {growing} of {len(trends)} deaths and constant at the others"
+            found.append(Statement("memory", "open", text))
+    if len(held) >= 2:
+        low, high = min(held), max(held)
+        alike = (high - low) <= _ALIKE * _middle(held)
+        levels = f"{format_size(low)} to {format_size(high)}"
+        if alike:
+            text = f"all deaths found the job at one level of memory: {levels}, as at a limit"
+            found.append(Statement("memory level", "open", text))
+        else:
+            text = f"not at one level of memory: it held {levels}"
+            found.append(excluded("memory level", text, len(held) - 1))
+    room = [each.available for each in known if each.available is not None]
+    if len(room) >= 2 and len(held) == len(room) and min(room) > _AMPLE * max(held):
+        text = f"not a full machine: at least {format_size(min(room))} was available at every death"
+        found.append(excluded("memory shortage", text, len(room)))
+    return found
+
+
+def _uptime(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
+    times = [each.uptime for each in deaths if each.uptime is not None and each.uptime > 0]
+    if len(times) < 2:
+        untested.append(("equal uptime", "fewer than two deaths tell how long the run had lasted"))
+        return []
+    low, high = min(times), max(times)
+    if high - low <= _ALIKE * _middle(times):
+        chance = alike_lifetimes(low, high, sum(times) / len(times), len(times))
+        text = f"all died after about the same time: {format_duration(low)} to {format_duration(high)}"
+        return [tied("uptime", f"{text} (by accident: {percent(chance)})", chance)]
+    text = f"not tied to the time since the start: {format_duration(low)} to {format_duration(high)}"
+    return [excluded("uptime", text, len(times) - 1)]
+
+
+def _one_of(deaths: Sequence[Ending], topic: str, values: Sequence[str | None], word: str) -> list[Statement]:
+    counts = Counter(value for value in values if value is not None)
+    told = sum(counts.values())
+    if told < 2:
+        return []
+    if len(counts) == 1:
+        (value,) = counts
+        # without runs that lived elsewhere this is no test: the job may know no other device or phase
+        return [Statement(topic, "open", f"all {told} deaths with a known {topic} were {word} {value}")]
+    listed = ", ".join(f"{value} {count}" for value, count in counts.most_common())
+    fewest = min(counts.values())
+    return [excluded(topic, f"not tied to one {topic}: {listed}", min(told - 1, fewest + 1))]
+
+
+def _rhythm(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
+    walls = sorted(each.wall for each in deaths if each.wall is not None)
+    between = [later - earlier for earlier, later in pairwise(walls)]
+    if len(between) < 2:
+        untested.append(("a regular interval in days", "it takes three deaths with a date"))
+        return []
+    low, high, middle = min(between), max(between), _middle(between)
+    spread = f"{low / 86400:.1f} to {high / 86400:.1f} days apart"
+    if middle > 0 and high - low <= 0.3 * middle:
+        chance = alike_lifetimes(low, high, sum(between) / len(between), len(between))
+        text = f"deaths come at a regular interval, every {middle / 86400:.1f} days ({spread})"
+        return [tied("days between", f"{text} (by accident: {percent(chance)})", chance)]
+    return [Statement("days between", "open", f"no regular interval: {spread}")]

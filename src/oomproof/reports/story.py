@@ -1,0 +1,260 @@
+"""What every long report tells: the verdict without secrets, the run's facts, what happened when, what changed."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.machine import processes
+from oomproof.recording.runs import Run, list_runs
+from oomproof.reports.redaction import Redactor
+from oomproof.reports.runs import Summary, compare_rows, summarize
+from oomproof.reports.timeline import Timeline, load
+from oomproof.units import GIB, MIB, format_duration, format_size
+
+GPU_CAUSES = frozenset(("cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc", "cudnn"))
+GOOD = frozenset(("finished", "not-a-crash"))
+OURS = frozenset(("stopped-by-guard", "stopped-by-user", "interrupted"))
+_OLD = 1e8  # seconds: below this a time is since boot (dmesg), not since 1970
+_MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
+
+
+@dataclass(frozen=True)
+class Moment:
+    wall: float | None
+    text: str
+    ours: bool = False  # from the recording; else a piece of evidence
+
+
+@dataclass(frozen=True)
+class Story:
+    verdict: Verdict
+    run: Run | None = None
+    summary: Summary | None = None
+    timeline: Timeline = Timeline(problem="there is no recording")
+    command: str = ""
+    limit: int | None = None
+    earlier: Run | None = None
+    measured: tuple[tuple[str, str, str], ...] = ()  # before and after
+    changed: tuple[tuple[str, str, str], ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        if self.run is None:
+            return "a log"
+        return self.run.name
+
+    @property
+    def tone(self) -> str:
+        cause = self.verdict.cause
+        return "good" if cause in GOOD else "ours" if cause in OURS else "bad"
+
+
+def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
+    """Everything gathered, everything masked."""
+    clean = from_json(redactor.value(verdict.to_json(), "verdict"))
+    if run is None:
+        return Story(clean, versions=tuple(_versions(None)))
+    attempt = run.folder / str(verdict.attempt) if verdict.attempt else run.attempt
+    earlier = earlier_run(run)
+    rows = [
+        (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))
+        for name, a, b in (compare_rows(earlier, run) if earlier else [])
+    ]
+    rung = run.started().get("rung") or {}
+    settings = run.info.get("settings") or {}
+    return Story(
+        verdict=clean,
+        run=run,
+        summary=summarize(run),
+        timeline=_masked(load(attempt), redactor),
+        command=shlex.join(redactor.value(run.argv, "command")),
+        limit=settings.get("limit") or rung.get("limit"),
+        earlier=earlier,
+        measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
+        changed=tuple(row for row in rows if not row[0].startswith(_MEASURED)),
+        versions=tuple((name, redactor.text(value, "versions")) for name, value in _versions(run)),
+    )
+
+
+def earlier_run(run: Run) -> Run | None:
+    """The newest one before it of the same script in the same place, or of the same first words."""
+    script = (run.info.get("code") or {}).get("script")
+    for other in list_runs():
+        if other.id == run.id or (other.created, other.id) >= (run.created, run.id):
+            continue
+        if other.state() in ("running", "starting", "lost its guard", "failed to start"):
+            continue
+        same = script and (other.info.get("code") or {}).get("script") == script
+        if same or (not script and other.argv[:2] == run.argv[:2] and _cwd(other) == _cwd(run)):
+            return other
+    return None
+
+
+def chronology(story: Story) -> list[Moment]:
+    """Start, phases, events, the peak, evidence with a time, the end: oldest first; what has no clock comes last."""
+    found: list[Moment] = []
+    timeline, summary, run = story.timeline, story.summary, story.run
+    if run is not None and summary is not None:
+        started = float(run.started().get("wall") or run.created)
+        limit = f", limit {format_size(story.limit)}" if story.limit else ""
+        found.append(Moment(started, f"started{limit}", True))
+        if summary.seconds is not None and summary.state not in ("running", "lost its guard"):
+            found.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
+    for span in timeline.phases[-40:]:
+        step = f", step {span.first_step}" if span.first_step is not None else ""
+        found.append(Moment(timeline.wall(span.begin), f"phase {span.name}{step}", True))
+    if timeline.host:
+        peak = max(timeline.host, key=lambda point: point.use)
+        found.append(Moment(timeline.wall(peak.t), f"highest sample of the job: {format_size(peak.use)}", True))
+    for mark in timeline.events[-60:]:
+        found.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
+    for item in story.verdict.evidence:
+        told = item.id.startswith(("action.", "sample.", "counter.")) or item.id == "exit"
+        if item.time is not None and not told:
+            found.append(Moment(item.time, f"{item.source}: {item.text}"))
+    return sorted(found, key=lambda one: (one.wall is None, one.wall or 0.0))
+
+
+def prevention(story: Story) -> list[tuple[str, str | None]]:
+    """(what keeps it from happening again, the command) for this cause; ours to offer, not the job's to change."""
+    verdict, run = story.verdict, story.run
+    advice: list[tuple[str, str | None]] = []
+    command = story.command or "python train.py"
+    if verdict.cause in GOOD:
+        return advice
+    if run is None:
+        advice.append(
+            ("Run it under watch: recorded, warned about and asked to save before memory is full.",
+             f"oomproof run -- {command}")
+        )  # fmt: skip
+    peak = story.summary.peaks.use if story.summary else None
+    if verdict.of_memory and verdict.cause not in GPU_CAUSES and peak:
+        need = _round_up(peak)
+        advice.append(
+            (f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
+             f"oomproof check --need {need} && oomproof run -- {command}")
+        )  # fmt: skip
+        advice.append(
+            ("Be told in time, at three quarters of that.",
+             f"oomproof run --alert-above {_round_up(peak * 3 // 4)} -- {command}")
+        )  # fmt: skip
+    if verdict.cause in GPU_CAUSES and verdict.gpu and verdict.gpu.total_bytes:
+        line = _round_up(verdict.gpu.total_bytes * 9 // 10)
+        advice.append(
+            ("Be told when the job comes near the card's size.",
+             f"oomproof run --alert-gpu-above {line} -- {command}")
+        )  # fmt: skip
+    if verdict.of_memory:
+        advice.append(
+            ("Let the job save when it is asked to: it finds the file named in OOMPROOF_STOP_FILE, or gets a signal.",
+             f"oomproof run --stop-signal USR1 --grace 60 -- {command}")
+        )  # fmt: skip
+    for gap in verdict.missing:
+        if gap.how_to_grant:
+            advice.append((f"Make {gap.source} readable, so that the next verdict is surer.", gap.how_to_grant))
+    return advice
+
+
+def when(wall: float | None, *, date: bool = False) -> str:
+    """A clock time; seconds since boot, as dmesg gives them, are said to be such."""
+    if wall is None:
+        return ""
+    if wall < _OLD:
+        return f"{wall:.1f} s after boot"
+    return time.strftime("%F %T" if date else "%T", time.localtime(wall))
+
+
+def zone(wall: float | None = None) -> str:
+    """The clock these times are on."""
+    offset = time.strftime("%z", time.localtime(wall))
+    return f"UTC{offset[:3]}:{offset[3:]}" if offset.strip("+-0") else "UTC"
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("oomproof")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def facts(story: Story) -> list[tuple[str, str]]:
+    """The run in a few rows."""
+    run, summary = story.run, story.summary
+    if run is None or summary is None:
+        return []
+    begin = float(run.started().get("wall") or run.created)
+    peaks = summary.peaks
+    rows = [
+        ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
+        ("command", story.command),
+        ("started", f"{when(begin, date=True)} {zone(begin)}"),
+        ("lasted", format_duration(summary.seconds)),
+        ("peak", format_size(peaks.use) if peaks.use is not None else "no sample was taken"),
+    ]
+    if story.limit:
+        rows.append(("limit", format_size(story.limit)))
+    if peaks.gpu:
+        rows.append(("peak on the GPU", format_size(peaks.gpu)))
+    if peaks.lowest_available is not None:
+        rows.append(("least left on the machine", format_size(peaks.lowest_available)))
+    if story.verdict.phase != "unknown":
+        step = f", step {story.verdict.step}" if story.verdict.step is not None else ""
+        rows.append(("phase", story.verdict.phase + step))
+    return rows
+
+
+def _versions(run: Run | None) -> list[tuple[str, str]]:
+    rows = [("oomproof", version())]
+    if run is None:
+        return rows
+    recorded = str(run.info.get("version") or "")
+    if recorded and recorded != rows[0][1]:
+        rows.append(("oomproof that recorded it", recorded))
+    code = run.info.get("code") or {}
+    if code.get("git_commit"):
+        dirty = ", with changes not committed" if code.get("git_dirty") else ""
+        rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
+    if code.get("script"):
+        rows.append(("script", f"{code['script']} (sha256 {str(code.get('script_sha256'))[:12]})"))
+    rung = run.started().get("rung") or {}
+    if rung.get("name"):
+        rows.append(("held by", str(rung["name"])))
+    rows.append(("host", str(run.info.get("host") or "?")))
+    if run.info.get("boot_id") == processes.boot_id():  # the same boot: what runs now ran then
+        rows.append(("system", f"{platform.system()} {platform.release()} {platform.machine()}"))
+        rows.append(("Python of oomproof", sys.version.split()[0]))
+    return rows
+
+
+def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
+    from dataclasses import replace
+
+    return replace(
+        timeline,
+        events=tuple(replace(mark, text=redactor.text(mark.text, "events")) for mark in timeline.events),
+        phases=tuple(replace(span, name=redactor.text(span.name, "phases")) for span in timeline.phases),
+        holders=tuple(replace(one, name=redactor.text(one.name, "processes")) for one in timeline.holders),
+    )
+
+
+def _cwd(run: Run) -> Path:
+    return Path(str(run.info.get("cwd") or "."))
+
+
+def _round_up(size: int) -> str:
+    """A size to type: the next whole GiB from 4 GiB on, else the next 64 MiB."""
+    if size >= 4 * GIB:
+        return f"{-(-size // GIB)}G"
+    return f"{-(-size // (64 * MIB)) * 64}M"
