@@ -10,7 +10,10 @@ from oomproof.errors import USAGE, OomproofError
 
 
 def _load(path: Path, table: tuple[str, ...] = ()) -> dict[str, Any]:
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return {}
+    except OSError:  # a folder on the way is closed to us (sudo -u with another's HOME)
         return {}
     import tomllib  # only when there is something to read
 

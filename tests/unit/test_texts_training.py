@@ -276,13 +276,51 @@ def test_garbage_is_survived(lines: list[str]) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            ["Traceback (most recent call last):", 'File "', "rror: ", "Killed ", "exitcode: -", "(pid ", "CUDA out of memory. Tried to allocate ",
-             "9" * 30, " GiB", "nan", "%|", "/", "[", "]", "(", ")", " ", "\\n", '"', "\r", "loss", "step ", "Epoch ", "shape[", "with shape (", ",",
-             " and data type ", "float64", "-9", "SIG", "KILL", "signal ", "\x1b[", "\0", "[rank", "]: ", "0x", "ValueError", ":"]  # fmt: skip
+            [
+                "Traceback (most recent call last):",
+                'File "',
+                "rror: ",
+                "Killed ",
+                "exitcode: -",
+                "(pid ",
+                "CUDA out of memory. Tried to allocate ",
+                "9" * 30,
+                " GiB",
+                "nan",
+                "%|",
+                "/",
+                "[",
+                "]",
+                "(",
+                ")",
+                " ",
+                "\\n",
+                '"',
+                "\r",
+                "loss",
+                "step ",
+                "Epoch ",
+                "shape[",
+                "with shape (",
+                ",",
+                " and data type ",
+                "float64",
+                "-9",
+                "SIG",
+                "KILL",
+                "signal ",
+                "\x1b[",
+                "\0",
+                "[rank",
+                "]: ",
+                "0x",
+                "ValueError",
+                ":",
+            ]
         ),
         max_size=60,
     )
-)  # fmt: skip
+)
 def test_the_parsers_own_words_in_any_order_are_survived(words: list[str]) -> None:
     parse("".join(words) + "\n" + "".join(reversed(words)))
 

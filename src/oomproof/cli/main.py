@@ -57,12 +57,12 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv and argv[0] in VERBS else None
+    if argv[:1] == ["--version"]:  # without importing every verb
+        print(_version())
+        return 0
     try:
         parser = _parser(verb)
         arguments = parser.parse_args(argv)
-        if arguments.version:
-            print(_version())
-            return 0
         if arguments.verb is None:
             parser.print_help()
             return 0

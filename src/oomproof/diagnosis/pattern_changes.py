@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from oomproof.diagnosis.chances import more_after
 from oomproof.diagnosis.pattern_steps import percent
-from oomproof.diagnosis.patterns import Ending, Statement, excluded, tied
+from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, tied
 
 _CODE = {"script_sha256": "the script", "git_commit": "the commit", "git_diff_sha256": "uncommitted changes"}
 _MOST = 6  # of one step from run to run; a rewrite of everything is told as such
@@ -17,20 +17,28 @@ def changes(endings: Sequence[Ending]) -> list[Statement]:
     cannot be told apart."""
     found = []
     for at in range(1, len(endings)):
-        told = _difference(endings[at - 1], endings[at])
+        told = _difference(endings[at - 1], endings[at], endings[: at - 1])
         if told:
             found.append(_weighed(told, endings[:at], endings[at:]))
     return found
 
 
-def _difference(before: Ending, after: Ending) -> str:
+def _difference(before: Ending, after: Ending, earlier: Sequence[Ending]) -> str:
     words = []
     for key in sorted({*before.settings, *after.settings}):
         old, new = before.settings.get(key), after.settings.get(key)
-        # a log that says nothing of a setting says nothing of a change
-        if old != new and (old is not None or new is not None) and before.settings and after.settings:
+        # a log that says nothing of its settings says nothing of a change
+        if old == new or not before.settings or not after.settings:
+            continue
+        # going back to what was there before tells nothing that the first change did not
+        if all(each.settings.get(key) != new or not each.settings for each in earlier):
             words.append(f"{key} {_cut(old)} → {_cut(new)}")
-    words += [f"{name} changed" for key, name in _CODE.items() if _differs(before.code, after.code, key)]
+    words += [
+        f"{name} changed"
+        for key, name in _CODE.items()
+        if _differs(before.code, after.code, key)
+        and all(each.code.get(key) != after.code.get(key) for each in earlier)
+    ]
     if len(words) > _MOST:
         return f"{', '.join(words[:_MOST])} and {len(words) - _MOST} more"
     return ", ".join(words)

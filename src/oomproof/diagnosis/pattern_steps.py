@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from oomproof.diagnosis.chances import at_least, range_within
-from oomproof.diagnosis.patterns import Ending, Gaps, Statement, excluded, tied
+from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, excluded, tied
 from oomproof.evidence import run_settings
 
 _NAMES = {
@@ -98,9 +98,9 @@ def _multiples(kind: str, interval: int, steps: Sequence[int], resolution: int, 
         text += f", nor {'is' if len(others) == 1 else 'are'} {_listed(others)}"
     if exact:
         text += f"; {_listed(exact)} {'is' if len(exact) == 1 else 'are'}"
-        beside = [step for step in near if step not in exact]
-        if beside and resolution == 1:
-            text += f", {_listed(beside)} {'stands' if len(beside) == 1 else 'stand'} beside one"
+    beside = [step for step in near if step not in exact]
+    if beside:
+        text += f"; {_listed(beside)} {'stands' if len(beside) == 1 else 'stand'} beside one"
     if near:
         text += f"; {len(near)} or more of {len(steps)} so near come by accident {chance:.0%} of the time"
     return excluded(topic, text, len(off), chance)

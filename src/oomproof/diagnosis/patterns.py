@@ -3,155 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from oomproof.diagnosis.chances import none_of
+from oomproof.diagnosis.pattern_changes import changes
+from oomproof.diagnosis.pattern_facts import Ending, Gaps, MemoryAtEnd, Patterns, Statement
+from oomproof.diagnosis.pattern_states import state_patterns
+from oomproof.diagnosis.pattern_steps import gaps, step_patterns
+from oomproof.evidence import run_settings
 
-Found = Literal["tied", "excluded", "open"]
-Strength = Literal["strong", "fair", "weak"]
-
-STRONG, FAIR = 0.01, 0.05  # the chance of an accident, after counting how many things were tried
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryAtEnd:
-    """From a recording: what the job held, what the machine had left, whether it still grew. Bytes."""
-
-    held: int | None = None
-    available: int | None = None
-    rate: float = 0.0  # bytes a second over the last part of the run
-    growing: bool | None = None  # None: too short to tell
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How one run of the job ended. Runs that lived count too: they date when the deaths began."""
-
-    label: str
-    cause: str  # a slug of the design; "silent": the text just stops
-    died: bool = True
-    wall: float | None = None  # epoch seconds of the end
-    device: str | None = None
-    step: int | None = None
-    total: int | None = None
-    epoch: float | None = None
-    phase: str = "unknown"
-    last_line: str = ""
-    uptime: float | None = None
-    memory: MemoryAtEnd | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """``chance``: how often this much agreement comes by accident. For "excluded" the counterexample decides."""
-
-    topic: str
-    found: Found
-    text: str
-    chance: float | None = None
-    strength: Strength = "weak"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "found": self.found,
-            "text": self.text,
-            "chance": self.chance,
-            "strength": self.strength,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Between one death and the next, and what each run got done before it."""
-
-    days: tuple[float, ...] = ()
-    steps: tuple[int, ...] = ()
-    batch: int | None = None
-    accumulation: int | None = None
-
-    @property
-    def samples(self) -> tuple[int, ...]:
-        return tuple(step * self.batch for step in self.steps) if self.batch else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Patterns:
-    endings: tuple[Ending, ...]  # oldest first
-    statements: tuple[Statement, ...] = ()
-    changes: tuple[Statement, ...] = ()
-    gaps: Gaps = Gaps()
-    intervals: Mapping[str, int] = field(default_factory=dict)
-    untested: tuple[tuple[str, str], ...] = ()  # (what, why not)
-    caution: str = ""
-
-    @property
-    def deaths(self) -> tuple[Ending, ...]:
-        return tuple(each for each in self.endings if each.died)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "runs": len(self.endings),
-            "deaths": [_ending_json(each) for each in self.deaths],
-            "statements": [each.to_json() for each in self.statements],
-            "changes": [each.to_json() for each in self.changes],
-            "gaps": {
-                "days": list(self.gaps.days),
-                "steps": list(self.gaps.steps),
-                "samples": list(self.gaps.samples),
-                "batch": self.gaps.batch,
-                "accumulation": self.gaps.accumulation,
-            },
-            "intervals": dict(self.intervals),
-            "untested": [{"topic": topic, "reason": reason} for topic, reason in self.untested],
-            "caution": self.caution,
-        }
-
-
-def _ending_json(each: Ending) -> dict[str, Any]:
-    memory = each.memory
-    return {
-        "label": each.label,
-        "time": each.wall,
-        "cause": each.cause,
-        "device": each.device,
-        "step": each.step,
-        "total": each.total,
-        "epoch": each.epoch,
-        "phase": each.phase,
-        "uptime": each.uptime,
-        "last_line": each.last_line,
-        "held_bytes": memory.held if memory else None,
-        "available_bytes": memory.available if memory else None,
-        "growing": memory.growing if memory else None,
-    }
-
-
-def tied(topic: str, text: str, chance: float, tries: int = 1) -> Statement:
-    """The more things are tried, the sooner one fits by accident: the chance is counted ``tries`` times."""
-    chance = min(1.0, chance * max(1, tries))
-    strength: Strength = "strong" if chance < STRONG else "fair" if chance < FAIR else "weak"
-    return Statement(topic, "tied" if chance < FAIR else "open", text, chance, strength)
-
-
-def excluded(topic: str, text: str, against: int, chance: float | None = None) -> Statement:
-    """One counterexample refutes "always"; several make it hard to save as "mostly"."""
-    return Statement(
-        topic, "excluded", text, chance, "strong" if against >= 3 else "fair" if against == 2 else "weak"
-    )
+__all__ = ["Ending", "Gaps", "MemoryAtEnd", "Patterns", "Statement", "find_patterns"]
 
 
 def find_patterns(endings: Sequence[Ending], given: Mapping[str, int] | None = None) -> Patterns:
     """``given``: intervals the user names (``{"eval": 50}``); they win over those found in the settings."""
-    from oomproof.diagnosis.pattern_changes import changes
-    from oomproof.diagnosis.pattern_states import state_patterns
-    from oomproof.diagnosis.pattern_steps import gaps, step_patterns
-    from oomproof.evidence import run_settings
-
     dated = all(each.wall is not None for each in endings)
     ordered = tuple(sorted(endings, key=lambda each: each.wall or 0.0)) if dated else tuple(endings)
     deaths = [each for each in ordered if each.died]

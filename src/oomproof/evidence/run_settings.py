@@ -116,11 +116,17 @@ def device(settings: Mapping[str, str]) -> str | None:
 
 def last_date(text: str) -> float | None:
     """Epoch seconds of the last date with a clock in the text; without a zone it is the reader's own."""
-    for match in reversed(list(_DATE.finditer(text))):
-        zone = {None: "", "Z": "+00:00", "UTC": "+00:00"}.get(match[7], match[7])
-        date = f"{match[1]}-{match[2]}-{match[3]}T{match[4]}:{match[5]}:{match[6] or '00'}{zone}"
-        try:
-            return datetime.fromisoformat(date).timestamp()
-        except (ValueError, OverflowError, OSError):
-            continue
-    return None
+    return next((at for match in reversed(list(_DATE.finditer(text))) if (at := _at(match))), None)
+
+
+def first_date(text: str) -> float | None:
+    return next((at for match in _DATE.finditer(text) if (at := _at(match))), None)
+
+
+def _at(match: re.Match[str]) -> float | None:
+    zone = {None: "", "Z": "+00:00", "UTC": "+00:00"}.get(match[7], match[7])
+    date = f"{match[1]}-{match[2]}-{match[3]}T{match[4]}:{match[5]}:{match[6] or '00'}{zone}"
+    try:
+        return datetime.fromisoformat(date).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -113,7 +113,9 @@ def chronology(story: Story) -> list[Moment]:
         found.append(Moment(timeline.wall(span.begin), f"phase {span.name}{step}", True))
     if timeline.host:
         peak = max(timeline.host, key=lambda point: point.use)
-        found.append(Moment(timeline.wall(peak.t), f"highest sample of the job: {format_size(peak.use)}", True))
+        found.append(
+            Moment(timeline.wall(peak.t), f"highest sample of the job: {format_size(peak.use)}", True)
+        )
     for mark in timeline.events[-60:]:
         found.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
     for item in story.verdict.evidence:
@@ -159,7 +161,9 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
         )  # fmt: skip
     for gap in verdict.missing:
         if gap.how_to_grant:
-            advice.append((f"Make {gap.source} readable, so that the next verdict is surer.", gap.how_to_grant))
+            advice.append(
+                (f"Make {gap.source} readable, so that the next verdict is surer.", gap.how_to_grant)
+            )
     return advice
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from oomproof.recording.reader import Recording, open_recording
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
+_SPANS = 500  # phases looked up one by one
 
 Point = TypeVar("Point", "HostPoint", "GpuPoint")
 
@@ -28,7 +30,6 @@ class HostPoint:
     shared: int
     swap: int
     cache: int
-    available: int | None = None  # of the whole machine
 
     @property
     def use(self) -> int:
@@ -80,6 +81,18 @@ class Holder:
     pss: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """All spans of one name together."""
+
+    name: str
+    entered: int = 0
+    seconds: float = 0.0
+    peak: int | None = None
+    gpu_peak: int | None = None
+    last_step: int | None = None
+
+
 @dataclass(frozen=True)
 class Timeline:
     """Times are seconds before the end of the recording (negative), ``end_wall`` is that end on the clock."""
@@ -87,8 +100,10 @@ class Timeline:
     begin: float = 0.0
     end_wall: float = 0.0
     host: tuple[HostPoint, ...] = ()
-    gpus: dict[int, tuple[GpuPoint, ...]] | None = None
+    room: tuple[tuple[float, int], ...] = ()  # what the machine had available
+    gpus: dict[int, tuple[GpuPoint, ...]] = field(default_factory=dict)
     phases: tuple[Span, ...] = ()
+    phase_rows: tuple[PhaseRow, ...] = ()
     events: tuple[Mark, ...] = ()
     holders: tuple[Holder, ...] = ()
     problem: str | None = None
@@ -107,22 +122,24 @@ def load(attempt: Path) -> Timeline:
     recording = open_recording(attempt / "recording.sqlite")
     if recording.problem:
         return Timeline(problem=recording.problem)
-    end = _newest(recording)
-    if end is None:
+    begin, end = _limits(recording)
+    if begin is None or end is None:
         return Timeline(problem="no sample was taken: the job ended at once")
     events = tuple(
         Mark(float(t) - end, str(kind), str(text or ""))
-        for t, kind, text in _rows(recording, "SELECT t, kind, text FROM event WHERE t IS NOT NULL ORDER BY t")
+        for t, kind, text in _rows(
+            recording, "SELECT t, kind, text FROM event WHERE t IS NOT NULL ORDER BY t"
+        )
     )
-    host = tuple(_host(recording, end))
-    gpus = _gpus(recording, end)
-    firsts = [series[0].t for series in (host, *gpus.values()) if series]
+    phases = _phases(recording, end)
     return Timeline(
-        begin=min([*firsts, *(mark.t for mark in events), 0.0]),
+        begin=begin - end,
         end_wall=end + recording.wall_offset,
-        host=host,
-        gpus=gpus,
-        phases=tuple(_phases(recording, end)),
+        host=tuple(_host(recording, begin, end)),
+        room=tuple(_room(recording, begin, end)),
+        gpus=_gpus(recording, begin, end),
+        phases=tuple(phases),
+        phase_rows=tuple(_phase_rows(recording, phases, end)),
         events=events,
         holders=tuple(_holders(recording, end)),
         problem=recording.meta.get("trouble"),
@@ -159,10 +176,6 @@ def drawn(points: Sequence[Point], timeline: Timeline) -> list[Point]:
     return [*earlier, *thin(points, border, 0.0)]
 
 
-def peak_in(points: Sequence[Point], begin: float, end: float, value: Callable[[Point], int]) -> int | None:
-    return max((value(point) for point in points if begin <= point.t <= end), default=None)
-
-
 # --- reading ------------------------------------------------------------------------------------------------
 
 
@@ -170,66 +183,90 @@ def _rows(recording: Recording, query: str, parameters: tuple[object, ...] = ())
     return recording.rows(query, parameters)
 
 
-def _newest(recording: Recording) -> float | None:
+def _limits(recording: Recording) -> tuple[float | None, float | None]:
     tables = ("host", "job", "gpu", "event", "process")
-    rows = _rows(recording, " UNION ALL ".join(f"SELECT max(t) FROM {table}" for table in tables))
-    return max((float(row[0]) for row in rows if row[0] is not None), default=None)
+    query = " UNION ALL ".join(f"SELECT min(t), max(t) FROM {table}" for table in tables)
+    rows = [row for row in _rows(recording, query) if row[0] is not None]
+    if not rows:
+        return None, None
+    return min(float(row[0]) for row in rows), max(float(row[1]) for row in rows)
 
 
-def _host(recording: Recording, end: float) -> list[HostPoint]:
+def _host(recording: Recording, begin: float, end: float) -> list[HostPoint]:
     shares = _shares(recording)
     times = [t for t, _ in shares]
-    available = _rows(
-        recording, "SELECT t, mem_available FROM host WHERE mem_available IS NOT NULL ORDER BY t"
-    )
-    host_times = [float(t) for t, _ in available]
     points = []
-    for t, anon, shmem, file, swap in _rows(
-        recording,
-        "SELECT t, anon, shmem, file, swap FROM job WHERE anon IS NOT NULL AND t IS NOT NULL ORDER BY t",
+    for t, anon, shmem, file, swap, _ in _sliced(
+        recording, "t, anon, shmem, file, swap, anon+shmem+swap", "job WHERE anon IS NOT NULL", begin, end
     ):
         at = bisect_right(times, t)
         part = shares[max(0, at - 1)][1] if shares else (1.0, 0.0, 0.0)
-        near = bisect_right(host_times, t)
-        main, workers = int(anon * part[0]), int(anon * part[1])
+        workers, other = int(anon * part[1]), int(anon * part[2])
         points.append(
             HostPoint(
-                float(t) - end, main, workers, anon - main - workers if part[2] else 0,
-                shmem or 0, swap or 0, file or 0, available[near - 1][1] if near else None,
+                float(t) - end, anon - workers - other, workers, other, shmem or 0, swap or 0, file or 0
             )
-        )  # fmt: skip
+        )
     return points
+
+
+def _room(recording: Recording, begin: float, end: float) -> list[tuple[float, int]]:
+    """(when, the least the machine had available then)."""
+    rows = _sliced(recording, "t, mem_available, -mem_available", "host WHERE mem_available > 0", begin, end)
+    return [(float(t) - end, available) for t, available, _ in rows]
+
+
+def _sliced(
+    recording: Recording, columns: str, table: str, begin: float, end: float
+) -> list[tuple[Any, ...]]:
+    """All rows of the last ten minutes; before that, the row with the highest last column of each slice of time."""
+    border = max(begin, end - WINDOW)
+    *_, highest = columns.split(", ")
+    step = max((border - begin) / (4 * POINTS), 0.001)
+    earlier = _rows(
+        recording,
+        # SQLite takes the other columns from the row that has the maximum
+        f"SELECT {columns.removesuffix(highest)} max({highest}) FROM {table} AND t < ? "
+        "GROUP BY CAST((t - ?) / ? AS INT) ORDER BY t",
+        (border, begin, step),
+    )
+    return [*earlier, *_rows(recording, f"SELECT {columns} FROM {table} AND t >= ? ORDER BY t", (border,))]
 
 
 def _shares(recording: Recording) -> list[tuple[float, tuple[float, float, float]]]:
     """How the anonymous memory was parted between main, workers and others, whenever that was looked at.
 
-    Shares, not sums: pages shared after a fork stand with parent and child, and the job's own figure counts them once."""
+    Shares, not sums: pages shared after a fork stand with parent and child; the job's own figure counts them once."""
     roles = {"main": 0, "worker": 1}
     held: dict[int, tuple[float, int, int]] = {}  # pid → when seen, role, bytes
     found: list[tuple[float, tuple[float, float, float]]] = []
-    for t, pid, role, anon in _rows(recording, "SELECT t, pid, role, anon FROM process ORDER BY t"):
-        held[pid] = (t, roles.get(str(role), 2), anon or 0)
+    rows = _rows(recording, "SELECT t, pid, role, anon FROM process WHERE t IS NOT NULL ORDER BY t")
+    for t, group in groupby(rows, key=lambda row: float(row[0])):
+        held.update({pid: (t, roles.get(str(role), 2), anon or 0) for _, pid, role, anon in group})
+        held = {pid: one for pid, one in held.items() if t - one[0] <= _GONE}
         sums = [0, 0, 0]
-        for seen, place, size in held.values():
-            if t - seen <= _GONE:
-                sums[place] += size
-        total = sum(sums) or 1
-        part = (sums[0] / total, sums[1] / total, sums[2] / total) if any(sums) else (1.0, 0.0, 0.0)
-        if found and found[-1][0] == t:
-            found.pop()
+        for _, place, size in held.values():
+            sums[place] += size
+        total = sum(sums)
+        part = (sums[0] / total, sums[1] / total, sums[2] / total) if total else (1.0, 0.0, 0.0)
         found.append((t, part))
     return found
 
 
-def _gpus(recording: Recording, end: float) -> dict[int, tuple[GpuPoint, ...]]:
-    found: dict[int, list[GpuPoint]] = {}
-    query = "SELECT t, idx, used, total, job_used FROM gpu WHERE used IS NOT NULL AND total > 0 ORDER BY t"
-    for t, index, used, total, job in _rows(recording, query):
-        found.setdefault(index, []).append(GpuPoint(float(t) - end, used, total, job))
+def _gpus(recording: Recording, begin: float, end: float) -> dict[int, tuple[GpuPoint, ...]]:
+    cards = [
+        int(row[0]) for row in _rows(recording, "SELECT DISTINCT idx FROM gpu WHERE total > 0 ORDER BY idx")
+    ]
     # A machine of eight cards and a job on one: the cards it never touched say nothing about it.
-    touched = {index for index, series in found.items() if any(point.job for point in series)}
-    return {index: tuple(series) for index, series in sorted(found.items()) if not touched or index in touched}
+    touched = [int(row[0]) for row in _rows(recording, "SELECT DISTINCT idx FROM gpu WHERE job_used > 0")]
+    found: dict[int, tuple[GpuPoint, ...]] = {}
+    for index in cards:
+        if touched and index not in touched:
+            continue
+        where = f"gpu WHERE used IS NOT NULL AND total > 0 AND idx = {index}"
+        rows = _sliced(recording, "t, used, total, job_used, used", where, begin, end)
+        found[index] = tuple(GpuPoint(float(t) - end, used, total, job) for t, used, total, job, _ in rows)
+    return found
 
 
 def _phases(recording: Recording, end: float) -> list[Span]:
@@ -247,6 +284,34 @@ def _phases(recording: Recording, end: float) -> list[Span]:
             spans[-1] = replace(spans[-1], end=at)
         spans.append(Span(at, 0.0, str(name), step, step))
     return spans
+
+
+def _phase_rows(recording: Recording, spans: list[Span], end: float) -> list[PhaseRow]:
+    """Exact peaks, from every sample and not only the drawn ones."""
+    found: dict[str, PhaseRow] = {}
+    for span in spans[-_SPANS:]:
+        between = (span.begin + end, span.end + end)
+        host = _rows(recording, "SELECT max(anon+shmem+swap) FROM job WHERE t BETWEEN ? AND ?", between)
+        gpu = _rows(
+            recording,
+            "SELECT max(s) FROM (SELECT sum(job_used) AS s FROM gpu WHERE t BETWEEN ? AND ? GROUP BY t)",
+            between,
+        )
+        old = found.get(span.name, PhaseRow(span.name))
+        found[span.name] = PhaseRow(
+            span.name,
+            old.entered + 1,
+            old.seconds + span.end - span.begin,
+            _higher(old.peak, host),
+            _higher(old.gpu_peak, gpu),
+            span.last_step if span.last_step is not None else old.last_step,
+        )
+    return list(found.values())
+
+
+def _higher(before: int | None, rows: list[tuple[Any, ...]]) -> int | None:
+    now = rows[0][0] if rows else None
+    return now if before is None else before if now is None else max(before, now)
 
 
 def _holders(recording: Recording, end: float) -> list[Holder]:

@@ -202,7 +202,8 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
-    cap = order.limit if order.limit is not None else max(host.ram - settings.floor, host.ram // 2)
+    # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
+    cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     info = describe_run(run, order, settings)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")

@@ -52,8 +52,11 @@ _FOLLOWS_SEGFAULT = re.compile(r"\berror:? ?\d+\b")
 
 
 def marked(line: str) -> bool:
-    # 35 plain searches took a thirtieth of the time of one compiled alternation
-    return any(each in line for each in ANCHORS)
+    # plain searches took a tenth of the time of one compiled alternation
+    for each in ANCHORS:  # noqa: SIM110  # and any() twice that of this loop
+        if each in line:
+            return True
+    return False
 
 
 class KernelParser:

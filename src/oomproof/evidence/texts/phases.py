@@ -87,7 +87,7 @@ _HEADING = re.compile(
 def of_bar(text: str) -> str:
     """The phase in a progress line's own words."""
     head = _BAR.match(text)
-    words = head[1] if head else ""
+    words = head[1].replace("DataLoader", "") if head else ""
     if words and (phase := _of_words(words.replace(" ", "_"))):
         return phase
     if words and re.search(r"(?i)loading|downloading|materializ|map|tokeniz|shards", words):

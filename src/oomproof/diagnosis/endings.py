@@ -1,0 +1,211 @@
+"""Runs of ours, or logs, as the endings that patterns are sought in. Reads; what is damaged is left out or empty."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
+from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.errors import OomproofError
+from oomproof.evidence import run_settings
+from oomproof.evidence.collect import collect
+from oomproof.evidence.files import load, number, part, string
+from oomproof.evidence.recording_tail import last_samples
+from oomproof.evidence.texts.collect import TextCase, read_texts
+from oomproof.evidence.texts.progress import is_finish
+from oomproof.evidence.texts.reading import open_lines
+from oomproof.recording import runs
+from oomproof.recording.reader import open_recording
+from oomproof.trend import time_to_full
+
+_ALIVE = frozenset(("finished", "not-a-crash"))
+# ends that say nothing about the job: its own or its owner's wish
+_CHOSEN = frozenset(("stopped-by-user", "interrupted"))
+_OPENING = 5000  # lines of a log in which it tells its settings
+_TAIL = 64 << 10
+_TREND = 1800.0  # seconds before the end that say whether it still grew
+_GPU_CAUSES = {"cuda-oom": "cuda", "mps-oom": "mps", "cublas-alloc": "cuda", "cudnn": "cuda"}
+
+
+def runs_of(name: str) -> list[runs.Run]:
+    """All runs of that name, id or script, oldest first. A name only one run has stands for its script.
+    Raises OomproofError when there is none."""
+    everything = runs.list_runs()
+    found = [run for run in everything if name in (run.info.get("name"), run.id)]
+    found = found or [run for run in everything if name in (_script(run), os.path.basename(_script(run)))]
+    if not found:
+        found = [runs.find(name)]
+    if len(found) == 1 and (script := _script(found[0])):
+        found = [run for run in everything if _script(run) == script]
+    return sorted(found, key=lambda run: (run.created, run.id))
+
+
+def _script(run: runs.Run) -> str:
+    return string(part(run.info, "code").get("script")) or ""
+
+
+def endings_of_runs(found: Iterable[runs.Run]) -> list[Ending]:
+    """Every attempt that has ended, with what its recording and its output tell."""
+    endings = []
+    for run in found:
+        try:
+            attempts = sorted((path for path in run.folder.iterdir() if path.name.isdigit()), key=_number)
+        except OSError:
+            continue
+        for attempt in attempts:
+            ending = _of_attempt(run, attempt, len(attempts) > 1)
+            if ending is not None:
+                endings.append(ending)
+    return endings
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def _of_attempt(run: runs.Run, attempt: Path, several: bool) -> Ending | None:
+    verdict = _verdict(attempt)
+    if verdict.cause == "not-a-crash" or verdict.cause in _CHOSEN:
+        return None  # still running, or ended because somebody wished it
+    started, _ = load(attempt / "started.json")
+    exited, _ = load(attempt / "exit.json")
+    recording = open_recording(attempt / "recording.sqlite")
+    begin, end = number(started.get("wall")) or run.created or None, number(exited.get("wall"))
+    last = recording.last_sample_time()
+    if end is None and isinstance(last, (int, float)) and recording.meta:
+        end = last + _offset(recording.meta)
+    text = _text(attempt / "output.log")
+    settings = run_settings.options(run.argv)
+    code = {key: str(value) for key, value in part(run.info, "code").items() if isinstance(value, str)}
+    progress = text.progress if text else None
+    return Ending(
+        label=f"{run.name}/{attempt.name}" if several else run.name if run.name != run.id else run.id,
+        cause=verdict.cause,
+        died=verdict.cause not in _ALIVE,
+        wall=end or begin,
+        device=run_settings.device(settings) or _GPU_CAUSES.get(verdict.cause) or _gpu_used(attempt),
+        step=verdict.step if verdict.step is not None else progress.step if progress else None,
+        total=progress.total if progress else None,
+        epoch=progress.epoch if progress else None,
+        phase=verdict.phase if verdict.phase != "unknown" else progress.phase if progress else "unknown",
+        last_line=text.last_line if text else "",
+        uptime=max(0.0, end - begin) if end is not None and begin is not None else None,
+        memory=_memory(attempt),
+        settings=settings,
+        code=code,
+    )
+
+
+def _offset(meta: Mapping[str, str]) -> float:
+    try:
+        return float(meta.get("wall_offset", 0.0))
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _verdict(attempt: Path) -> Verdict:
+    kept = runs.read_json(attempt / "verdict.json")
+    if kept.get("verdict"):
+        try:
+            return from_json(kept)
+        except (KeyError, TypeError, ValueError):
+            pass  # written by another version: judge afresh
+    return judge(collect(attempt))
+
+
+def _text(path: Path) -> TextCase | None:
+    try:
+        return read_texts([str(path)])
+    except (OomproofError, OSError):
+        return None  # no output was kept
+
+
+def _gpu_used(attempt: Path) -> str | None:
+    used = [each.index for each in last_samples(attempt / "recording.sqlite").gpus if each.job_used]
+    return f"gpu {', '.join(map(str, used))}" if used else None
+
+
+def _memory(attempt: Path) -> MemoryAtEnd | None:
+    tail = last_samples(attempt / "recording.sqlite")
+    if tail.job is None:
+        return None
+    rows = open_recording(attempt / "recording.sqlite").rows(
+        "SELECT t, coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM job"
+        " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t",
+        (_TREND,),
+    )
+    points = [(float(t), int(use)) for t, use in rows if isinstance(t, (int, float)) and isinstance(use, int)]
+    points = points[:: max(1, len(points) // 600)]
+    growing, rate = None, 0.0
+    if len(points) >= 8 and points[-1][0] - points[0][0] >= 10.0:
+        whole = time_to_full(points, 1 << 40)
+        growing = whole is not None and (points[-1][1] - points[0][1]) > max(16 << 20, points[-1][1] // 50)
+        rate = (1 << 40) / whole if whole else 0.0
+    return MemoryAtEnd(tail.job.used, tail.host.available if tail.host else None, rate, growing)
+
+
+def endings_of_texts(paths: Iterable[str]) -> list[Ending]:
+    """One ending for each text, which is one run's log. Raises OomproofError for what cannot be read at all."""
+    return [_of_text(path) for path in paths]
+
+
+def _of_text(path: str) -> Ending:
+    case = read_texts([path])
+    verdict = judge_texts(case)
+    opening, tail = _opening(path), _tail(path)
+    settings = run_settings.told_in(opening)
+    begin, end = run_settings.first_date("\n".join(opening[:200])), run_settings.last_date(tail)
+    progress = case.progress
+    cause, died = verdict.cause, verdict.cause not in _ALIVE
+    # a log that stops before its last step died without a word; that is a death too
+    stopped = progress.step is not None and progress.step != progress.total
+    if cause == "not-a-crash" and stopped and not any(map(is_finish, tail.splitlines()[-30:])):
+        cause, died = "silent", True
+    return Ending(
+        label=os.path.basename(path) if path != "-" else "-",
+        cause=cause,
+        died=died,
+        wall=_wall(path, tail),
+        device=run_settings.device(settings) or _GPU_CAUSES.get(cause),
+        step=progress.step,
+        total=progress.total,
+        epoch=progress.epoch,
+        phase=verdict.phase,
+        last_line=case.last_line,
+        uptime=end - begin if begin is not None and end is not None and end > begin else None,
+        settings=settings,
+    )
+
+
+def _opening(path: str) -> list[str]:
+    """The first lines, where a job tells its settings; none of a stream, which was read once already."""
+    if path == "-":
+        return []
+    try:
+        return [line[:4000] for _, line in islice(open_lines(path), _OPENING)]
+    except (OomproofError, OSError):
+        return []
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            return file.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _wall(path: str, tail: str) -> float | None:
+    """The last date in the text; else the file's own, which a copy does not keep."""
+    told = run_settings.last_date(tail)
+    try:
+        return told if told is not None else os.stat(path).st_mtime
+    except OSError:
+        return None
