@@ -31,7 +31,8 @@ def truths(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
         for line in path.read_text().splitlines():
             if line.strip():
                 truth = json.loads(line)
-                found.append((path.parent / truth["file"], truth))
+                beside = path.parent / truth["file"]
+                found.append((beside if beside.exists() else path.parent.parent / truth["file"], truth))
     return found
 
 

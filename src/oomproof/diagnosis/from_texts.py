@@ -41,6 +41,9 @@ _KILLS = frozenset(
 _SEEN_OF_XID = frozenset(
     ("illegal-access", "device-assert", "cublas-alloc", "cudnn", "segfault", "nccl", "other-error")
 )
+_DEATHS_OF_ONE = frozenset(
+    ("slurm-oom", "shm-exhausted", "dataloader-killed", "killed-unknown", "bus-error", "nccl")
+)
 # A SIGKILL whose sender nothing names: the odds that it was the kernel's, against all others. A starting weight.
 _PERHAPS_MEMORY = 0.6
 
@@ -67,7 +70,7 @@ def judge_texts(case: TextCase) -> Verdict:
         next=advice,
         phase=_phase(best, case),
         step=case.progress.step,
-        victim=_victim(best),
+        victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
         causes=causes,
         evidence=_evidence(case),
@@ -164,6 +167,14 @@ def _victim(finding: Finding) -> Victim | None:
         # a loader's or launcher's message names the dead process, but not what it held
         return Victim(finding.pids[0], sizes.name if sizes else None) if finding.pids else None
     return Victim(sizes.pid, sizes.name, sizes.total_vm, sizes.anon_rss, sizes.file_rss, sizes.shmem_rss)
+
+
+def _named_elsewhere(best: Finding, joined: Finding | None, case: TextCase) -> Victim | None:
+    """ "A task was OOM-killed" (Slurm), "bus error in worker": another line of the same chain names the process."""
+    if best.cause not in _DEATHS_OF_ONE:
+        return None
+    others = [joined, *case.training] if joined else list(case.training)
+    return next((victim for each in others if each and (victim := _victim(each)) is not None), None)
 
 
 def _gpu(finding: Finding) -> Gpu | None:
