@@ -80,6 +80,15 @@ def test_own_corpus(row: dict[str, Any]) -> None:
     assert [each.line for each in findings] == sorted(each.line for each in findings)
 
 
+WORDINGS = [json.loads(line) for line in (CORPUS / "logs" / "wordings.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", WORDINGS, ids=lambda row: f"{row['kind']}-{row['text'][-30:]!r}")
+def test_wordings(row: dict[str, str]) -> None:
+    """Short texts, one wording each, written after what each library and launcher prints."""
+    assert cause_of(row["text"]) == row["kind"]
+
+
 @pytest.mark.skipif(not (SHARED / "truth.jsonl").exists(), reason=f"no published texts at {SHARED}")
 def test_published_texts() -> None:
     rows = truth(SHARED / "truth.jsonl")

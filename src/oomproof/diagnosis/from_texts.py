@@ -180,7 +180,9 @@ def _named_elsewhere(best: Finding, joined: Finding | None, case: TextCase) -> V
 def _gpu(finding: Finding) -> Gpu | None:
     gpu = finding.gpu
     if gpu is None:
-        return None
+        # Schema 1 has one place for "asked for": a request refused on the host stands there too, with no card.
+        asked = finding.details.get("requested_bytes", "")
+        return Gpu(None, requested_bytes=int(asked)) if asked.isdigit() else None
     return Gpu(gpu.index, gpu.total, gpu.free, gpu.requested, gpu.allocated, gpu.reserved_unallocated)
 
 

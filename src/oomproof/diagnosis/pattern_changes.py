@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oomproof.diagnosis.chances import more_after
-from oomproof.diagnosis.pattern_steps import percent
 from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, tied
+from oomproof.diagnosis.pattern_steps import percent
 
 _CODE = {"script_sha256": "the script", "git_commit": "the commit", "git_diff_sha256": "uncommitted changes"}
 _MOST = 6  # of one step from run to run; a rewrite of everything is told as such

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from oomproof.diagnosis.chances import alike_lifetimes
-from oomproof.diagnosis.pattern_steps import percent
 from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, tied
+from oomproof.diagnosis.pattern_steps import percent
 from oomproof.units import format_duration, format_size
 
 _ALIKE = 0.1  # spread over the middle value up to which levels and times count as equal

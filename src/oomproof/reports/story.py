@@ -24,6 +24,8 @@ OURS = frozenset(("stopped-by-guard", "stopped-by-user", "interrupted"))
 _OLD = 1e8  # seconds: below this a time is since boot (dmesg), not since 1970
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
+_NOTHING = Timeline(problem="there is no recording")
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -37,7 +39,7 @@ class Story:
     verdict: Verdict
     run: Run | None = None
     summary: Summary | None = None
-    timeline: Timeline = Timeline(problem="there is no recording")
+    timeline: Timeline = _NOTHING
     command: str = ""
     limit: int | None = None
     earlier: Run | None = None
@@ -201,8 +203,8 @@ def facts(story: Story) -> list[tuple[str, str]]:
     begin = float(run.started().get("wall") or run.created)
     peaks = summary.peaks
     rows = [
-        ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
         ("command", story.command),
+        ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
         ("started", f"{when(begin, date=True)} {zone(begin)}"),
         ("lasted", format_duration(summary.seconds)),
         ("peak", format_size(peaks.use) if peaks.use is not None else "no sample was taken"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from oomproof.recording.reader import Recording, open_recording
 
@@ -16,7 +16,15 @@ POINTS = 700  # of the window, and as many of the whole run: more than a screen 
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 _SPANS = 500  # phases looked up one by one
 
-Point = TypeVar("Point", "HostPoint", "GpuPoint")
+
+class Drawable(Protocol):
+    @property
+    def t(self) -> float: ...
+    @property
+    def use(self) -> int: ...
+
+
+Point = TypeVar("Point", bound=Drawable)
 
 
 @dataclass(frozen=True, slots=True)

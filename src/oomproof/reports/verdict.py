@@ -47,7 +47,12 @@ def long_form(verdict: Verdict, *, colour: bool = False) -> str:
             ("reserved but unused", gpu.reserved_unallocated_bytes),
         )
         sizes = ", ".join(f"{name} {format_size(size)}" for name, size in told if size is not None)
-        where.append(f"gpu      {gpu.index if gpu.index is not None else '?'}: {sizes}")
+        on_host = gpu.index is None and gpu.total_bytes is None and gpu.free_bytes is None
+        where.append(
+            f"asked    {sizes}"
+            if on_host
+            else f"gpu      {gpu.index if gpu.index is not None else '?'}: {sizes}"
+        )
     parts.append("\n".join(where))
     if len(verdict.causes) > 1:
         lines = ["Causes, most likely first"]

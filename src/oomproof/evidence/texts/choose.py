@@ -21,8 +21,11 @@ def settle(findings: Iterable[Finding]) -> Finding | None:
         strong = [each for each in deaths if each.strength >= 0.6] or deaths
         last = strong[-1]
         near = [each for each in strong if last.line - each.line < _NEAR]
-        # a GPU's cleanup and a dying driver follow the first fault; the first is the root
-        return max(near, key=lambda each: (each.strength, each.line))
+        # a GPU's fault makes its own program fall: the driver's line is the root
+        for each in reversed(near):
+            if each.cause == "xid" and each.strength > 0.9 and set(each.pids) & set(last.pids):
+                return each
+        return last if last.strength > 0.8 else max(near, key=lambda each: (each.strength, each.line))
     return found[-1] if found else None
 
 

@@ -60,6 +60,24 @@ def pieces(line: str) -> Iterator[str]:
             yield part[start : start + PIECE]
 
 
+_BAR = re.compile(r"\d%\|[^|\n]{0,400}\|[^\[\n]{0,60}\[[^\]\n]{0,300}\]")
+_GLUED = re.compile(
+    r"[^A-Za-z\s](?P<word>(?:Killed|Terminated|Segmentation fault|Aborted|Bus error)(?: ?\(core dumped\))?)\s*$"
+)
+
+
+def after_bar(raw: str) -> str:
+    """A bar ends without a line feed: what the shell or Python says next stands on the same line."""
+    if "%|" in raw:
+        end = 0
+        for bar in _BAR.finditer(raw):
+            end = bar.end()
+        if end and raw[end:].strip():
+            return raw[end:]
+    glued = _GLUED.search(raw[-80:])
+    return glued["word"] if glued else raw
+
+
 def clean(raw: str) -> Line:
     text = raw.replace("\0", "")
     if "\x1b" in text or "\\u001b" in text:

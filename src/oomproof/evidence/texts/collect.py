@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oomproof.evidence.facts import Missing
 from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser
-from oomproof.evidence.texts.kernel import KernelParser
-from oomproof.evidence.texts.reading import open_lines
+from oomproof.evidence.texts.kernel import ANCHORS as kernel_anchors
+from oomproof.evidence.texts.kernel import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.reading import marked_lines, open_lines
 from oomproof.evidence.texts.training import TrainingParser
 
 
@@ -25,6 +29,22 @@ class TextCase:
     missing: tuple[Missing, ...] = ()
 
 
+_LARGE = 32 << 20
+_KERNEL_LINE = re.compile(rb"^(?:<\d+>)?\[ *\d+\.\d+\]|^\d+,\d+,\d+,|\bkernel: ")
+
+
+def _is_large_kernel_log(path: str) -> bool:
+    """A kernel log too large to read every line of: only what an anchor marks is read then, at grep's speed."""
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) < _LARGE:
+            return False
+        with open(path, "rb") as file:
+            lines = file.read(1 << 18).splitlines()
+    except OSError:
+        return False
+    return sum(_KERNEL_LINE.search(line[:200]) is not None for line in lines) > 0.5 * len(lines)
+
+
 def read_texts(paths: Iterable[str]) -> TextCase:
     """One case over all texts. Raises OomproofError for what cannot be read at all."""
     sources, system, training = [], [], []
@@ -32,10 +52,16 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     for path in paths:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
-        for number, line in open_lines(path):
-            kernel.feed(number, line)
-            guards.feed(number, line)
-            job.feed(number, line)
+        if _is_large_kernel_log(path):
+            anchors = (*kernel_anchors, *guard_anchors)
+            for number, line in marked_lines(path, anchors, REPORT_STARTS, REPORT_END):
+                kernel.feed(number, line)
+                guards.feed(number, line)
+        else:
+            for number, line in open_lines(path):
+                kernel.feed(number, line)
+                guards.feed(number, line)
+                job.feed(number, line)
         found = [*kernel.finish(), *guards.finish()]
         system.extend(sorted(found, key=lambda each: each.line))
         training.extend(job.finish())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from oomproof.evidence.texts.finding import Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 
@@ -58,7 +59,7 @@ class SystemdUnits(GuardReader):
     """Which kernel kill it was, systemd does not say: the kernel's own lines outrank these."""
 
     anchors = ("killed by the OOM killer", "kernel OOM killer killed", "oom-kill", "Main process exited, code=",
-               "Failed with result", "Control process exited, code=")  # fmt: skip
+               "Failed with result", "Control process exited, code=", "dumped core", "terminated abnormally", "Signal: ", "PID: ")  # fmt: skip
 
     _OOM = re.compile(
         r"(?:(?P<unit>\S{1,512}): )?(?:A process of this unit has been killed by the OOM killer"
@@ -70,9 +71,27 @@ class SystemdUnits(GuardReader):
         r"status=(?P<number>\d{1,2})(?:/(?P<name>\w+))?"
     )
 
+    _CORE = re.compile(
+        r"Process (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\) of user \d+ (?:dumped core|terminated abnormally)"
+        r"(?: with signal (?P<number>\d+)/)?"
+    )
+    _CORE_SIGNAL = re.compile(r"^Signal: (?P<number>\d{1,2}) \([A-Z]+\)$")
+    _CORE_PID = re.compile(r"^PID: (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)$")
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self._core: tuple[int, int, str] | None = None  # line, pid, name of `coredumpctl info`
+
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
-        if match := self._OOM.search(message):
+        if match := self._CORE.search(message):
+            self._dumped(number, stamp, int(match["number"] or 0), int(match["pid"]), match["name"])
+        elif match := self._CORE_PID.search(message):
+            self._core = (number, int(match["pid"]), match["name"])
+        elif match := self._CORE_SIGNAL.search(message):
+            if self._core is not None and number - self._core[0] < 20:
+                self._dumped(number, stamp, int(match["number"]), self._core[1], self._core[2])
+        elif match := self._OOM.search(message):
             self._killed(number, stamp, match["unit"])
         elif self._STATUS.search(message):
             self._killed(number, stamp, None)
@@ -97,6 +116,14 @@ class SystemdUnits(GuardReader):
         )
         details = {"by": "systemd-oom", **({"unit": unit} if unit else {})}
         self.add(cause, number, stamp, said, 0.7, details=details)
+
+    def _dumped(self, number: int, stamp: Stamped, signal: int, pid: int, name: str) -> None:
+        cause = {11: "segfault", 7: "bus-error", 6: "abort"}.get(signal, "other-error")
+        what = f"signal {signal}" if signal else "a signal it does not name"
+        said = f"systemd-coredump says that {name} (pid {pid}) died of {what}"
+        self.add(
+            cause, number, stamp, said, 0.75 if signal else 0.5, Sizes(pid, name), details={"by": "systemd"}
+        )
 
     def _exited(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
         unit, signal = match["unit"], int(match["number"])

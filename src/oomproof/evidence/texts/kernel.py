@@ -12,6 +12,7 @@ from oomproof.evidence.texts.kernel_report import (
     Constraint,
     Kill,
     Report,
+    breaks_off,
     read_announcement,
     read_constraint,
     read_invoked,
@@ -110,6 +111,9 @@ class KernelParser:
             self._hold("killed", number, stamp, message, whole=_KILLED_WHOLE.search(message) is not None)
             if self._open is None:
                 self._killed(kill)
+            return
+        if "illed" in message and breaks_off(message):
+            self._hold("killed", number, stamp, message, whole=False)
             return
         if "oom-kill:" in message and (constraint := read_constraint(number, stamp, message)):
             self._hold("constraint", number, stamp, message, whole=",uid=" in message)

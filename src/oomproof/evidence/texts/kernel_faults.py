@@ -28,7 +28,7 @@ _KERNEL_GPF = re.compile(
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[^)]{1,32})\):? (?P<xid>\d{1,4})(?:, (?P<rest>.*))?")
 _XID_PID = re.compile(r"\bpid='?(?P<pid>\d{1,10})")
-_XID_NAME = re.compile(r"\bname=(?P<name>[^,]{1,64})")
+_XID_NAME = re.compile(r"\bname=(?P<name>[^,<][^,]{0,63})")  # not <unknown>
 _AUDIT = re.compile(
     r'type=(?:1701|ANOM_ABEND)\b.{0,200}? pid=(?P<pid>\d+) comm="?(?P<name>[^"\s]{1,64})"?.{0,300}? sig=(?P<sig>\d+)'
 )

@@ -12,9 +12,12 @@ from oomproof.units import format_size
 
 _KILLED = re.compile(r"[Kk]illed process (?P<pid>\d{1,10})(?:,? ?UID:? ?\d+,)?[ ,]*")
 _NAME_END = re.compile(r"\)[,. ]*(?:$|UID\b|(?:total-vm|vsz|anon-rss)\b)|\)[.,]? (?=\()")
+_BROKEN_OFF = re.compile(
+    r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
+)
 _SIZE = re.compile(r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d{1,20})kB")
 _WHY = re.compile(
-    r"(?P<memcg>Memory cgroup out of memory)|(?P<cpuset>No available memory in cpuset)"
+    r"(?P<memcg>Memory cgroup out of memory|Out of memory in UB)|(?P<cpuset>No available memory in cpuset)"
     r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"
 )
 _ANNOUNCED = re.compile(r"[Kk]ill process (?P<pid>\d{1,10}) \((?P<name>.{0,64})\) score ")
@@ -288,7 +291,7 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
     name = None
     if rest.startswith("("):
         end = _NAME_END.search(rest)
-        cut = end.start() if end else -1
+        cut = end.start() if end else rest.find(")")  # other words follow, as in OpenVZ
         name = rest[1:cut] if cut > 0 else rest[1:65].rstrip(".…") or None
     elif not rest.startswith(("total-vm", "vsz", "UID")) and rest.strip():
         return None  # prose: "a killed process 12 times"
@@ -304,6 +307,11 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
     if name is None and victim.total_vm is None:
         return None
     return Kill(line, stamp, message[:_TEXT], victim, why_of(message[: match.start()]))
+
+
+def breaks_off(message: str) -> bool:
+    """A Killed line that a mail program broke before it said whom."""
+    return _BROKEN_OFF.search(message) is not None
 
 
 def read_constraint(line: int, stamp: Stamped, message: str) -> Constraint | None:

@@ -36,12 +36,12 @@ class TaskTable:
     def begin(self, message: str) -> bool:
         """Whether this line is a header; it then empties the table."""
         match = _HEADER.search(message)
-        self_whole = match is not None
+        whole = match is not None
         match = match or _CUT_HEADER.search(message)
         if match is None:
             return False
-        self.columns, self.whole, self.tasks = tuple(match["columns"].split()), self_whole, {}
-        if not self_whole and self.columns:
+        self.columns, self.whole, self.tasks = tuple(match["columns"].split()), whole, {}
+        if not whole and self.columns:
             self.columns = self.columns[:-1]  # the last word of a cut line may be half of one
         return True
 

@@ -13,7 +13,6 @@ ANCHORS = ("%|", "it/s", "s/it", "tep", "poch", "iter", "Iter", "atch", "━", "
 
 _INT = r"(\d{1,12})"
 _TQDM = re.compile(rf"{_INT}%\|[^|\n]{{0,400}}\|\s*{_INT}/{_INT}")
-_TQDM_CUT = re.compile(r"(\d{1,3})%\|[^|\n]{0,400}$")
 _TQDM_SHORT = re.compile(rf"{_INT}/{_INT} \[\d+:\d\d")
 _TQDM_OPEN = re.compile(rf"\b{_INT}it \[\d+:\d\d")
 _RICH = re.compile(rf"━.{{0,200}}?\s{_INT}/{_INT} ")
@@ -36,17 +35,10 @@ _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
     r"|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|training ended"
 )
-_RETRIES = re.compile(
-    r"(?i)retry|skipp|decreas\w* batch|reduc\w* batch|trying batch size|batch size \d+ (?:failed|succeeded)|falling back|recover|using cpu|attempting to copy|continu|resum|restart|will use .{0,20}instead|halv"
-)
 
 
 def is_finish(text: str) -> bool:
     return bool(_FINISHED.search(text[:400]))
-
-
-def is_retry(text: str) -> bool:
-    return bool(_RETRIES.search(text[:400]))
 
 
 def read_sign(text: str) -> Progress | None:
@@ -88,8 +80,6 @@ class ProgressTracker:
     def __init__(self) -> None:
         self.last = Progress()
         self.advances = 0  # signs beyond all that stood before the last mark
-        self.finished_at = 0  # line of the last "training finished"
-        self.retried_at = 0
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
         self._marked: dict[int, int] = {}
@@ -118,7 +108,7 @@ class ProgressTracker:
             total=sign.total if sign.step is not None else self.last.total,
         )
         if sign.epoch is not None:
-            if self._marked_epoch >= 0 and sign.epoch > self._marked_epoch:
+            if sign.epoch > self._marked_epoch >= 0 or sign.epoch > self._epoch >= 0:
                 self.advances += 1
             self._epoch = max(self._epoch, sign.epoch)
         if sign.step is not None:

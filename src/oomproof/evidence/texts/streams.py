@@ -58,7 +58,7 @@ class Stream:
                 yield self.first
             left = None if self.size is None else self.size - len(self.first)
             while left is None or left > 0:
-                block = self._source.read(BLOCK if left is None else min(BLOCK, left))
+                block = self._piece(BLOCK if left is None else min(BLOCK, left))
                 if not block:
                     break
                 if left is not None:
@@ -68,6 +68,11 @@ class Stream:
             self.notes.append(f"{self.name} could be read only in part: {error or 'it ends too early'}")
         finally:
             self.close()
+
+    def _piece(self, most: int) -> bytes:
+        """Of an archive, what is unpacked so far: a cut one then gives all it has before it fails."""
+        read1 = getattr(self._source, "read1", None)
+        return read1(most) if self.packed and read1 is not None else self._source.read(most)
 
     def close(self) -> None:
         while self._close:
@@ -120,7 +125,7 @@ class Stream:
             self._source = opener(io.BufferedReader(_Again(first, raw, self.size), BLOCK))
             self.size = None
             try:
-                self.first = self._source.read(BLOCK)
+                self.first = self._piece(BLOCK)
             except _BROKEN as error:
                 self.close()
                 raise UnreadableText(

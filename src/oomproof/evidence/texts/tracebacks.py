@@ -92,7 +92,8 @@ class Writer:
             return self._inside(text, stripped)
         match = _LOOSE.match(stripped)
         if match and not (match["type"] or "").endswith("Warning"):
-            return self._raise(match["type"] or match["bare"], match["message"] or "", loose=True)
+            name = (match["type"] or match["bare"]) + (match["inner"] or "")
+            return self._raise(name, match["message"] or "", loose=True)
         if stripped:
             self.survived = False
         return None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from oomproof.evidence.texts import phases
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import Line, clean, pieces
+from oomproof.evidence.texts.cleaning import Line, after_bar, clean, pieces
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
@@ -21,7 +21,7 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
@@ -39,7 +39,7 @@ _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _MESSAGE_LINES = 8
 _TAGS = 256
-_KEPT = 200  # findings kept from the start; as many from the end
+_KEPT = 200  # findings of one chain kept from its start; as many from its end
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
     r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
@@ -80,8 +80,6 @@ class TrainingParser:
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
-        self._events: list[Finding] = []
-        self._late: deque[Finding] = deque(maxlen=_KEPT)
         self._pending: tuple[int, Raised, str, str, int] | None = (
             None  # line, error, tag, text so far, lines taken
         )
@@ -95,10 +93,9 @@ class TrainingParser:
         self._first_exit = False  # inside torchrun's "Root Cause" section
         self._wrapped_phase = ""
         self._script_phase = "unknown"
-        self._nan_since = 0
+        self._nan = False  # the last loss that was printed is no number
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
-        self._last_line = 0
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
     # -- in -------------------------------------------------------------------------------------------
@@ -124,7 +121,6 @@ class TrainingParser:
         block, self._block, self._size = self._block, [], 0
         if not block:
             return
-        self._last_line = block[-1][0]
         for _, line in reversed(block):
             if line.strip():
                 self.end = line.strip()[-600:]
@@ -173,7 +169,7 @@ class TrainingParser:
         if shape and shape in self._dull:
             suspicious = False
         if suspicious or not quiet:
-            line = clean(raw)
+            line = clean(after_bar(raw))
             text = line.text
             if not self._error(number, line, suspicious):
                 if not _NOT_ORDINARY.match(text):
@@ -188,7 +184,7 @@ class TrainingParser:
             self._ordinary += 1
         for mark in marks:
             if mark in raw:
-                self._signs.look(number, text if suspicious else clean(raw).text)
+                self._signs.look(number, clean(raw).text)
                 break
 
     def _in_traceback(self) -> bool:
@@ -224,7 +220,7 @@ class TrainingParser:
             or (inside and stripped.startswith("File "))
         ):
             return inside
-        if inside and text[:1] in (" ", "\t") and not stripped.startswith(("what()", "[")):
+        if inside and text[:1] in (" ", "\t", "│", "❱", "|") and not stripped.startswith(("what()", "[")):
             return True  # source code between frames: what it mentions did not happen
         hit = recognise(Said(stripped, "", line.level, "", self._library))
         if hit is None:
@@ -235,7 +231,12 @@ class TrainingParser:
     def _notice(self, text: str, stripped: str) -> None:
         """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
         if not self._library or "jax" in text:
-            if "jax" in text or "XlaRuntime" in text or "external/xla/" in text:
+            if (
+                "jax" in text
+                or "XlaRuntime" in text
+                or "external/xla/" in text
+                or "external/org_tensorflow" in text
+            ):
                 self._library = "jax"
             elif "tensorflow" in text or "keras" in text:
                 self._library = "tensorflow"
@@ -244,13 +245,12 @@ class TrainingParser:
             if name:
                 self._script_phase = phases.of_script(name)
         if signs.is_finish(stripped):
-            self._signs.finished_at = self._last_line
-            self._signs.advances += 2
+            self._signs.advances += 2  # as good as two steps further
         if "Root Cause" in text:
             self._first_exit = True
-        if ("nan" in text or "NaN" in text) and (loss := LOSS.search(text)):
+        if ("nan" in text or "NaN" in text) and not text.startswith("wandb:") and (loss := LOSS.search(text)):
             value = loss["value"].lower()
-            self._nan_since = self._nan_since or 1 if "nan" in value or "inf" in value else 0
+            self._nan = "nan" in value or "inf" in value
 
     # -- messages over several lines --------------------------------------------------------------------
 
@@ -411,10 +411,10 @@ class TrainingParser:
 
     def _loss_at_the_end(self) -> None:
         """No exception, but the last loss that was printed is no number."""
-        if not self._nan_since:
+        if not self._nan:
             return
         for number, line in reversed(self._recent):
-            losses = LOSS.findall(line[-2000:])
+            losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
             if losses:
                 if losses[-1].lower().lstrip("-") in ("nan", "inf"):
                     hit = Hit("nan", "the loss is no number any more", 0.6)

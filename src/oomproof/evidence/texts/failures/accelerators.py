@@ -26,7 +26,7 @@ _TF = re.compile(
     r"tensorflow|ResourceExhaustedError|OOM when allocating tensor|local_tsl|local_xla|Resource exhausted"
 )
 _JAX = re.compile(
-    r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|external/tsl|XLA:TPU|memory space hbm|jax\.errors"
+    r"XlaRuntimeError|JaxRuntimeError|jaxlib|external/xla|Failed to allocate request for|external/org_tensorflow|external/tsl|XLA:TPU|memory space hbm|jax\.errors"
 )
 _BYTES = re.compile(
     r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device"
@@ -63,7 +63,7 @@ def recognise(said: Said) -> Hit | None:
         xla = False
     if (exhausted and _MEMORY.search(text)) or driver or (said.raised and "Dst tensor is not init" in text):
         return _memory(said, xla, bool(exhausted))
-    if exhausted and said.raised.endswith("ResourceExhaustedError"):
+    if exhausted and said.raised.endswith("ResourceExhaustedError") and text != said.raised:
         return Hit("tf-oom", "TensorFlow ran out of a resource, most often GPU memory", 0.8, gpu=_asked(text))
     if "OOM when allocating tensor" in text:
         return Hit(

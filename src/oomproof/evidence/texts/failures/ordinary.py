@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Said
 ANCHORS = ("No space left", "Errno 28", "Errno 122", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
-           "errno = 28", "SignalException", "No module named", "SIGUSR")  # fmt: skip
+           "errno = 28", "SignalException", "No module named", ": error: ")  # fmt: skip
 
 _DISK = re.compile(
     r"No space left on device|\[Errno 28\]|\[Errno 122\]|[Dd]isk quota exceeded|StorageFull|\bENOSPC\b|WinError 112|database or disk is full"
@@ -32,6 +32,9 @@ _INTERRUPT_SAID = re.compile(
     r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
     r"|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|Interrupted by user"
 )
+_ARGUMENTS = re.compile(
+    r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)"
+)
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
 
@@ -45,12 +48,14 @@ def recognise(said: Said) -> Hit | None:
         return Hit("import-error", "a module or library could not be loaded", 0.93 if said.raised else 0.5)
     if _ASSERT.search(text):
         return Hit("assert", "an assertion failed", 0.9)
-    if _C_ASSERT.search(text) and "thread: [" not in text:
+    if _C_ASSERT.search(text) and "thread: [" not in text and "malloc.c" not in text:
         return Hit("assert", "an assertion in native code failed", 0.85)
     if _INTERRUPT.search(text):
         return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.95)
     if _INTERRUPT_SAID.search(text) and not _LAUNCHER.search(text):
         return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.8)
+    if _ARGUMENTS.search(text):
+        return Hit("other-error", "the command line was refused", 0.8)
     if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
         return Hit("import-error", "a module is missing", 0.5)
     return None

@@ -8,8 +8,8 @@ from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 
 ANCHORS = ("illed", "SIG", "ignal", "exitcode", "exit code", "exit status", "return code", "egmentation fault", "egfault", "us error",
            "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
-           "kernel died", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
-           "KILLED", "died unexpectedly", "all available RAM", "invalid size", "OMP: Error", "KilledWorker", "Check failed")  # fmt: skip
+           "kernel died", "ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
+           "KILLED", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "Check failed")  # fmt: skip
 
 _MEANS = {
     9: ("killed-unknown", "killed (SIGKILL); the text does not say by whom"),
@@ -31,7 +31,7 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
 _EXIT = re.compile(
     r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
-    r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
+    r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
     r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
@@ -40,7 +40,7 @@ _EXIT = re.compile(
 _PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID (\d{1,9})|process (\d{3,9})\b")
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
 _SHELL = re.compile(
-    r"^(?:(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:line \d+: +(?P<three>\d+) )?)?"
+    r"^(?:make\S*: \*\*\* .{1,200}\] |(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:\d+: )?(?:line \d+: +(?P<three>\d+) )?)?"
     r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
     r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
 )
@@ -48,11 +48,11 @@ _FATAL = re.compile(
     r"Fatal Python error: (?P<what>[A-Z][\w ]+)|Windows fatal exception: (?P<windows>access violation)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
 )
 _ABORTS = re.compile(
-    r"terminate called|free\(\): |double free or corruption|malloc(?:_consolidate)?\(\): |corrupted (?:size|double)|munmap_chunk\(\)|stack smashing"
+    r"terminate called|malloc\.c:\d+: \w+: Assertion|free\(\): |double free or corruption|malloc(?:_consolidate)?\(\): |corrupted (?:size|double)|munmap_chunk\(\)|stack smashing"
     r"|OMP: Error #15|^F\d{4} .{0,120}Check failed|pure virtual method called|malloc: \*\*\* error"
 )
 _GONE = re.compile(
-    r"kernel (?:appears to have )?died|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
+    r"[Kk]ernel (?:appears to have )?(?:died|crashed)|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
     r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)"
     r"|KilledWorker|used all available RAM|was OOM[- ]killed|DeadKernelError"
 )
@@ -60,7 +60,10 @@ _CLOSING = re.compile(
     r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
 )
 _KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
-_OOMKILLED = re.compile(r"\bOOMKilled\b")
+# as a field, a column or a state; prose that only speaks of it ("if the pod was OOMKilled") is no death
+_OOMKILLED = re.compile(
+    r"""[Rr]eason["']?\s*[:=]\s*["']?OOMKilled\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|\bOOMKilled\s*$"""
+)
 
 
 def by_signal(number: int, strength: float = 0.8, kind: Kind = "summary", pids: tuple[int, ...] = ()) -> Hit:
@@ -131,7 +134,7 @@ def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) 
         return by_signal(number, 0.85, pids=pids) if number in _MEANS and not said.quiet else None
     if match["l"]:
         return by_signal(_WORDS[match["l"].lower()], 0.8, pids=pids)
-    code_text = match["a"] or match["b"] or match["c"] or match["e"]
+    code_text = match["a"] or match["b"] or match["c"] or match["e"] or match["o"] or match["p"]
     if code_text is None:
         return None
     code = int(code_text)

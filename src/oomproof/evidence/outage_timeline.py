@@ -1,0 +1,113 @@
+"""The last minutes before a machine went down, as one row of dated sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oomproof.evidence.files import load, load_lines, number, string
+from oomproof.evidence.outage_facts import HostPoint
+from oomproof.recording.reader import open_recording
+from oomproof.recording.runs import Run
+from oomproof.units import format_size
+
+_BEFORE = 900.0
+_MARKS = (0.5, 0.25, 0.1, 0.05)  # of RAM left: worth a line when first crossed
+_MOST = 40
+
+
+def timeline(
+    alive: Sequence[tuple[Run, Path, float | None, float]],
+    known: Sequence[Run],
+    boot_id: str,
+    host: Sequence[HostPoint],
+    last: float,
+    next_boot: float | None,
+    shutdown: float | None,
+    kills: Sequence[tuple[float, str]],
+) -> tuple[tuple[float, str], ...]:
+    """``alive``: (run, attempt, when it began, wall clock at boottime 0)."""
+    found: list[tuple[float, str]] = []
+    for run, attempt, begin, offset in alive:
+        if begin is not None:
+            found.append((begin, f"{run.name} started"))
+        found += _told(run, attempt, offset, last)
+    found += _ended_before(known, boot_id, {run.id for run, _, _, _ in alive}, last)
+    found += _crossings(host)
+    found += list(kills)
+    if shutdown is not None:
+        found.append((shutdown, "the machine was told to shut down"))
+    found.append((last, _last_words(host)))
+    if next_boot is not None:
+        found.append((next_boot, "the machine booted again"))
+    found.sort(key=lambda each: each[0])
+    # starts long ago stay: they say who was there first
+    return tuple(found if len(found) <= _MOST else [*found[:10], *found[10 - _MOST :]])
+
+
+def _told(run: Run, attempt: Path, offset: float, last: float) -> list[tuple[float, str]]:
+    """What the guard did and what the recording noted, without repeating itself."""
+    found: list[tuple[float, str]] = []
+    for line in load_lines(attempt / "actions.jsonl"):
+        at, what = number(line.get("boottime")), string(line.get("action"))
+        if at is not None and what is not None and last - (at + offset) <= _BEFORE:
+            why = string(line.get("why")) or ""
+            found.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
+    rows = open_recording(attempt / "recording.sqlite").rows(
+        "SELECT t, kind, text FROM event ORDER BY t DESC LIMIT 10"
+    )
+    for at_, kind, text in rows:
+        if isinstance(at_, (int, float)) and last - (at_ + offset) <= _BEFORE:
+            found.append((at_ + offset, f"{run.name}: {text or kind}"))
+    return found
+
+
+def _ended_before(
+    known: Sequence[Run], boot_id: str, alive: set[str], last: float
+) -> list[tuple[float, str]]:
+    """Runs of that boot that ended in its last minutes: a kill just before is part of the story."""
+    found = []
+    for run in known:
+        if run.id in alive or run.info.get("boot_id") != boot_id:
+            continue
+        exited, _ = load(run.attempt / "exit.json")
+        at = number(exited.get("wall"))
+        if at is not None and 0 <= last - at <= _BEFORE:
+            how = (
+                f"by signal {exited['signal']}"
+                if exited.get("signal")
+                else f"with status {exited.get('code')}"
+            )
+            found.append((at, f"{run.name} ended {how}"))
+    return found
+
+
+def _crossings(host: Sequence[HostPoint]) -> list[tuple[float, str]]:
+    found = []
+    for mark in _MARKS:
+        above = False
+        for point in host:
+            if point.available > mark * point.total:
+                above = True
+            elif above:
+                left, total = format_size(point.available), format_size(point.total)
+                found.append((point.wall, f"{left} of {total} available, less than {mark:.0%}"))
+                break
+    swap = next(
+        (point for point in host if point.swap_total and point.swap_free <= point.swap_total // 50), None
+    )
+    if swap is not None:
+        # full from the first sample we have: it was so before
+        already = " already" if host and swap is host[0] else ""
+        found.append((swap.wall, f"swap was{already} full ({format_size(swap.swap_total)})"))
+    return found
+
+
+def _last_words(host: Sequence[HostPoint]) -> str:
+    if not host:
+        return "last sign of life"
+    point = host[-1]
+    text = f"last sample: {format_size(point.available)} of {format_size(point.total)} available"
+    if point.swap_total:
+        text += f", {format_size(point.swap_free)} of {format_size(point.swap_total)} swap free"
+    return text

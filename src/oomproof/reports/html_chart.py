@@ -1,0 +1,303 @@
+"""The memory chart of the crash page: SVG layers on one time axis, labels as HTML so that they stay readable.
+
+Paths are drawn once, for the whole run; a window is only a ``viewBox``. So the page shows the last ten minutes
+without a script, and the script zooms by changing four numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from oomproof.reports.story import Story
+from oomproof.reports.timeline import GpuPoint, HostPoint, Mark, Timeline, drawn
+from oomproof.units import GIB, MIB, TIB, format_duration, format_size
+
+_SHORT = 3600.0  # seconds: below this, hundredths of a second can be told apart
+_EVENTS = 40
+_CLOSE = 0.05  # of the width: nearer marks share one label
+_LAYERS = (
+    ("main", "main process"),
+    ("workers", "workers"),
+    ("other", "other processes"),
+    ("shared", "shared memory"),
+    ("swap", "in swap"),
+    ("cache", "page cache (given back when needed)"),
+)
+_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800)  # fmt: skip
+
+
+def chart(story: Story) -> str:
+    """The whole figure; empty when nothing was sampled."""
+    timeline = story.timeline
+    if not timeline.host and not timeline.gpus:
+        return ""
+    events = timeline.events[-_EVENTS:]
+    parts = [_host(story, events)] if timeline.host else []
+    parts += [_gpu(index, series, timeline, events) for index, series in timeline.gpus.items() if series]
+    phases = _phases(timeline)
+    axis = _axis(timeline)
+    longer = timeline.begin < timeline.window
+    about = "The last ten minutes" if longer else f"The whole run, {format_duration(-timeline.begin)}"
+    return (
+        f'<figure id="chart" data-begin="{timeline.begin:.2f}" data-window="{timeline.window:.2f}" '
+        f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall + _offset(timeline):.2f}">'
+        f'<div class="controls" hidden><button type="button" data-show="window">{"Last 10 minutes" if longer else "All"}</button>'
+        + ('<button type="button" data-show="all">Whole run</button>' if longer else "")
+        + '<span class="hint">drag over the chart to zoom, double-click to go back</span></div>'
+        f'<p class="about">{about}</p>'
+        f"{''.join(parts)}{phases}{axis}{_overview(timeline) if longer else ''}"
+        f'<p class="readout" aria-live="polite"></p>{_event_list(events, timeline)}{_note(story)}'
+        f'</figure><script type="application/json" id="samples">{_samples(timeline)}</script>'
+    )
+
+
+# --- the plots ----------------------------------------------------------------------------------------------
+
+
+def _host(story: Story, events: Sequence[Mark]) -> str:
+    timeline = story.timeline
+    points = drawn(timeline.host, timeline)
+    used = [name for name, _ in _LAYERS if any(getattr(point, name) for point in points)]
+    peak = max(_sum(point, used) for point in points)
+    limit = story.limit if story.limit and story.limit < 4 * max(peak, 1) else None
+    top = max(peak, limit or 0, 1) * 1.06
+    layers = [
+        _area(name, [(p.t, _sum(p, used[: number + 1])) for p in points], top, timeline)
+        for number, name in enumerate(used)
+    ]
+    drawing = "".join(reversed(layers))  # the highest sum first, the lower ones over it
+    extra, labels = "", ""
+    if limit:
+        extra = _line("limit", timeline, limit / top)
+        labels = f'<span class="tag limit" style="bottom:{100 * limit / top:.2f}%">limit {format_size(limit)}</span>'
+    legend = "".join(f'<li class="{name}">{text}</li>' for name, text in _LAYERS if name in used)
+    caption = "Host memory of the job"
+    return _plot("host", caption, legend, top, drawing + extra, labels, timeline, events)
+
+
+def _gpu(index: int, points: Sequence[GpuPoint], timeline: Timeline, events: Sequence[Mark]) -> str:
+    series = drawn(points, timeline)
+    top = float(max(point.total for point in series))
+    if any(point.job is not None for point in series):
+        drawing = _area("others", [(p.t, p.used) for p in series], top, timeline)
+        drawing += _area("job", [(p.t, min(p.used, p.job or 0)) for p in series], top, timeline)
+        legend = '<li class="job">this job</li><li class="others">others and the driver</li>'
+    else:
+        drawing = _area("others", [(p.t, p.used) for p in series], top, timeline)
+        legend = '<li class="others">in use; the driver does not say by whom</li>'
+    legend += '<li class="free">free</li>'
+    caption = f"GPU {index}, {format_size(top)}"
+    return _plot("gpu", caption, legend, top, drawing, "", timeline, events)
+
+
+def _plot(
+    kind: str, caption: str, legend: str, top: float, drawing: str, labels: str, timeline: Timeline,
+    events: Sequence[Mark],
+) -> str:  # fmt: skip
+    scale = _scale(timeline)
+    ticks = _size_ticks(top)
+    grid = "".join(_line("grid", timeline, tick / top) for tick in ticks if tick)
+    lines = "".join(
+        f'<line class="event {_slug(mark.kind)}" x1="{mark.t * scale:.0f}" x2="{mark.t * scale:.0f}" y1="0" y2="1000"/>'
+        for mark in events
+    )
+    sizes = "".join(
+        f'<span style="bottom:{100 * tick / top:.2f}%">{format_size(tick) if tick else "0"}</span>'
+        for tick in ticks
+    )
+    marks = "".join(_marks(events, timeline)) if kind == "host" or not timeline.host else ""
+    return (
+        f'<div class="legend"><b>{escape(caption)}</b><ul>{legend}</ul></div>'
+        f'<div class="plot {kind}"><div class="sizes">{sizes}</div><div class="area">'
+        f'<svg class="zoom" viewBox="{_view(timeline)}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(caption)} over time">{grid}{drawing}{lines}</svg>{labels}{marks}</div></div>'
+    )
+
+
+def _area(name: str, points: Sequence[tuple[float, float]], top: float, timeline: Timeline) -> str:
+    """A filled curve; where samples are missing for a minute or more, it is broken and not bridged."""
+    scale, path, open_at = _scale(timeline), [], None
+    gap = max(60.0, -timeline.begin / 200)
+    last: float | None = None
+    for t, value in points:
+        x, y = round(t * scale), f"{1000 - 1000 * value / top:.1f}".removesuffix(".0")
+        if last is None or t - last > gap:
+            if open_at is not None and last is not None:
+                path.append(f"V1000H{open_at}Z")
+            path.append(f"M{x} 1000V{y}")
+            open_at = x
+        else:
+            path.append(f"L{x} {y}")
+        last = t
+    if open_at is not None:
+        path.append(f"V1000H{open_at}Z")
+    return f'<path class="{name}" d="{"".join(path)}"/>'
+
+
+def _line(name: str, timeline: Timeline, share: float) -> str:
+    y = f"{1000 - 1000 * share:.1f}"
+    return f'<line class="{name}" x1="{timeline.begin * _scale(timeline):.0f}" x2="0" y1="{y}" y2="{y}"/>'
+
+
+def _overview(timeline: Timeline) -> str:
+    """The whole run, small, with the window marked on it."""
+    begin = timeline.begin
+    series: list[tuple[float, float]]
+    if timeline.host:
+        series = [(point.t, point.use) for point in drawn(timeline.host, timeline)]
+    else:
+        series = [(point.t, point.used) for point in drawn(next(iter(timeline.gpus.values())), timeline)]
+    top = max(value for _, value in series) * 1.1 or 1
+    left = 100 * (timeline.window - begin) / -begin
+    return (
+        f'<div class="overview"><p class="about">The whole run, {format_duration(-begin)}</p>'
+        f'<div class="area"><svg viewBox="{begin * _scale(timeline):.0f} 0 {-begin * _scale(timeline):.0f} 1000" '
+        f'preserveAspectRatio="none" role="img" aria-label="memory over the whole run">'
+        f'{_area("main", series, top, timeline)}</svg><div class="window" style="left:{left:.2f}%;right:0"></div></div></div>'
+    )
+
+
+# --- time: axis, phases, events -----------------------------------------------------------------------------
+
+
+def _axis(timeline: Timeline) -> str:
+    begin, length = timeline.window, max(-timeline.window, 0.01)
+    clock = timeline.end_wall + _offset(timeline)  # local, as seconds
+    step = next((each for each in _STEPS if length / each <= 6), _STEPS[-1])
+    first = math.ceil((clock + begin) / step) * step
+    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%d %b"
+    labels, at = [], first
+    while at <= clock + 1e-6:
+        left = 100 * (at - clock - begin) / length
+        words = time.strftime(form, time.gmtime(at)) + (f"{at % 1:.1f}"[1:] if step < 1 else "")
+        labels.append(f'<span style="left:{left:.2f}%">{words}</span>')
+        at += step
+    return f'<div class="axis"><div class="area">{"".join(labels)}</div></div>'
+
+
+def _phases(timeline: Timeline) -> str:
+    if not timeline.phases:
+        return ""
+    names = list(dict.fromkeys(span.name for span in timeline.phases))
+    cells = []
+    for span in timeline.phases[-400:]:
+        steps = ""
+        if span.last_step is not None:
+            same = span.first_step in (None, span.last_step)
+            steps = f" {span.last_step}" if same else f" {span.first_step}–{span.last_step}"
+        left, right = (_percent(t, timeline) for t in (span.begin, span.end))
+        style, hidden = _between(left, right)
+        text = escape(span.name) + f"<i>{steps}</i>"
+        cells.append(
+            f'<div class="phase p{names.index(span.name) % 5}" data-t="{span.begin:.2f}" data-u="{span.end:.2f}" '
+            f'title="{escape(span.name)}{steps}" style="{style}"{hidden}>{text}</div>'
+        )
+    return f'<div class="phases"><div class="area">{"".join(cells)}</div></div>'
+
+
+def _between(left: float, right: float) -> tuple[str, str]:
+    outside = right <= 0 or left >= 100
+    left, right = max(0.0, left), min(100.0, right)
+    return f"left:{left:.2f}%;width:{max(0.0, right - left):.2f}%", " hidden" if outside else ""
+
+
+def _marks(events: Sequence[Mark], timeline: Timeline) -> Iterable[str]:
+    """Numbers over the event lines; where they would cover each other, one label for all of them."""
+    at: float | None = None
+    group: list[int] = []
+    placed: list[tuple[float, list[int]]] = []
+    for number, mark in enumerate(events, 1):
+        left = _percent(mark.t, timeline)
+        if at is not None and left - at < 100 * _CLOSE and (left < 0) == (at < 0):
+            group.append(number)
+            continue
+        at, group = left, [number]
+        placed.append((left, group))
+    for left, numbers in placed:
+        text = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+        hidden = " hidden" if left < 0 else ""
+        yield f'<span class="mark" style="left:{left:.2f}%"{hidden}>{text}</span>'
+
+
+def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
+    if not events:
+        return ""
+    clock = timeline.end_wall + _offset(timeline)
+    rows = "".join(
+        f'<li data-t="{mark.t:.2f}"><time>{time.strftime("%H:%M:%S", time.gmtime(clock + mark.t))}</time> '
+        f'<b class="{_slug(mark.kind)}">{escape(mark.kind)}</b> {escape(mark.text)}</li>'
+        for mark in events
+    )
+    left_out = len(timeline.events) - len(events)
+    more = f'<p class="note">{left_out} earlier events are not shown.</p>' if left_out > 0 else ""
+    return f'<ol class="events">{rows}</ol>{more}'
+
+
+def _note(story: Story) -> str:
+    timeline = story.timeline
+    words = []
+    if story.limit and timeline.host and story.limit >= 4 * max(p.use for p in timeline.host):
+        words.append(f"The limit of {format_size(story.limit)} lies far above and is not drawn.")
+    if len(timeline.host) > len(drawn(timeline.host, timeline)):
+        words.append("Of each slice of time the highest sample is drawn.")
+    if timeline.problem:
+        words.append(f"The recording has a gap: {timeline.problem}.")
+    return f'<p class="note">{escape(" ".join(words))}</p>' if words else ""
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def _samples(timeline: Timeline) -> str:
+    """What the script reads out under the pointer. ``<`` is written so that no text can end the script element."""
+    names = [name for name, _ in _LAYERS]
+    value = {
+        "layers": dict(_LAYERS),
+        "host": [
+            [round(p.t, 2), *(getattr(p, name) for name in names)] for p in drawn(timeline.host, timeline)
+        ],
+        "gpus": {
+            str(index): [[round(p.t, 2), p.used, p.total, p.job] for p in drawn(series, timeline)]
+            for index, series in timeline.gpus.items()
+        },
+        "phases": [[round(s.begin, 2), s.name, s.last_step] for s in timeline.phases[-400:]],
+        "events": [round(mark.t, 2) for mark in timeline.events[-_EVENTS:]],
+    }
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _size_ticks(top: float) -> list[int]:
+    for unit in (MIB, GIB, TIB):
+        for count in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+            if top / (unit * count) <= 5:
+                step = unit * count
+                return list(range(0, int(top) + 1, step))
+    return [0]
+
+
+def _sum(point: HostPoint, names: Sequence[str]) -> int:
+    return sum(getattr(point, name) for name in names)
+
+
+def _scale(timeline: Timeline) -> int:
+    return 100 if -timeline.begin <= _SHORT else 10
+
+
+def _view(timeline: Timeline) -> str:
+    scale = _scale(timeline)
+    return f"{timeline.window * scale:.0f} 0 {max(1.0, -timeline.window * scale):.0f} 1000"
+
+
+def _percent(t: float, timeline: Timeline) -> float:
+    return 100 * (t - timeline.window) / max(-timeline.window, 0.01)
+
+
+def _offset(timeline: Timeline) -> int:
+    return time.localtime(timeline.end_wall).tm_gmtoff or 0
+
+
+def _slug(kind: str) -> str:
+    return kind if kind.isalpha() and kind.isascii() else "news"

@@ -1,0 +1,271 @@
+"""The page people write by hand after such a night, as Markdown: ready to commit beside the code."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from oomproof.diagnosis.verdict import Verdict
+from oomproof.recording.runs import Run
+from oomproof.reports import saving
+from oomproof.reports.chart import draw
+from oomproof.reports.redaction import Redactor
+from oomproof.reports.story import (
+    GOOD,
+    Moment,
+    Story,
+    chronology,
+    facts,
+    prevention,
+    tell,
+    version,
+    when,
+    zone,
+)
+from oomproof.units import format_duration, format_size
+
+_EVIDENCE = 40
+_MOMENTS = 60
+_ROWS = 40
+_TEXT = 1000
+
+
+def write_markdown(verdict: Verdict, run: Run | None, path: Path, *, force: bool = False) -> None:
+    """Writes the report. Raises OomproofError when ``path`` exists (unless ``force``) or cannot be written."""
+    saving.refuse_to_overwrite(path, force)
+    text = render(tell(verdict, run, Redactor()))
+    saving.save(path, text.encode("utf-8", "replace"), force=force)
+
+
+def render(story: Story) -> str:
+    """The whole page as text."""
+    sections = [
+        ("What happened", _what_happened(story)),
+        ("Timeline", _timeline(story)),
+        ("Root cause", _root_cause(story)),
+        ("Evidence", _evidence(story)),
+        ("What was changed", _changed(story)),
+        ("Before and after", _before_after(story)),
+        ("What may help", _remedies(story)),
+        ("Prevention", _prevention(story)),
+        ("Next steps", _next_steps(story)),
+        ("Versions", _table(("", ""), story.versions)),
+    ]
+    title = f"# {_text(story.title)}: {_text(story.verdict.headline)}"
+    parts = [title, *(f"## {name}\n\n{body}" for name, body in sections if body)]
+    parts.append(f"<sub>Written by oomproof {version()} on {time.strftime('%F %T')}.</sub>")
+    return "\n\n".join(parts) + "\n"
+
+
+def _what_happened(story: Story) -> str:
+    verdict = story.verdict
+    sure = "" if verdict.cause in GOOD else f" ({verdict.certainty}, {verdict.probability:.0%})"
+    parts = [f"**{_text(verdict.headline)}**{sure}", f"Why: {_text(verdict.why)}"]
+    rows = [(name, _code(value) if name == "command" else _text(value)) for name, value in facts(story)]
+    if rows:
+        parts.append(_table(("", ""), rows, ready=True))
+    return "\n\n".join(parts)
+
+
+def _timeline(story: Story) -> str:
+    moments = [one for one in chronology(story) if one.wall is not None]
+    if not moments:
+        return ""
+    walls = [one.wall for one in moments if one.wall]
+    several_days = max(walls) - min(walls) > 20 * 3600
+    rows = [
+        (when(one.wall, date=several_days), _text(_short(one.text, 300)))
+        for one in _ends(moments, _MOMENTS)
+        if one is not None
+    ]
+    body = _table(("time", "what"), rows, ready=True)
+    if story.run is not None:
+        clock = zone(story.timeline.end_wall or None)
+        begin = time.strftime("%F", time.localtime(walls[0])) if walls else ""
+        body = f"{begin}, times are {clock}.\n\n{body}"
+    left_out = len(moments) - _MOMENTS
+    if left_out > 0:
+        body += f"\n\n{left_out} moments in between are left out."
+    samples = [(point.t, float(point.use)) for point in story.timeline.host]
+    if samples:
+        picture = draw(samples, width=72, limit=story.limit)
+        body += f"\n\nMemory of the job (anonymous + shared + swapped):\n\n{_fence(picture)}"
+    return body
+
+
+def _root_cause(story: Story) -> str:
+    verdict = story.verdict
+    parts = [f"`{verdict.cause}`, {verdict.certainty}: {_text(verdict.why)}."]
+    where = []
+    if verdict.phase != "unknown":
+        where.append(f"in phase {_text(verdict.phase)}")
+    if verdict.step is not None:
+        where.append(f"at step {verdict.step}")
+    if where:
+        parts.append(f"It happened {' '.join(where)}.")
+    if (victim := verdict.victim) is not None:
+        sizes = [
+            f"{format_size(size)} {name}"
+            for name, size in (("of its own", victim.anon_rss_bytes), ("shared", victim.shmem_rss_bytes))
+            if size
+        ]
+        held = f", holding {' and '.join(sizes)}" if sizes else ""
+        parts.append(f"The process that died: {_text(victim.name or '?')} (pid {victim.pid}){held}.")
+    if (gpu := verdict.gpu) is not None:
+        told = (
+            ("asked for", gpu.requested_bytes),
+            ("free", gpu.free_bytes),
+            ("allocated", gpu.allocated_bytes),
+            ("reserved but unused", gpu.reserved_unallocated_bytes),
+            ("total", gpu.total_bytes),
+        )
+        sizes = [f"{name} {format_size(size)}" for name, size in told if size is not None]
+        if sizes:
+            parts.append(f"GPU {gpu.index if gpu.index is not None else '?'}: {', '.join(sizes)}.")
+    if story.timeline.holders:
+        heaviest = [
+            (
+                _text(one.name),
+                _text(one.role),
+                str(one.pid),
+                format_size(one.anon),
+                format_size(one.shared),
+                format_size(one.swap),
+            )
+            for one in story.timeline.holders[:8]
+        ]
+        parts.append("Who held the memory, as last seen:")
+        parts.append(_table(("process", "role", "pid", "its own", "shared", "in swap"), heaviest, ready=True))
+        rest = len(story.timeline.holders) - 8
+        if rest > 0:
+            parts.append(f"and {rest} more.")
+    if story.timeline.phase_rows:
+        phases = [
+            (
+                _text(row.name),
+                str(row.entered),
+                format_duration(row.seconds),
+                format_size(row.peak) if row.peak is not None else "–",
+                format_size(row.gpu_peak) if row.gpu_peak else "–",
+            )
+            for row in story.timeline.phase_rows
+        ]
+        parts.append(
+            _table(("phase", "entered", "time in it", "peak", "peak on the GPU"), phases, ready=True)
+        )
+    if len(verdict.causes) > 1:
+        rows = [(f"{one.probability:.1%}", one.cause, one.test) for one in verdict.causes[:12]]
+        parts.append("What else was considered:")
+        parts.append(_table(("probability", "cause", "what would settle it"), rows))
+    return "\n\n".join(parts)
+
+
+def _evidence(story: Story) -> str:
+    items = []
+    for item in story.verdict.evidence[:_EVIDENCE]:
+        clock = f" ({when(item.time)})" if item.time is not None else ""
+        items.append(
+            f"- {_text(item.source)}{clock}: {_code(_short(item.text, _TEXT))}  \n  {_text(item.says)}"
+        )
+    left_out = len(story.verdict.evidence) - _EVIDENCE
+    if left_out > 0:
+        items.append(f"- and {left_out} more: `oomproof why --json`")
+    for gap in story.verdict.missing:
+        grant = f"; to open it: {_code(gap.how_to_grant)}" if gap.how_to_grant else ""
+        items.append(f"- not readable: {_text(gap.source)}, {_text(gap.reason)}{grant}")
+    return "\n".join(items)
+
+
+def _changed(story: Story) -> str:
+    if story.run is None:
+        return ""
+    if story.earlier is None:
+        return "Nothing to compare with: this is the first recorded run of this command."
+    if not story.changed:
+        return (
+            f"Nothing, against the run before it ({story.earlier.id}): same arguments, same code, same limit."
+        )
+    rows = [(name, _code(a), _code(b)) for name, a, b in story.changed[:_ROWS]]
+    return f"Against the run before it ({story.earlier.id}):\n\n" + _table(
+        ("", "before", "after"), [(_text(name), a, b) for name, a, b in rows], ready=True
+    )
+
+
+def _before_after(story: Story) -> str:
+    if story.earlier is None or story.run is None:
+        return ""
+    head = ("", f"before: {story.earlier.id}", f"after: {story.run.id}")
+    return _table(head, story.measured[:_ROWS])
+
+
+def _remedies(story: Story) -> str:
+    items = []
+    for number, remedy in enumerate(story.verdict.remedies, 1):
+        saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
+        item = f"{number}. {_text(remedy.title)} ({remedy.basis}{saves})"
+        if remedy.command:
+            item += f"  \n   {_code(remedy.command)}"
+        items.append(item)
+    return "\n".join(items)
+
+
+def _prevention(story: Story) -> str:
+    return "\n".join(
+        f"- {_text(text)}" + (f"  \n  {_code(command)}" if command else "")
+        for text, command in prevention(story)
+    )
+
+
+def _next_steps(story: Story) -> str:
+    verdict = story.verdict
+    items = [verdict.next] if verdict.next else []
+    items += [f"to rule out {one.cause}: {one.test}" for one in verdict.causes[1:4] if one.test]
+    return "\n".join(f"- [ ] {_text(item)}" for item in items)
+
+
+# --- Markdown's own words -----------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    """One line that shows as it was, whatever a job printed."""
+    line = " ".join(text.split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", line)
+
+
+def _code(text: str) -> str:
+    line = " ".join(text.split()) or " "
+    longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
+    ticks = "`" * (longest + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{ticks}{pad}{line}{pad}{ticks}"
+
+
+def _fence(text: str) -> str:
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}text\n{text}\n{ticks}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], ready: bool = False) -> str:
+    """A table; ``ready`` cells are Markdown already, but for the bar that would split them."""
+    lines = [
+        "| " + " | ".join((re.sub(r"(?<!\\)\|", r"\\|", cell) if ready else _text(cell)) or " " for cell in row) + " |"
+        for row in rows
+    ]  # fmt: skip
+    if not lines:
+        return ""
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *lines])
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _ends(items: list[Moment], count: int) -> list[Moment]:
+    """The first third and the last two thirds of too many."""
+    if len(items) <= count:
+        return items
+    return [*items[: count // 3], *items[-(count - count // 3) :]]

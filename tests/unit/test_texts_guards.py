@@ -1,0 +1,116 @@
+"""Guards and engines: what they did, once per death, and nothing when they only spoke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.guards import ANCHORS, GuardParser
+
+CORPUS = Path(__file__).parent.parent / "corpus" / "kernel"
+
+
+def guards(text: str) -> list[Finding]:
+    parser = GuardParser("g")
+    for number, line in enumerate(text.splitlines(), 1):
+        parser.feed(number, line)
+    return parser.finish()
+
+
+def own(name: str) -> list[Finding]:
+    return guards((CORPUS / f"{name}.txt").read_text())
+
+
+def test_earlyoom_term_then_kill_is_one_death() -> None:
+    (found,) = guards(
+        'earlyoom[1]: sending SIGTERM to process 7 uid 1000 "a "b"": badness 1, VmRSS 3 MiB\n'
+        "earlyoom[1]: escalating to SIGKILL after 2.8 seconds\n"
+    )
+    assert found.cause == "earlyoom" and found.victim is not None and found.victim.pid == 7
+    assert found.details["signal"] == "SIGTERM, then SIGKILL"
+
+
+def test_earlyoom_says_the_memory_held() -> None:
+    (found,) = own("earlyoom-1.8")
+    assert found.details["vm_rss_bytes"] == str(4962 << 20)
+
+
+def test_nohang_names_its_victim() -> None:
+    (found,) = own("nohang-0.2")
+    assert found.victim is not None and (found.victim.pid, found.victim.name) == (21011, "train_gpt")
+    assert found.details["vm_rss_bytes"] == str(6120 << 20)
+
+
+def test_nohang_summary_alone() -> None:
+    (found,) = guards("nohang[7]:   [ OK ] Sending SIGKILL to tail: 1")
+    assert found.cause == "nohang" and found.victim is not None and found.victim.name == "tail"
+
+
+def test_systemd_oomd_and_systemd_tell_one_death() -> None:
+    (found,) = own("systemd-oomd-252")
+    assert (
+        found.details["processes"] == "9"
+        and found.cgroup is not None
+        and found.cgroup.endswith("vte-spawn-77.scope")
+    )
+
+
+def test_systemd_does_not_say_which_limit() -> None:
+    (found,) = guards("systemd[1]: x.service: A process of this unit has been killed by the OOM killer.")
+    assert found.cause == "oom-kill-global" and found.strength < 0.8 and found.details["by"] == "systemd-oom"
+
+
+def test_a_main_process_killed_is_no_oom_by_itself() -> None:
+    (found,) = guards("systemd[1]: x.service: Main process exited, code=killed, status=9/KILL")
+    assert found.cause == "killed-unknown"
+    (found,) = guards("systemd[1]: x.service: Main process exited, code=dumped, status=11/SEGV")
+    assert found.cause == "segfault"
+
+
+def test_slurm_tells_once() -> None:
+    (found,) = own("slurm-new")
+    assert found.cause == "slurm-oom" and found.details["node"] == "node17"
+    assert own("slurm-old")[0].limit == 33554432 * 1024
+
+
+def test_a_jetsam_report_cut_in_the_middle() -> None:
+    text = (CORPUS / "macos-jetsam-report.txt").read_text()
+    (found,) = guards(text[: text.index('"states"')])
+    assert found.victim is not None and found.victim.pid == 4624
+    assert found.details["footprint_bytes"] == str(2_100_000 * 16384)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("pod-1   0/1   OOMKilled   3   5m", "oom-kill-memcg"),
+        ('  "reason": "OOMKilled",', "oom-kill-memcg"),
+        ('  "OOMKilled": true,', "oom-kill-memcg"),
+        ("trainer_1 exited with code 137", "killed-unknown"),
+        ("command terminated with exit code 137", "killed-unknown"),
+        ("System OOM encountered, victim process: python, pid: 77", "oom-kill-global"),
+        ("the container may be OOMKilled if it uses more", None),
+        ('  "OOMKilled": false,', None),
+        ("exited with code 1370", None),
+        (
+            "systemd-coredump[9]: Process 5 (a) of user 0 terminated abnormally with signal 6/ABRT, processing...",
+            "abort",
+        ),
+        ("low swap: suspending pid 5 (x)", None),
+        ("RayOutOfMemoryError: More than 95% of the memory on node x is used (28.1 / 29.4 GB).", "ray-oom"),
+        ("State: OUT_OF_MEMORY (exit code 0)", "slurm-oom"),
+        ("slurmstepd: error: Detected 0 oom_kill events in StepId=1.0.", None),
+    ],
+)
+def test_one_line(line: str, cause: str | None) -> None:
+    assert [found.cause for found in guards(line)] == ([cause] if cause else [])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=30), st.sampled_from(ANCHORS), st.text(max_size=30)), max_size=30))
+def test_anything_is_survived(parts: list[tuple[str, str, str]]) -> None:
+    guards("\n".join("".join(part) for part in parts))
