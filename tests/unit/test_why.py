@@ -155,3 +155,20 @@ def test_an_existing_file_wins_over_a_run(tmp_path: Path, home: dict[str, str]) 
     assert "finished" in run("train", env=home, cwd=tmp_path).stdout
     (tmp_path / "train").write_text(KERNEL)
     assert "killed python3" in run("train", env=home, cwd=tmp_path).stdout
+
+
+def test_a_large_kernel_log_is_read_at_greps_speed(tmp_path: Path) -> None:
+    """33 MiB of chatter with one kill in the middle: found, and the chatter is not read line by line."""
+    path = tmp_path / "kern.log"
+    chatter = b"".join(
+        b"[%10d.000000] usb 1-1: new high-speed device number %d\n" % (n, n) for n in range(20_000)
+    )
+    with path.open("wb") as file:
+        for _ in range(14):
+            file.write(chatter)
+        file.write(KERNEL.encode())
+        for _ in range(14):
+            file.write(chatter)
+    assert path.stat().st_size > 32 << 20
+    verdict = judge_texts(read_texts([str(path)]))
+    assert (verdict.cause, verdict.victim.pid if verdict.victim else None) == ("oom-kill-global", 4242)
