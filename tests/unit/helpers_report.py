@@ -50,7 +50,15 @@ def make_run(
         "job": {"pid": 4067, "start": 6},
         "rung": {"name": "systemd scope", "limit": 30 * GIB},
     }
-    ended = {"boottime": END, "wall": WALL + END, "status": 9, "code": None, "signal": 9, "core": False, "leftovers": []}
+    ended = {
+        "boottime": END,
+        "wall": WALL + END,
+        "status": 9,
+        "code": None,
+        "signal": 9,
+        "core": False,
+        "leftovers": [],
+    }
     for path, value in ((folder / "run.json", run), (attempt / "started.json", started), (attempt / "exit.json", ended)):  # fmt: skip
         path.write_text(json.dumps(value))
     (attempt / "output.log").write_text("epoch 1\nstep 117 loss 2.31\n" + texts + "\n")
@@ -78,8 +86,13 @@ def _record(path: Path, seconds: int, gpu: bool, phases: bool, texts: str) -> No
         wave = (second % 120) / 120
         anon = int((8 + 18 * done + 1.5 * wave) * GIB)
         shmem, swap = int((1 + done) * GIB), int(max(0.0, done - 0.8) * 8 * GIB)
-        db.execute("INSERT INTO host VALUES(?,?,?,?,?,?,0,0)", (t, 32 * GIB, 31 * GIB - anon, GIB, 4 * GIB, 0))
-        db.execute("INSERT INTO job VALUES(?,?,?,?,?,?,?,17,?,?)", (t, anon, shmem, GIB // 2, swap, 0, None, GIB, GIB))
+        db.execute(
+            "INSERT INTO host VALUES(?,?,?,?,?,?,0,0)", (t, 32 * GIB, 31 * GIB - anon, GIB, 4 * GIB, 0)
+        )
+        db.execute(
+            "INSERT INTO job VALUES(?,?,?,?,?,?,?,17,?,?)",
+            (t, anon, shmem, GIB // 2, swap, 0, None, GIB, GIB),
+        )
         if gpu:
             held = (18 if wave < 0.7 else 21) * GIB
             db.execute("INSERT INTO gpu VALUES(?,0,?,?,?)", (t, held + 2 * GIB, 24 * GIB, held))

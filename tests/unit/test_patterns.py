@@ -89,7 +89,7 @@ def test_i2_from_its_logs(tmp_path: Path) -> None:
     assert [(each.step, each.device, each.cause, each.died) for each in endings] == [
         (step, device, "silent", True) for step, device in I2
     ]
-    text = patterns_text(find_patterns(endings))
+    text = " ".join(patterns_text(find_patterns(endings)).split())
     assert "472 is no multiple of 16" in text
     assert "not tied to evaluations" in text and "951 stands beside one" in text
     assert "117/2310" in text and "Epoch 1 batch 951/2310" in text
@@ -124,6 +124,14 @@ def test_the_log_interval_widens_what_counts_as_near() -> None:
     assert statement.found == "tied" and statement.chance == pytest.approx((11 / 500) ** 3)
 
 
+def test_steps_that_begin_anew_in_each_epoch_are_told_as_such() -> None:
+    found = find_patterns(
+        [Ending(f"r{n}", "silent", step=50 * n, total=1234, epoch=n) for n in (1, 2, 3)], {"eval": 50}
+    )
+    statement = about(found, "evaluations")
+    assert statement.strength == "weak" and "counted from the start of each epoch" in statement.text
+
+
 def test_a_constant_offset_is_seen() -> None:
     statement = about(find_patterns(deaths(21, 53, 117, 245), {"accumulation": 32}), "optimizer")
     assert statement.found == "tied" and "21 steps after a multiple of 32" in statement.text
@@ -143,6 +151,17 @@ def test_the_same_step_and_the_same_uptime() -> None:
     assert about(found, "uptime").found == "tied" and "33 min" in about(found, "uptime").text
 
 
+def test_early_deaths_are_not_one_step() -> None:
+    """Seen with real runs: 35 and 70 of 2000 are close, and yet twice as far."""
+    found = find_patterns(
+        [Ending(f"r{n}", "silent", step=step, total=2000) for n, step in enumerate((70, 70, 35))]
+    )
+    assert about(found, "one step").found == "excluded"
+    assert not [each for each in found.statements if "multiples of 35" in each.text], (
+        "two steps make no interval"
+    )
+
+
 def test_epoch_ends() -> None:
     at_ends = [Ending(f"r{n}", "oom-kill-global", step=999, total=1000, epoch=n) for n in (1, 2, 4)]
     assert about(find_patterns(at_ends), "epoch ends").found == "tied"
@@ -151,13 +170,14 @@ def test_epoch_ends() -> None:
 
 
 def test_growing_and_constant_memory() -> None:
-    grown = MemoryAtEnd(50 * GIB, GIB, 1e6, True)
+    grown = MemoryAtEnd(50 * GIB, GIB, None, 1e6, True)
     leak = find_patterns([Ending(f"r{n}", "oom-kill-global", memory=grown) for n in range(6)])
     assert about(leak, "memory").found == "tied"
-    flat = MemoryAtEnd(5 * GIB, 20 * GIB, 0.0, False)
+    flat = MemoryAtEnd(5 * GIB, 20 * GIB, GIB // 9, 0.0, False)
     calm = find_patterns([Ending(f"r{n}", "segfault", memory=flat) for n in range(3)])
     assert "not a leak" in about(calm, "memory growth").text
-    assert "not a full machine: at least 20.0 GiB" in about(calm, "memory shortage").text
+    shortage = about(calm, "memory shortage").text
+    assert "not a full machine: at least 20.0 GiB" in shortage and "own limit was near" in shortage
 
 
 def test_every_eight_days() -> None:
@@ -195,6 +215,14 @@ def test_deaths_that_began_after_a_change() -> None:
     assert change.found == "tied" and "workers 4 → 16" in change.text
     assert "the deaths began after it (0 of 4 runs died before it, 4 of 4 after" in change.text
     assert change.chance == pytest.approx(1 / math.comb(8, 4))
+
+
+def test_runs_that_lived_after_a_change_speak_for_it() -> None:
+    found = row(
+        *[(False, {"lr": "1"}, {})] * 2, *[(False, {"lr": "2"}, {})] * 3, *[(True, {"lr": "3"}, {})] * 2
+    )
+    assert "2 of 5 after, the first 3 of which lived" in found.changes[0].text
+    assert found.changes[0].found == "open" and "began after it" in found.changes[1].text
 
 
 def test_deaths_that_were_there_before() -> None:
@@ -287,6 +315,7 @@ def test_all_runs_of_a_name_with_their_recordings(tmp_path: Path, monkeypatch: p
         make_run(tmp_path, "big", n, 8 * GIB, None, 9, "new")
     found = find_patterns(endings_of_runs(runs_of("big")))
     assert len(found.endings) == 4 and len(found.deaths) == 3
+    assert len({each.label for each in found.endings}) == 4, "one name, four labels"
     assert [each.step for each in found.deaths] == [42, 43, 44]
     assert all(each.uptime == pytest.approx(100) for each in found.deaths)
     assert all(each.memory and each.memory.growing for each in found.deaths)

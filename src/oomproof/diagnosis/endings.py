@@ -52,13 +52,19 @@ def _script(run: runs.Run) -> str:
 def endings_of_runs(found: Iterable[runs.Run]) -> list[Ending]:
     """Every attempt that has ended, with what its recording and its output tell."""
     endings = []
+    found = list(found)
+    # runs of one name are told apart by their ids
+    names = {run.id: run.name for run in found}
+    alike = len(set(names.values())) < len(names)
     for run in found:
         try:
             attempts = sorted((path for path in run.folder.iterdir() if path.name.isdigit()), key=_number)
         except OSError:
             continue
         for attempt in attempts:
-            ending = _of_attempt(run, attempt, len(attempts) > 1)
+            label = run.id if alike else run.name
+            label += f"/{attempt.name}" if len(attempts) > 1 else ""
+            ending = _of_attempt(run, attempt, label)
             if ending is not None:
                 endings.append(ending)
     return endings
@@ -68,7 +74,7 @@ def _number(path: Path) -> int:
     return int(path.name)
 
 
-def _of_attempt(run: runs.Run, attempt: Path, several: bool) -> Ending | None:
+def _of_attempt(run: runs.Run, attempt: Path, label: str) -> Ending | None:
     verdict = _verdict(attempt)
     if verdict.cause == "not-a-crash" or verdict.cause in _CHOSEN:
         return None  # still running, or ended because somebody wished it
@@ -84,7 +90,7 @@ def _of_attempt(run: runs.Run, attempt: Path, several: bool) -> Ending | None:
     code = {key: str(value) for key, value in part(run.info, "code").items() if isinstance(value, str)}
     progress = text.progress if text else None
     return Ending(
-        label=f"{run.name}/{attempt.name}" if several else run.name if run.name != run.id else run.id,
+        label=label,
         cause=verdict.cause,
         died=verdict.cause not in _ALIVE,
         wall=end or begin,
@@ -146,7 +152,8 @@ def _memory(attempt: Path) -> MemoryAtEnd | None:
         whole = time_to_full(points, 1 << 40)
         growing = whole is not None and (points[-1][1] - points[0][1]) > max(16 << 20, points[-1][1] // 50)
         rate = (1 << 40) / whole if whole else 0.0
-    return MemoryAtEnd(tail.job.used, tail.host.available if tail.host else None, rate, growing)
+    available = tail.host.available if tail.host else None
+    return MemoryAtEnd(tail.job.used, available, tail.job.headroom, rate, growing)
 
 
 def endings_of_texts(paths: Iterable[str]) -> list[Ending]:

@@ -90,6 +90,10 @@ def _join(system: Finding | None, job: Finding | None) -> tuple[Finding | None, 
         return job or system, None
     if system.cause in _KILLS and (job.cause in _EXPLAINED or _same_process(system, job)):
         return system, job
+    if system.cause in _KILLS and system.strength >= 0.9 and job.strength < 0.75:
+        return system, job  # a passing complaint beside a kill that names its victim
+    if system.details.get("by") == "slurm" and not system.details.get("why"):
+        return job, system  # a step is cancelled when its task has died
     if job.cause in _EXPLAINED and system.strength > job.strength:
         return system, job
     if system.cause == "xid" and job.cause in _SEEN_OF_XID:
@@ -165,7 +169,8 @@ def _victim(finding: Finding) -> Victim | None:
     sizes = finding.victim
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
-        return Victim(finding.pids[0], sizes.name if sizes else None) if finding.pids else None
+        name = (sizes.name if sizes else None) or finding.details.get("victim_name")
+        return Victim(finding.pids[0], name) if finding.pids else None
     return Victim(sizes.pid, sizes.name, sizes.total_vm, sizes.anon_rss, sizes.file_rss, sizes.shmem_rss)
 
 

@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 
-Kind = Literal["shutdown", "panic", "after-kernel-kill", "memory", "not-memory", "unknown"]
+Kind = Literal["shutdown", "panic", "after-kernel-kill", "memory", "filling", "not-memory", "unknown"]
 Certainty = Literal["proven", "likely", "possible"]
 
 _STALLED = 0.3  # a third of the time with every task standing still: a desktop that no longer answers
 _LOW = 0.05  # of RAM left: below twice the floor at which any guard acts
 _AMPLE = 0.15
-_MOVED = 64 << 20  # bytes in the last minute that count as growing
+_MOVED = 16 << 20  # bytes in the last seconds that count as growing
+_LATELY = 10.0  # seconds that say whether a run was still asking
+_SOON = 30.0  # seconds to a full machine: the last sample may be seconds old when a machine stalls
 _RECENT_KILL = 300.0  # seconds before the last sign within which a kernel kill belongs to the story
 
 
@@ -64,6 +66,8 @@ class Outage:
                     "grew_bytes_last_minute": each.growth,
                     "need_bytes": each.run.need,
                     "need_basis": each.run.need_basis,
+                    "need_at_least": each.run.at_least,
+                    "rate_bytes_per_second": each.rate,
                     "allowed_bytes": each.run.allowed,
                     "still_to_take_bytes": each.still,
                     "started_again": each.run.started_again,
@@ -94,7 +98,8 @@ def judge_outage(facts: OutageFacts) -> Outage:
         shortfall = newest.run.need - there_at_start
     stalled = _stalled(minute)
     rate = sum(max(0.0, each.rate) for each in shares)
-    kind, certainty = _kind(facts, last, needed, there, shortfall, stalled)
+    left = there / rate if there is not None and rate > 1 << 20 else None
+    kind, certainty = _kind(facts, last, needed, there, shortfall, stalled, left)
     return Outage(
         facts,
         kind,
@@ -108,7 +113,7 @@ def judge_outage(facts: OutageFacts) -> Outage:
         shortfall,
         stalled,
         minute[0].swap_free - minute[-1].swap_free if minute else None,
-        there / rate if there is not None and rate > 1 << 20 else None,
+        left,
     )
 
 
@@ -117,6 +122,7 @@ _HEADLINES: dict[Kind, str] = {
     "panic": "the kernel itself failed and the machine went down",
     "after-kernel-kill": "the kernel had killed for memory, and then the machine went down without a shutdown",
     "memory": "the machine went down without a shutdown while memory ran out: a freeze",
+    "filling": "the machine went down without a shutdown while memory was filling fast: a freeze, or power or reset",
     "not-memory": "the machine went down without a shutdown, and not for memory: power, reset or panic",
     "unknown": "the machine went down without a shutdown; how memory stood then was not recorded",
 }
@@ -129,6 +135,7 @@ def _kind(
     there: int | None,
     shortfall: int | None,
     stalled: float | None,
+    left: float | None,
 ) -> tuple[Kind, Certainty]:
     if facts.shutdown is not None:
         return "shutdown", "proven"
@@ -145,19 +152,25 @@ def _kind(
         return "memory", "likely"
     if low or stuck:
         return "memory", "possible"
-    if last.available >= _AMPLE * last.total and not asked_more:
+    if asked_more or (left is not None and left <= _SOON):
+        return "filling", "possible"
+    if last.available >= _AMPLE * last.total:
         # nobody writes down a power cut; room a second before it is all there is to see
         return "not-memory", "likely"
-    return "memory" if asked_more else "not-memory", "possible"
+    return "not-memory", "possible"
 
 
 def _share(run: RunFacts) -> Share:
-    points = [point for point in run.use if run.use[-1][0] - point[0] <= 60.0]
-    growth = points[-1][1] - points[0][1] if points else 0
-    span = points[-1][0] - points[0][0] if points else 0.0
-    rate = growth / span if span > 0 else 0.0
+    minute = [point for point in run.use if run.use[-1][0] - point[0] <= 60.0]
+    lately = [point for point in minute if minute[-1][0] - point[0] <= _LATELY]
+    growth = minute[-1][1] - minute[0][1] if minute else 0
+    # a run that filled up half a minute ago and then stood still was not asking any more
+    grown = lately[-1][1] - lately[0][1] if lately else 0
+    span = lately[-1][0] - lately[0][0] if lately else 0.0
     still = max(0, run.need - run.held) if run.need is not None else None
-    return Share(run, growth, rate if growth > _MOVED else 0.0, still)
+    if run.at_least and not still:
+        still = None  # it was past what is known of it
+    return Share(run, growth, grown / span if span > 0 and grown > _MOVED else 0.0, still)
 
 
 def _last_minute(points: Sequence[HostPoint]) -> list[HostPoint]:

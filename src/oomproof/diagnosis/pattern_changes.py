@@ -61,6 +61,9 @@ def _weighed(told: str, before: Sequence[Ending], after: Sequence[Ending]) -> St
     where = f"between {before[-1].label} and {after[0].label}: {told}"
     if died_before == 0 and died_after:
         chance = more_after(died_before, len(before), died_after, len(after))
+        lived = next(number for number, each in enumerate(after) if each.died)
+        if lived:  # then something else came between
+            counts += f", the first {lived} of which lived"
         text = f"{where}; the deaths began after it ({counts}; by accident: {percent(chance)})"
         return tied("change", text, chance)
     if died_before and died_after:

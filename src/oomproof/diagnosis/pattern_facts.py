@@ -18,6 +18,7 @@ class MemoryAtEnd:
 
     held: int | None = None
     available: int | None = None
+    headroom: int | None = None  # to a limit of its own
     rate: float = 0.0  # bytes a second over the last part of the run
     growing: bool | None = None  # None: too short to tell
 

@@ -25,6 +25,10 @@ def state_patterns(deaths: Sequence[Ending], untested: list[tuple[str, str]]) ->
     ]
 
 
+def in_days(seconds: float) -> str:
+    return f"{seconds / 86400:.1f} days" if seconds >= 86400 else format_duration(seconds)
+
+
 def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
@@ -69,6 +73,8 @@ def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
     room = [each.available for each in known if each.available is not None]
     if len(room) >= 2 and len(held) == len(room) and min(room) > _AMPLE * max(held):
         text = f"not a full machine: at least {format_size(min(room))} was available at every death"
+        if any(each.headroom is not None and each.headroom <= _AMPLE * (each.held or 0) for each in known):
+            text += "; but the job's own limit was near"
         found.append(excluded("memory shortage", text, len(room)))
     return found
 
@@ -108,9 +114,9 @@ def _rhythm(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
         untested.append(("a regular interval in days", "it takes three deaths with a date"))
         return []
     low, high, middle = min(between), max(between), _middle(between)
-    spread = f"{low / 86400:.1f} to {high / 86400:.1f} days apart"
+    spread = f"{in_days(low)} to {in_days(high)} apart"
     if middle > 0 and high - low <= 0.3 * middle:
         chance = alike_lifetimes(low, high, sum(between) / len(between), len(between))
-        text = f"deaths come at a regular interval, every {middle / 86400:.1f} days ({spread})"
+        text = f"deaths come at a regular interval, every {in_days(middle)} ({spread})"
         return [tied("days between", f"{text} (by accident: {percent(chance)})", chance)]
     return [Statement("days between", "open", f"no regular interval: {spread}")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from oomproof.diagnosis.chances import at_least, range_within
@@ -26,12 +27,16 @@ def step_patterns(
     steps = [each.step for each in deaths if each.step is not None and each.step > 0]
     if len(steps) < 2:
         untested.append(("steps", "fewer than two deaths tell their step"))
-        return []
+        return _epoch_ends(deaths, untested)
     found = [_one_step(deaths, steps)]
     tested = {kind: number for kind, number in intervals.items() if kind != "log"}
     resolution = _resolution(steps, intervals.get("log"))
     for kind, interval in tested.items():
-        found.append(_multiples(kind, interval, steps, resolution, len(tested)))
+        statement = _multiples(kind, interval, steps, resolution, len(tested))
+        if _counted_anew(deaths, interval) and statement.found != "open":
+            text = f"{statement.text}; counted from the start of each epoch, which the interval may not be"
+            statement = replace(statement, text=text, strength="weak")
+        found.append(statement)
     if not tested:
         untested.append(
             (
@@ -40,12 +45,19 @@ def step_patterns(
             )
         )
     common = math.gcd(*steps)
-    if common > 1 and resolution == 1 and common not in tested.values():
+    if common > 1 and len(set(steps)) >= 3 and resolution == 1 and common not in tested.values():
         chance = at_least(len(steps), len(steps), 1 / common)
         text = f"all steps are multiples of {common}; that may be how often the log prints, not when the job dies"
         found.append(Statement("steps", "open", text, chance, "weak"))
     found += _epoch_ends(deaths, untested)
     return found
+
+
+def _counted_anew(deaths: Sequence[Ending], interval: int) -> bool:
+    """Whether the steps seem to begin anew in each epoch, while the interval runs on over its end."""
+    epochs = {each.epoch for each in deaths if each.epoch is not None}
+    whole = all(float(epoch).is_integer() for epoch in epochs)
+    return len(epochs) > 1 and whole and any(each.total and each.total % interval for each in deaths)
 
 
 def _resolution(steps: Sequence[int], log: int | None) -> int:
@@ -56,7 +68,7 @@ def _resolution(steps: Sequence[int], log: int | None) -> int:
 def _one_step(deaths: Sequence[Ending], steps: Sequence[int]) -> Statement:
     low, high = min(steps), max(steps)
     span = max([high, *(each.total for each in deaths if each.total)])
-    if high - low <= max(1, span // 50):
+    if high - low <= max(1, high // 50):
         chance = range_within((high - low + 1) / span, len(steps))
         where = f"step {low}" if low == high else f"steps {low} to {high}"
         text = f"all {len(steps)} deaths sit at {where} (of {span} seen)"

@@ -60,6 +60,9 @@ def feed_journal(
         told = complaints.read(4096).decode("utf-8", "replace").strip().splitlines()
     if late.is_set():
         return Missing("journal", f"cut short after {deadline:.0f} s", "ask for less: --since '2 hours ago'")
+    hidden = next((line for line in told if "not seeing messages" in line), None)
+    if hidden is not None:  # only this user's own lines came, and those of the kernel are not among them
+        return Missing("journal", hidden.removeprefix("Hint: "), HOW_TO_GRANT)
     if lines == 0:
         # a journal we may not read answers with nothing at all and status 0: silence is no proof of absence
         reason = told[0] if told else "it shows no lines of the kernel or of a guard to this user"

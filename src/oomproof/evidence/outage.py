@@ -218,7 +218,7 @@ def _run(each: _Cut, known: Sequence[Run], last: float) -> RunFacts:
         " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t"
     )
     use = tuple((row[0] + each.offset, int(row[1])) for row in rows if row[0] is not None)
-    need, basis = _need(each, known)
+    need, basis, at_least = _need(each, known)
     held = use[-1][1] if use else 0
     again = [
         run.created
@@ -227,24 +227,32 @@ def _run(each: _Cut, known: Sequence[Run], last: float) -> RunFacts:
     ]
     return RunFacts(
         each.run.id, each.run.name, shlex.join(each.run.argv), each.begin, held, use,
-        max(need, held) if need is not None else None, basis,
+        max(need, held) if need is not None else None, basis, at_least,
         integer(part(each.run.info, "settings").get("limit")), min(again, default=None),
     )  # fmt: skip
 
 
-def _need(each: _Cut, known: Sequence[Run]) -> tuple[int | None, str]:
-    """What it would have taken in all: as the same command did when it was let, else as its owner said."""
-    peaks = []
+def _need(each: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
+    """What it would have taken in all, how that is known, and whether it is only a lower bound: as the same
+    command took when it was let; as its owner said; as far as it came before it died."""
+    whole: list[int] = []
+    cut_short: list[int] = []
     for run in known:
-        if run.id != each.run.id and run.argv == each.run.argv and run.argv:
-            for attempt in _attempts(run):
-                exited, _ = load(attempt / "exit.json")
-                if exited.get("code") == 0:  # a run that died is only a lower bound
-                    peak = open_recording(attempt / "recording.sqlite").peaks().use
-                    if isinstance(peak, int):
-                        peaks.append(peak)
-    if peaks:
-        count = len(peaks)
-        return max(peaks), f"the peak of {count} other run{'s' * (count != 1)} of the same command"
-    declared = integer(part(each.run.info, "settings").get("need"))
-    return (declared, "as declared") if declared else (None, "")
+        if run.id == each.run.id or run.argv != each.run.argv or not run.argv:
+            continue
+        for attempt in _attempts(run):
+            exited, _ = load(attempt / "exit.json")
+            peak = open_recording(attempt / "recording.sqlite").peaks().use if exited else None
+            if isinstance(peak, int):
+                (whole if exited.get("code") == 0 else cut_short).append(peak)
+    if whole:
+        return max(whole), f"the peak of {_runs(len(whole))} of the same command", False
+    if declared := integer(part(each.run.info, "settings").get("need")):
+        return declared, "as declared", False
+    if cut_short:
+        return max(cut_short), f"at least: {_runs(len(cut_short))} of the same command came so far", True
+    return None, "", False
+
+
+def _runs(count: int) -> str:
+    return f"{count} other run{'s' * (count != 1)}"

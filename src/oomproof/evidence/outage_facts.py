@@ -27,6 +27,7 @@ class RunFacts:
     use: tuple[tuple[float, int], ...] = ()
     need: int | None = None  # what it would have taken in all
     need_basis: str = ""  # how that is known
+    at_least: bool = False  # the need is a lower bound: a run of the same command got that far and died
     allowed: int | None = None  # its --limit: the most it could have taken, not what it would have
     started_again: float | None = None
 

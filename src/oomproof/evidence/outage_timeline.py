@@ -56,8 +56,12 @@ def _told(run: Run, attempt: Path, offset: float, last: float) -> list[tuple[flo
     rows = open_recording(attempt / "recording.sqlite").rows(
         "SELECT t, kind, text FROM event ORDER BY t DESC LIMIT 10"
     )
+    done = tuple(found)
     for at_, kind, text in rows:
-        if isinstance(at_, (int, float)) and last - (at_ + offset) <= _BEFORE:
+        if not isinstance(at_, (int, float)) or last - (at_ + offset) > _BEFORE:
+            continue
+        # an action is noted in both places
+        if not any(abs(at - at_ - offset) < 2.0 and str(text or kind) in words for at, words in done):
             found.append((at_ + offset, f"{run.name}: {text or kind}"))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from oomproof.recording.runs import Run, list_runs
 
 LOG_FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
 _KILLS = frozenset(("systemd-oomd", "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom"))
+_MACOS = "log show --last 2h --predicate 'eventMessage CONTAINS \"memorystatus\"' | oomproof why -"
 _SAME = 60.0  # seconds within which two sources may date one kill; pids come round later than that
 
 
@@ -153,6 +155,9 @@ def system_kills(
 def _from_ring(
     kmsg: str, journalctl: str, now: float, sources: list[str], missing: list[Missing]
 ) -> list[SystemKill]:
+    if sys.platform == "darwin":
+        missing.append(Missing("the system log of macOS", "it is not read from here", _MACOS))
+        return []
     log = kernel_log.read(0.0, kmsg=kmsg, journalctl=journalctl)
     if log.reason is not None:
         missing.append(Missing(log.source, log.reason, log.how_to_grant))

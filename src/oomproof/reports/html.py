@@ -14,7 +14,18 @@ from oomproof.reports.html_chart import chart
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.story import GOOD, Story, facts, prevention, tell, version, when, zone
+from oomproof.reports.story import (
+    GOOD,
+    Story,
+    before_end,
+    facts,
+    held_note,
+    prevention,
+    tell,
+    version,
+    when,
+    zone,
+)
 from oomproof.units import format_duration, format_size
 
 _PROCESSES = 8
@@ -102,7 +113,7 @@ def _holders(story: Story) -> str:
             f'<tr><td>{escape(one.name)}<span class="bar" style="width:{100 * held / most:.0f}%"></span></td>'
             f'<td>{escape(one.role)}</td><td class="n optional">{one.pid}</td><td class="n">{format_size(one.anon)}</td>'
             f'<td class="n">{format_size(one.shared)}</td><td class="n">{format_size(one.swap)}</td>'
-            f'<td class="n optional">{_before_end(one.seen)}</td></tr>'
+            f'<td class="n optional">{before_end(one.seen)}</td></tr>'
         )
     rest = holders[_PROCESSES:]
     if rest:
@@ -114,17 +125,7 @@ def _holders(story: Story) -> str:
         '<tr><th>process</th><th>role</th><th class="n optional">pid</th><th class="n">its own</th><th class="n">shared</th>'
         '<th class="n">in swap</th><th class="n optional">seen</th></tr>'
     )
-    note = "Shared pages stand with every process that maps them."
-    if story.timeline.host:
-        last = [point for point in story.timeline.host if point.t >= -15]
-        if last:
-            peak = max(last, key=lambda point: point.use)
-            note = f"The job as a whole held {format_size(peak.use)} {_before_end(peak.t)}. " + note
-    return f'<div class="scroll"><table class="processes">{head}{"".join(rows)}</table></div><p class="note">{escape(note)}</p>'
-
-
-def _before_end(t: float) -> str:
-    return f"{format_duration(-t)} before the end" if t <= -0.05 else "at the end"
+    return f'<div class="scroll"><table class="processes">{head}{"".join(rows)}</table></div><p class="note">{escape(held_note(story))}</p>'
 
 
 def _victim(story: Story) -> str:

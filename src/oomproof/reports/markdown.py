@@ -16,8 +16,10 @@ from oomproof.reports.story import (
     GOOD,
     Moment,
     Story,
+    before_end,
     chronology,
     facts,
+    held_note,
     prevention,
     tell,
     version,
@@ -133,14 +135,18 @@ def _root_cause(story: Story) -> str:
                 format_size(one.anon),
                 format_size(one.shared),
                 format_size(one.swap),
+                before_end(one.seen),
             )
             for one in story.timeline.holders[:8]
         ]
         parts.append("Who held the memory, as last seen:")
-        parts.append(_table(("process", "role", "pid", "its own", "shared", "in swap"), heaviest, ready=True))
+        parts.append(
+            _table(("process", "role", "pid", "its own", "shared", "in swap", "seen"), heaviest, ready=True)
+        )
         rest = len(story.timeline.holders) - 8
         if rest > 0:
             parts.append(f"and {rest} more.")
+        parts.append(held_note(story))
     if story.timeline.phase_rows:
         phases = [
             (

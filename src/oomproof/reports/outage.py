@@ -48,7 +48,8 @@ def _why(outage: Outage) -> str:
     if facts.host:
         words.append(_last(outage))
     if outage.shortfall is not None and outage.shortfall > 0 and outage.newest is not None:
-        words.append(f"{outage.newest.run.name} was short by {format_size(outage.shortfall)}")
+        at_least = "at least " if outage.newest.run.at_least else ""
+        words.append(f"{outage.newest.run.name} was short by {at_least}{format_size(outage.shortfall)}")
     return "; ".join(words)
 
 
@@ -58,7 +59,7 @@ def _last(outage: Outage) -> str:
 
 
 def _next(outage: Outage) -> str:
-    if outage.kind == "memory" and outage.newest is not None:
+    if outage.kind in ("memory", "filling") and outage.newest is not None:
         others = [each.run.name for each in outage.shares if each is not outage.newest]
         first = f"wait for {', '.join(others)} to end, then " if others else ""
         return f"{first}start {outage.newest.run.name} again under watch: oomproof run -- {outage.newest.run.command}"
@@ -77,19 +78,20 @@ def _arithmetic(outage: Outage) -> list[str]:
         start = [point for point in host if point.wall <= (newest.run.started or 0.0)] or [*host]
         point = start[-1] if start[-1].wall <= (newest.run.started or 0.0) else start[0]
         need = format_size(newest.run.need)
+        swap = f"{format_size(point.swap_free)} of {format_size(point.swap_total)} swap free"
+        swap = swap if point.swap_total else "no swap"
         lines.append(
             f"when {newest.run.name} started: {format_size(point.available)} available"
-            f" + {format_size(point.swap_free)} of {format_size(point.swap_total)} swap free"
+            f" + {swap}"
             f" = {format_size(outage.there_at_start)} there"
         )
         lines.append(f"it needed {need} ({newest.run.need_basis})")
-        difference = newest.run.need - outage.there_at_start
-        verdict = (
-            f"short by {format_size(difference)}"
-            if difference > 0
-            else f"{format_size(-difference)} to spare"
-        )
-        lines.append(f"{need} − {format_size(outage.there_at_start)} = {verdict}")
+        there, difference = format_size(outage.there_at_start), newest.run.need - outage.there_at_start
+        if difference > 0:
+            at_least = "at least " if newest.run.at_least else ""
+            lines.append(f"{need} − {there} = short by {at_least}{format_size(difference)}")
+        elif not newest.run.at_least:
+            lines.append(f"{there} − {need} = {format_size(-difference)} to spare")
     if outage.needed is not None and outage.there is not None:
         lines.append(
             f"at the last sample: {format_size(outage.needed)} still to come, {format_size(outage.there)} there"
@@ -106,11 +108,10 @@ def _arithmetic(outage: Outage) -> list[str]:
                 f"{each.run.name} was allowed {format_size(each.run.allowed)} by its --limit: up to"
                 f" {format_size(more)} more, with {format_size(outage.there)} there"
             )
-    if outage.needed is None and outage.seconds_left is not None:
-        lines.append(
-            f"no run's need is known; at the last minute's growth what was there would have lasted"
-            f" {format_duration(outage.seconds_left)}"
-        )
+    if outage.seconds_left is not None:
+        unknown = "no run's need is known; " if outage.needed is None else ""
+        left = format_duration(outage.seconds_left)
+        lines.append(f"{unknown}at the last seconds' growth what was there would have lasted {left}")
     return lines
 
 

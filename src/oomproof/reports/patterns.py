@@ -6,6 +6,7 @@ import textwrap
 import time
 
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
+from oomproof.diagnosis.pattern_states import in_days
 from oomproof.units import format_duration, format_size
 
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
@@ -78,9 +79,9 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
 def _gaps(patterns: Patterns) -> list[str]:
     gaps, found = patterns.gaps, []
     if gaps.days:
-        days = sorted(gaps.days)
-        listed = ", ".join(f"{each:.1f}" for each in gaps.days[:12])
-        found.append(f"  days     {listed} (middle {days[len(days) // 2]:.1f})")
+        days = [each * 86400 for each in gaps.days]
+        listed = ", ".join(in_days(each) for each in days[-12:])
+        found.append(f"  time     {listed} (middle {in_days(sorted(days)[len(days) // 2])})")
     if gaps.steps:
         steps = sorted(gaps.steps)
         found.append(

@@ -11,47 +11,54 @@ from typing import Any
 from oomproof.recording.secrets import MASK, mask_argv
 
 # Shapes that are secret wherever they stand. Wider than what `run` masks while it records: a bundle goes to strangers,
-# and a word hidden too many costs less than one too few.
-_SHAPES: tuple[tuple[str, str], ...] = (
-    ("private key", r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"),
-    ("private key", r"\A(?:[A-Za-z0-9+/=]{16,}\s+)*[A-Za-z0-9+/=]*\s*-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"),
-    ("Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"),
-    ("GitHub token", r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"),
-    ("GitLab token", r"\bgl(?:pat|ptt|rt|cbt|dt|soat)-[\w-]{16,}"),
-    ("OpenAI-like key", r"\b(?:sk|rk|pk)[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{16,}"),
-    ("AWS key id", r"\b(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{12,}"),
-    ("Google key", r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{20,}"),
-    ("Slack token", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}|https://hooks\.slack\.com/services/[\w/]+"),
-    ("Discord webhook", r"https://(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+"),
-    ("Telegram token", r"\b\d{8,10}:AA[\w-]{32,}"),
-    ("JSON web token", r"\beyJ[\w-]{8,}(?:\.[\w-]{8,}\.[\w-]*|[\w-]{40,}={0,2})"),
-    ("W&B key", r"\bwandb_v1_\w{16,}|\blocal-[0-9a-f]{40}\b"),
-    ("registry token", r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bdckr_pat_[\w-]{16,}"),
-    ("cloud token", r"\bdapi[0-9a-f]{32}|\bdop_v1_[0-9a-f]{32,}|\bhvs\.[\w-]{20,}|\br8_\w{30,}|\bnvapi-[\w-]{16,}|\bgsk_\w{20,}"
-                    r"|\btgp_v1_[\w-]{16,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bKGAT_\w{16,}"),
-    ("authorization header", r"(?i)(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[A-Za-z0-9+/]{8,}={0,2}(?![\w])|(?<=authorization: token )\S{8,}"),
-    ("password in a URL", r"(?<=://)[^\s/@:'\"<>]*:[^\s/@'\"<>]+(?=@)"),
-    ("token in a URL", r"(?<=://)[^\s/@:'\"<>]{16,}(?=@)"),
-    ("signed URL", r"(?i)(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature"
-                   r"|x-goog-credential|token|access_token|id_token|api_key|apikey|key|password|secret|code)=[^\s&'\"<>#]+"),
-    ("netrc password", r"(?i)(?<=\bpassword )\S+(?=\s*$)|(?<=\blogin )\S+ +password +\S+"),
+# and a word hidden too many costs less than one too few. Each with strings (lower case) without which it cannot match:
+# looking for those first makes a log of 8 MB a matter of a second.
+_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("private key", ("private key",), r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+     r"(?:.{0,20000}?-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\:,-]{0,20000})"),
+    ("Hugging Face token", ("hf_", "api_org_"), r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"),
+    ("GitHub token", ("gh", "github_pat_"), r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"),
+    ("GitLab token", ("gl",), r"\bgl(?:pat|ptt|rt|cbt|dt|soat)-[\w-]{16,}"),
+    ("OpenAI-like key", ("sk-", "sk_", "rk-", "rk_", "pk-", "pk_"), r"\b[srp]k[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{16,}"),
+    ("AWS key id", ("akia", "asia", "abia", "acca", "aroa", "aida"), r"\bA(?:KIA|SIA|BIA|CCA|ROA|IDA)[0-9A-Z]{12,}"),
+    ("Google key", ("aiza", "ya29.", "gocspx-", "1//0"), r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{20,}"),
+    ("Slack token", ("xox", "xapp-", "hooks.slack.com"),
+     r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}|https://hooks\.slack\.com/services/[\w/]+"),
+    ("Discord webhook", ("/api/webhooks/",), r"https://(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+"),
+    ("Telegram token", (":aa",), r"\b\d{8,10}:AA[\w-]{32,}"),
+    ("JSON web token", ("eyj",), r"\beyJ[\w-]{8,}(?:\.[\w-]{8,}\.[\w-]*|[\w-]{40,}={0,2})"),
+    ("W&B key", ("wandb_v1_", "local-"), r"\bwandb_v1_\w{16,}|\blocal-[0-9a-f]{40}\b"),
+    ("registry token", ("pypi-", "npm_", "dckr_pat_"), r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bdckr_pat_[\w-]{16,}"),
+    ("cloud token", ("dapi", "dop_v1_", "hvs.", "r8_", "nvapi-", "gsk_", "tgp_v1_", "sg.", "kgat_"),
+     r"\bdapi[0-9a-f]{32}|\bdop_v1_[0-9a-f]{32,}|\bhvs\.[\w-]{20,}|\br8_\w{30,}|\bnvapi-[\w-]{16,}|\bgsk_\w{20,}"
+     r"|\btgp_v1_[\w-]{16,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bKGAT_\w{16,}"),
+    ("authorization header", ("bearer ", "basic ", "authorization: token "),
+     r"(?i)(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[A-Za-z0-9+/]{8,}={0,2}(?![\w])|(?<=authorization: token )\S{8,}"),
+    ("password in a URL", ("://",), r"(?<=://)[^\s/@:'\"<>]{0,200}:[^\s/@'\"<>]{1,400}(?=@)"),
+    ("token in a URL", ("://",), r"(?<=://)[^\s/@:'\"<>]{16,400}(?=@)"),
+    ("signed URL", ("=",), r"(?i)(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature"
+     r"|x-goog-credential|token|access_token|id_token|api_key|apikey|key|password|secret|code)=[^\s&'\"<>#]+"),
+    ("netrc password", ("password ",), r"(?im)(?<=\bpassword )\S+(?=[ \t]*$)|(?<=\blogin )\S+ +password +\S+"),
 )  # fmt: skip
-_COMPILED = tuple((name, re.compile(shape, re.DOTALL if "PRIVATE KEY" in shape else re.MULTILINE)) for name, shape in _SHAPES)  # fmt: skip
+_COMPILED = tuple((name, needs, re.compile(shape)) for name, needs, shape in _SHAPES)
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{16,}")
 
 # A secret by its name: `NAME=value`, `NAME: value`, `"NAME": "value"`, `--name value`, `name => value`.
+# Nothing stands before the telling word: what precedes it in the name is read backwards, so that no text is slow.
 _NAMED = re.compile(
-    r"""(?ix) (?<![a-z0-9])
-    (?P<name>
-        [\w.-]*? (?: passw(?:or)?d | passphrase | passwd
+    r"""(?x)
+    (?: (?i: passw(?:or)?d | passphrase
             | (?:api|access|private|secret|session|account|signing|encryption|license|storage|shared|master|service)[-_ ]?keys?
             | connection[-_]?string | credentials?
-            | (?: (?<![a-z0-9]) | (?<=[_.-]) ) (?:pass|pwd|pw|secrets?|token|pat|auth|authorization|cookie|dsn|webhook)
-            | (?<=[a-z]) (?-i:Token|Secret|Key|Password) ) (?:[-_](?:id|value|hash|salt|base64|b64|\d{1,2}))?
-    ) (?![a-z0-9_-])
-    (?P<quote>["']?) (?P<glue> \s*(?:=>|:=|[:=])\s* | \s+ )
-    (?: (?P<open>\\?["']) (?P<quoted>(?:\\.|(?!(?P=open)).)*?) (?P=open) | (?P<bare>[^\s"',;})\]]+) )
+            | (?<![a-z0-9]) (?:pass|pwd|pw|secrets?|token|pat|auth|authorization|cookie|dsn|webhook) )
+        | (?<=[a-z]) (?:Token|Secret|Key|Password) )
+    (?i: [-_](?:id|value|hash|salt|base64|b64|[0-9]{1,2}) )? (?![A-Za-z0-9_-])
+    ["']? (?P<glue> [ \t]{0,8}(?:=>|:=|[:=])\s{0,40} | [ \t]{1,8} )
+    (?: (?P<open>\\?["']) (?P<quoted> (?: \\. | (?!(?P=open)) [^\\\n] ){0,4000}? ) (?P=open) | (?P<bare>[^\s"',;})\]]+) )
     """
 )
+_NAME_BEFORE = re.compile(r"[\w.-]{0,60}\Z")
 # A model's special tokens and plain settings are not secrets: `pad_token: <pad>`, `token: false`, `eos_token='</s>'`.
 _HARMLESS = re.compile(
     r"(?i)<.*>|\[[A-Z_]+\]|true|false|none|null|nan|yes|no|not|is|was|and|or|for|in|of|to|the|a|•••|\*+|-|\.{3}|…|\d{1,7}"
@@ -91,11 +98,29 @@ class Redactor:
 
     def shapes(self, text: str, where: str) -> str:
         """Only what is secret by its shape: for text with a syntax of its own, such as HTML."""
-        for name, shape in _COMPILED:
-            text = shape.sub(lambda match, name=name: self._taken(match[0], name, where), text)  # type: ignore[misc]
+        lower = text.lower()
+        for name, needs, shape in _COMPILED:
+            if any(need in lower for need in needs):
+                text = shape.sub(lambda match, name=name: self._taken(match[0], name, where), text)  # type: ignore[misc]
+        if "private key" in lower:
+            text = self._key_ends(text, where)
         if self._hide_user:
             text = _HOME.sub(
                 lambda match: match[1] + self._count("USER", "name in a home folder", where), text
+            )
+        return text
+
+    def _key_ends(self, text: str, where: str) -> str:
+        """The rest of a key whose beginning was cut off: the lines of letters before its end."""
+        while (end := _KEY_END.search(text)) is not None:
+            begin = end.start()
+            while True:
+                line = text.rfind("\n", 0, max(0, begin - 1)) + 1
+                if line >= begin or not _KEY_LINE.fullmatch(text[line:begin].strip()):
+                    break
+                begin = line
+            text = (
+                text[:begin] + self._taken(text[begin : end.end()], "private key", where) + text[end.end() :]
             )
         return text
 
@@ -126,7 +151,10 @@ class Redactor:
         return [f"{where}: {count} × {kind}" for (where, kind), count in sorted(self.found.items())]
 
     def _field(self, key: str, value: Any, where: str) -> Any:
-        if isinstance(value, str) and value not in ("", MASK) and _SECRET_NAME.search(key):
+        secret = _SECRET_NAME.search(key)
+        if secret and isinstance(value, list):
+            return [self._field(key, each, where) for each in value]
+        if secret and isinstance(value, str) and value not in ("", MASK):
             if _HARMLESS.fullmatch(value) or _SPECIAL.search(key):
                 return self.text(value, where)
             return self._taken(value, f"value of {key}", where)
@@ -145,19 +173,22 @@ class Redactor:
 
     def _named(self, match: re.Match[str], where: str) -> str:
         value = match["quoted"] if match["quoted"] is not None else match["bare"]
-        glued = match["glue"].strip()
-        if not value or MASK in value or _HARMLESS.fullmatch(value) or _SPECIAL.search(match["name"]):
+        if not value or MASK in value or _HARMLESS.fullmatch(value):
+            return match[0]
+        start = match.start()
+        before = _NAME_BEFORE.search(match.string[max(0, start - 60) : start])
+        name = (before[0] if before else "") + re.split(r"[\s:=\"']", match[0], maxsplit=1)[0]
+        if _SPECIAL.search(name):
             return match[0]
         # `--token VALUE` and `password VALUE` are told from prose by what follows: prose has no digits in that place
-        flag = match.string[: match.start("name")].endswith("-") or match["name"].startswith("-")
-        if not glued and not flag and not (len(value) >= 12 and any(letter.isdigit() for letter in value)):
+        told = bool(match["glue"].strip()) or name.startswith("-")
+        if not told and (len(value) < 12 or not any(letter.isdigit() for letter in value)):
             return match[0]
         if value.lower() in ("bearer", "basic", "token"):  # what stands behind it is masked by its own shape
             return match[0]
-        start = match.start("quoted") if match["quoted"] is not None else match.start("bare")
-        kept = match[0][: start - match.start()]
+        at = (match.start("quoted") if match["quoted"] is not None else match.start("bare")) - start
         return (
-            kept + self._taken(value, f"value of {match['name'].lstrip('-')}", where) + (match["open"] or "")
+            match[0][:at] + self._taken(value, f"value of {name.lstrip('-')}", where) + (match["open"] or "")
         )
 
     def _hex(self, line: str, where: str) -> str:

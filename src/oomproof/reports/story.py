@@ -169,6 +169,20 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     return advice
 
 
+def before_end(t: float) -> str:
+    return f"{format_duration(-t)} before the end" if t <= -0.05 else "at the end"
+
+
+def held_note(story: Story) -> str:
+    """The job's own figure beside its processes': theirs may be seconds older, and pages can be shared."""
+    note = "Shared pages stand with every process that maps them."
+    last = [point for point in story.timeline.host if point.t >= -15]
+    if last:
+        peak = max(last, key=lambda point: point.use)
+        note = f"The job as a whole held {format_size(peak.use)} {before_end(peak.t)}. {note}"
+    return note
+
+
 def when(wall: float | None, *, date: bool = False) -> str:
     """A clock time; seconds since boot, as dmesg gives them, are said to be such."""
     if wall is None:

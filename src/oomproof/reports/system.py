@@ -19,21 +19,27 @@ _BY = {
 
 def system_text(found: SystemKills, *, width: int = 110) -> str:
     since = time.strftime("%F %H:%M", time.localtime(found.since))
-    read = ", ".join(found.sources) or "nothing"
+    read = ", ".join(found.sources)
+    kernel_read = not any(gap.source.startswith("kernel log") for gap in found.missing)
     if found.kills:
         ours = sum(each.run is not None for each in found.kills)
         count = len(found.kills)
         head = f"{count} kill{'s' * (count != 1)} for memory since {since}, {ours} of them of runs of ours"
         parts = [head, _table(found.kills, width)]
     elif found.sources:
-        parts = [f"no kill for memory since {since} (read: {read})"]
+        told = f"no kill for memory since {since} (read: {read})"
+        if not kernel_read:
+            told += "; but the kernel's own log could not be read, so there may have been some"
+        parts = [told]
     else:
         parts = [f"whether anything was killed since {since} cannot be told: no log could be read"]
     lines = []
     if found.counted is not None:
         told = f"the kernel counted {found.counted} OOM kill{'s' * (found.counted != 1)} since boot"
-        if found.counted > found.logged:
+        if found.counted > found.logged and kernel_read:
             told += f"; its log still tells {found.logged} of them"
+        elif found.counted and not kernel_read:
+            told += "; which, its log would tell"
         lines.append(told)
     for each in found.cgroups[:10]:
         lines.append(f"cgroup {each.path}: {each.kills} killed in it")

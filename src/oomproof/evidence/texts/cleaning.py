@@ -45,12 +45,20 @@ class Line:
     level: str = ""  # WARNING, ERROR …, "" where nothing says
 
 
+# Lines that lost their feeds: a terminal's padding before a log's head, a traceback behind the echo of Ctrl-C
+_GLUED_LINES = re.compile(
+    r" {8,}(?=(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ]|Traceback \(|File \")|(?<=\^C)(?=Traceback|Exception|Process |\^C)"
+)
+
+
 def pieces(line: str) -> Iterator[str]:
     """What one raw line shows: a bar's redraws apart, a notebook stored on one line apart, nothing endless."""
     if "\r" in line or "\\n" in line:
         parts = re.split(r"\r|(?<!\\)\\n(?=[\"A-Z' \[\\])" if len(line) > 2000 else r"\r", line)
     else:
         parts = [line]
+    if "^C" in line or "        " in line:
+        parts = [each for part in parts for each in _GLUED_LINES.split(part)]
     for part in parts:
         if len(part) <= PIECE:
             if part:

@@ -17,8 +17,9 @@ class Earlyoom(GuardReader):
         "escalating to SIGKILL",
         "dryrun",
         "kill failed: ",
-        "Killing process",
-        "low memory! at",
+        "illing process",
+        "ow memory! ",
+        "ow Memory! ",
     )
 
     # 1.7: … "x": badness 1, VmRSS 2 MiB; newer: … "x": oom_score 1, oom_score_adj 0, VmRSS 2 MiB, cmdline "…"
@@ -27,6 +28,10 @@ class Earlyoom(GuardReader):
         r"(?:: (?:badness|oom_score) .{0,60}?(?:VmRSS (?P<rss>\d+) MiB|$))?"
     )
     _OLD = re.compile(r"Killing process:? (?P<pid>\d{1,10}) (?P<name>\S{1,64})$")
+    _OLD_SIGNAL = re.compile(
+        r"""illing process (?:(?P<pid>\d{1,10}) "(?P<name>.{0,64}?)"|'(?P<name_first>.{0,64}?)') with signal (?P<number>\d{1,2})"""
+        r"""(?:, pid: (?P<pid_last>\d{1,10}))?.{0,40}badness"""
+    )
     _OLD_NAMED = re.compile(r"Killing process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10}), badness")
 
     def __init__(self, source: str) -> None:
@@ -35,10 +40,10 @@ class Earlyoom(GuardReader):
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
-        if "ow memory! at" in message or "ut of memory! avail" in message:
+        if "ow memory! at" in message.lower() or "ut of memory! avail" in message:
             self._warned = number
         ours = number - self._warned < 20 or (stamp.tag or "").startswith("earlyoom")
-        match = self._SENDING.search(message)
+        match = self._SENDING.search(message) or self._OLD_SIGNAL.search(message)
         if match is None and ours:
             match = self._OLD.search(message) or self._OLD_NAMED.search(message)
         if match is not None:
@@ -51,7 +56,9 @@ class Earlyoom(GuardReader):
 
     def _sent(self, number: int, stamp: Stamped, match: re.Match[str], ours: bool) -> None:
         groups = match.groupdict()
-        pid, name, signal = int(groups["pid"]), groups["name"], groups.get("signal") or "SIGKILL"
+        pid = int(groups["pid"] or groups.get("pid_last") or 0)
+        name = groups["name"] or groups.get("name_first")
+        signal = groups.get("signal") or ("SIGTERM" if groups.get("number") == "15" else "SIGKILL")
         last = self.last("earlyoom")
         if last is not None and last.pids == (pid,) and number - last.line < 200:
             last.details["signal"] = f"{last.details['signal']}, then {signal}"
@@ -130,6 +137,23 @@ class Nohang(GuardReader):
             self.add("nohang", number, stamp, said, 0.9, Sizes(None, match["name"]))
         elif last.victim is not None and last.victim.name is None:
             self.amend(victim=Sizes(last.victim.pid, match["name"]))
+
+
+class LowMemoryKiller(GuardReader):
+    """Android's, first in the kernel ("Killing 'x' (1), adj 0, to free 9kB"), then in user space (lmkd)."""
+
+    anchors = ("lowmemorykiller",)
+
+    _KILL = re.compile(
+        r"lowmemorykiller\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\).{0,200}?(?:to free (?P<kb>\d+)kB)?"
+    )
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        if match := self._KILL.search(f"{stamp.tag or ''}: {stamp.message}"):
+            name, pid = match["name"], int(match["pid"])
+            said = f"Android's low-memory killer ended {name} (pid {pid}): the device ran short of memory"
+            details = {"by": "lowmemorykiller"}
+            self.add("oom-kill-global", number, stamp, said, 0.85, Sizes(pid, name), details=details)
 
 
 class Oomd(GuardReader):

@@ -76,7 +76,7 @@ class Ray(GuardReader):
         r"Memory on the node .{0,200}? was (?P<used>[\d.]+)(?P<unit>GB|MB) / (?P<total>[\d.]+)(?:GB|MB)"
         r" \((?P<share>[\d.]+)\), which exceeds the memory usage threshold"
     )
-    _PID = re.compile(r"\bpid[=:]\s?(?P<pid>\d{1,10})")
+    _PID = re.compile(r"(?:\bname=(?P<name>[^,()]{1,64}), )?\bpid[=:]\s?(?P<pid>\d{1,10})")
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
@@ -91,14 +91,15 @@ class Ray(GuardReader):
             self._once(number, stamp, "Ray killed a task because its node ran low on memory", {})
 
     def _once(self, number: int, stamp: Stamped, said: str, details: dict[str, str]) -> None:
+        pid = self._PID.search(stamp.message)
+        victim = Sizes(int(pid["pid"]), pid["name"]) if pid else None
         last = self.last("ray-oom")
         if last is not None and number - last.line < 30:
             last.details.update(details)
+            if last.victim is None and victim is not None:
+                self.amend(victim=victim)
             return
-        pid = self._PID.search(stamp.message)
-        if pid:
-            details = {**details, "pid": pid["pid"]}
-        self.add("ray-oom", number, stamp, said, 1.0, details=details)
+        self.add("ray-oom", number, stamp, said, 1.0, victim, details=details)
 
 
 class Containers(GuardReader):

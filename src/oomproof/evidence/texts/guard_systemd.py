@@ -12,25 +12,37 @@ _CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|
 
 
 class SystemdOomd(GuardReader):
-    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ")
+    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ", "attempting to kill ", "Killed /")
 
     _KILLED = re.compile(
         r"(?:Killed|Marked) (?P<cgroup>\S{1,1024}) (?:for killing )?due to memory "
         r"(?P<why>pressure for (?P<watched>\S+) being (?P<share>[\d.]+)%|used \(\d+\) / total \(\d+\) and swap used)"
     )
+    _CUT = re.compile(r"^Killed (?P<cgroup>/\S{1,1024})")  # the reason is cut off
+    _ATTEMPT = re.compile(r"oomd attempting to kill (?P<pid>\d{1,10}) with KILL")
     _UNIT = re.compile(r"(?P<unit>\S{1,512}): systemd-oomd killed (?P<count>\d+) process")
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self._pids: list[int] = []  # told before the cgroup they belong to
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
-        if match := self._KILLED.search(message):
+        if match := self._ATTEMPT.search(message):
+            self._pids.append(int(match["pid"]))
+        elif match := self._KILLED.search(message):
             cgroup = match["cgroup"]
             pressure = match["why"].startswith("pressure")
             why = f"memory pressure of {match['share']} %" if pressure else "memory and swap were nearly full"
             details = {"unit": _unit(cgroup), "why": "pressure" if pressure else "swap"}
             self.add(
                 "systemd-oomd", number, stamp, f"systemd-oomd killed {_unit(cgroup)}: {why}", 1.0,
-                cgroup=cgroup, details=details,
+                self._victim(), cgroup=cgroup, details=details,
             )  # fmt: skip
+        elif (stamp.tag or "").startswith("systemd-oomd") and (match := self._CUT.search(message)):
+            unit = _unit(match["cgroup"])
+            said = f"systemd-oomd killed {unit}; the line is cut before it says why"
+            self.add("systemd-oomd", number, stamp, said, 0.9, self._victim(), match["cgroup"], details={"unit": unit})
         elif (match := self._UNIT.search(message)) and int(match["count"]):
             unit, count = match["unit"], match["count"]
             last = self.last("systemd-oomd")
@@ -43,6 +55,11 @@ class SystemdOomd(GuardReader):
                 return
             said = f"systemd-oomd killed {count} processes of {unit} for want of memory"
             self.add("systemd-oomd", number, stamp, said, 1.0, details={"unit": unit, "processes": count})
+
+
+    def _victim(self) -> Sizes | None:
+        pids, self._pids = self._pids, []
+        return Sizes(pids[-1]) if pids else None
 
 
 def _unit(cgroup: str) -> str:

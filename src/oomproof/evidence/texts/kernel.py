@@ -25,7 +25,7 @@ from oomproof.evidence.texts.prefixes import Stamped, strip
 ANCHORS = (
     "oom-kill", "oom_reaper: ", "illed process ", "ill process ", "total_vm ", "memory: usage ",
     "Memory cgroup ", "Task in /", "mem_cgroup_oom", "ut of memory", "segfault", "unhandled ", "traps: ",
-    "general protection", "NVRM: Xid", "Kernel panic", "kernel BUG at", "BUG: unable to handle",
+    "general protection", "NVRM: Xid", "fallen off the bus", "Kernel panic", "kernel BUG at", "BUG: unable to handle",
     "BUG: kernel NULL", "Oops: ", "blocked for more than", "page allocation ", "soft lockup", "hard LOCKUP",
     "[Hardware Error]", "Machine check", "Memory failure:", "hardware memory corruption", "detected stall",
     "ANOM_ABEND", "type=1701", "sending SIGSEGV", "User process fault", "] page fault (src_id", " trap ",
@@ -134,8 +134,11 @@ class KernelParser:
         else:
             before = report.table.columns
             told = report.read(message)
-            if report.table.columns is not before:
+            begins = report.table.columns is not before
+            if begins:
                 self._until = max(self._until, number + _SPAN)
+            if report.begun is None and told and (begins or "cgroup stats for" in message or "Task in" in message):
+                report.begun = (number, stamp, message[:600])
             if not told and (anchored or self._oops is not None):
                 self._fault(number, stamp, message)
 
@@ -200,7 +203,7 @@ class KernelParser:
         return report
 
     def _set_aside(self, report: Report) -> None:
-        if report.invoked is not None or report.announced is not None:
+        if report.invoked is not None or report.announced is not None or report.begun is not None:
             self._unfinished.append(report)
 
     def _constrained(self, constraint: Constraint) -> None:
@@ -290,8 +293,8 @@ class KernelParser:
                 )
                 report.complete(kill, None)
                 self._add(kill)
-            elif announced is None and report.invoked is not None:
-                number, stamp, text = report.invoked
+            elif announced is None and (head := report.invoked or (None if whole else report.begun)):
+                number, stamp, text = head
                 # among whole kills this one may have ended without a victim; alone it still tells of a shortage
                 if whole and any(abs(number - kill.line) < _SPAN for kill in self._kills):
                     continue

@@ -29,6 +29,7 @@ _KERNEL_GPF = re.compile(
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[^)]{1,32})\):? (?P<xid>\d{1,4})(?:, (?P<rest>.*))?")
 _XID_PID = re.compile(r"\bpid='?(?P<pid>\d{1,10})")
 _XID_NAME = re.compile(r"\bname=(?P<name>[^,<][^,]{0,63})")  # not <unknown>
+_OFF_THE_BUS = re.compile(r"NVRM: .{0,200}fallen off the bus|GPU .{0,60}has fallen off the bus")
 _AUDIT = re.compile(
     r'type=(?:1701|ANOM_ABEND)\b.{0,200}? pid=(?P<pid>\d+) comm="?(?P<name>[^"\s]{1,64})"?.{0,300}? sig=(?P<sig>\d+)'
 )
@@ -114,6 +115,8 @@ def read_fault(message: str) -> Fault | None:
         )
     if "Xid" in message and (match := _XID.search(message)):
         return _xid(match)
+    if _OFF_THE_BUS.search(message):  # some drivers say it without a number
+        return Fault("xid", "the NVIDIA driver lost the GPU: it has fallen off the bus", 0.9, details={"xid": "79"})
     if "sig=" in message and (match := _AUDIT.search(message)):
         return _audit(match)
     if match := _POISON.search(message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from oomproof.evidence.texts.finding import Finding, Sizes
 from oomproof.evidence.texts.kernel_table import TaskTable, page_size
@@ -159,6 +159,7 @@ class Report:
     """What has been read of a report whose victim is not yet known."""
 
     invoked: tuple[int, Stamped, str] | None = None
+    begun: tuple[int, Stamped, str] | None = None  # the first line that only an OOM report prints
     memcg: bool = False  # some line speaks of a memory cgroup
     table: TaskTable = field(default_factory=TaskTable)
     announced: Announcement | None = None
@@ -256,6 +257,8 @@ class Report:
         if not table.tasks:
             return
         task = table.tasks.get(kill.sizes.pid) if kill.sizes.pid is not None else None
+        if task is not None and kill.sizes.name is None and task.name:
+            kill.sizes = replace(kill.sizes, name=task.name)
         size = page_size(task, kill.sizes.total_vm) if task else None
         page = size or 4096
         kill.details["page_size"] = f"{page} ({'measured' if size else 'assumed'})"
@@ -304,7 +307,7 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
         sizes.get("file-rss"),
         sizes.get("shmem-rss"),
     )
-    if name is None and victim.total_vm is None:
+    if name is None and victim.total_vm is None and rest.strip() != "(":  # "(": the text ends right there
         return None
     return Kill(line, stamp, message[:_TEXT], victim, why_of(message[: match.start()]))
 

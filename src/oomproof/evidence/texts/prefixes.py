@@ -42,8 +42,9 @@ _ISO = re.compile(
     r"\[?(?:[A-Z][a-z]{2} )?(?P<date>\d{4}-\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
     r" ?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?\]?"
 )
+# journalctl prints months in the reader's language: "avril 16", "апр 28", "5月 29"
 _SYSLOG = re.compile(
-    r"(?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) (?:(?P<year>\d{4}) )?"
+    r"(?P<month>[^\W\d_]{2,12}\.?|\d{1,2}月) {1,2}(?P<day>\d{1,2}) (?:(?P<year>\d{4}) )?"
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:\.\d{1,9})?)"
 )
 _EPOCH = re.compile(r"\[?(?P<seconds>1\d{9}\.\d{1,9})\]?(?=\s)")
@@ -61,6 +62,8 @@ _HOST_KERNEL = re.compile(
     r"(?P<host>[\w.:@-]{1,255}) (?P<tag>kernel|[\w.@/\\:+()-]{1,80}\[\d{1,10}\]):" + _NOT_TAG + r"(?:\s|$)"
 )
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
+# "In(05) vcpu-5 - Guest: <6>[39291577.009360] ": a console's own words, then the kernel's stamp
+_FORWARDED = re.compile(r"[^\[\]]{1,80}?(?=(?:<\d{1,3}>)?\[\s{0,12}\d{1,12}\.\d{6}\] )")
 _STAMPS = 4  # a forwarded line carries the forwarder's stamp before its own
 
 
@@ -104,6 +107,9 @@ def strip(line: str) -> Stamped:
             if match is not None:
                 tag, at = match["tag"], match.end()
                 continue
+            if match := _FORWARDED.match(line, at):
+                at = match.end()
+                continue
         at = begun
         break
     return Stamped(
@@ -129,7 +135,7 @@ def _stamp(line: str, at: int) -> tuple[int, str, float | None, float | None, bo
             return match.end(), match["seconds"], value, value, False
         if match := _DELTA.match(line, at):
             return match.end(), match[0], None, None, False
-    if not first or (first not in "[0123456789" and not first.isupper()):
+    if not first or (first not in "[0123456789" and not first.isalpha()):
         return None
     if match := _CTIME.match(line, at):
         when = _epoch(int(match["year"]), match)

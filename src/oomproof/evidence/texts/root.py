@@ -25,6 +25,7 @@ _EXPLAINED_BY_A_KILL = frozenset(
     )
 )
 _KILLS_FOR_MEMORY = frozenset(("slurm-oom", "ray-oom", "oom-kill-memcg"))
+_DIED = frozenset(("segfault", "bus-error", "abort", "killed-unknown"))
 _GENERIC = frozenset(("other-error", "assert"))
 _WENT_ON = 20  # ordinary lines after a traceback that show that its process did not die of it
 
@@ -51,7 +52,10 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
         best = next(
             (index for index in candidates if chain[index].cause in _ECHOES and _tier(chain[index]) < 3), best
         )
-    # 4. Who says "I killed it for memory" explains a process that vanished.
+    # 4. Slurm cancels a step whose task died: where a death stands above, the cancelling follows from it.
+    if chain[best].details.get("cancelled"):
+        best = next((i for i in candidates if i < best and chain[i].cause in _DIED and _tier(chain[i]) <= 3), best)
+    # 5. Who says "I killed it for memory" explains a process that vanished.
     if chain[best].cause in _EXPLAINED_BY_A_KILL:
         best = next((index for index in candidates if chain[index].cause in _KILLS_FOR_MEMORY), best)
     return best

@@ -21,7 +21,7 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
@@ -137,7 +137,7 @@ class TrainingParser:
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
-            if len(line) > 2000 or "\r" in line:
+            if len(line) > 2000 or "\r" in line or "^C" in line or (len(line) > 300 and "        " in line):
                 for piece in pieces(line):
                     self._line(number, piece, present, marks)
             else:
@@ -261,7 +261,7 @@ class TrainingParser:
             return True  # somebody else's line between
         stop = (
             HEADER in stripped
-            or stripped.startswith((*CHAINS, "wandb:", "slurmstepd", "srun:"))
+            or stripped.startswith((*CHAINS, "wandb:", "slurmstepd", "srun:", "terminate called", "Aborted"))
             or line.level != ""
             or "%|" in stripped
         )

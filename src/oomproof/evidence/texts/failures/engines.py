@@ -39,5 +39,11 @@ def recognise(said: Said) -> Hit | None:
     if _RAY.search(text) and not _RAY_NONE.search(text):
         return Hit("ray-oom", "Ray's memory monitor killed a worker: the node was short of memory", 0.93)
     if _ENDED.search(text) and not _PREEMPT_TALK.search(text):
-        return Hit("interrupted", "the scheduler ended the job (cancelled, out of time, or preempted)", 0.9)
+        bare = "CANCELLED AT" in text and "DUE TO" not in text
+        return Hit(
+            "interrupted",
+            "the scheduler ended the job (cancelled, out of time, or preempted)",
+            0.9,
+            details={"cancelled": "yes"} if bare else {},
+        )
     return None

@@ -68,7 +68,7 @@ def _standalone(text: str, sentence: re.Match[str] | None, said: Said) -> bool:
     before = text[: sentence.start()].rstrip()
     if (
         not before
-        or before.endswith((":", "'", '"', "`", "]", ")"))
+        or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!"))
         or said.level in ("ERROR", "FATAL", "CRITICAL")
     ):
         return True

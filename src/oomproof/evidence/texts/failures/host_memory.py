@@ -27,6 +27,8 @@ _PYTHON = re.compile(
     r"|Cannot allocate memory \(12\)|^\w+: fork: (?:retry: )?Cannot allocate|^OSError: Cannot allocate"
 )
 _BAD_ALLOC = re.compile(r"std::bad_alloc|^\W*memory allocation of \d+ bytes failed|bad_array_new_length")
+# a library that says so and goes on: "Could not lock memory - continuing anyway: Cannot allocate memory"
+_GOES_ON = re.compile(r"continuing anyway|[Cc]ould not lock memory|mlock(?:all)?\b")
 _GPU = re.compile(r"cudaError|CUDA|rmm|out_of_memory")
 
 
@@ -59,7 +61,7 @@ def recognise(said: Said) -> Hit | None:
             or text.endswith("bad_alloc")
         ):
             return Hit("bad-alloc", "C++ could not allocate memory", 0.93, _kind(said), details=_tried(text))
-    elif _PYTHON.search(text) and not (said.quiet and not said.raised):
+    elif _PYTHON.search(text) and not _GOES_ON.search(text) and not (said.quiet and not said.raised):
         return Hit(
             "python-memory-error",
             "Python could not get memory from the system",

@@ -30,7 +30,7 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
 _EXIT = re.compile(
-    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
+    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
     r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
     r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
@@ -44,6 +44,7 @@ _SHELL = re.compile(
     r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
     r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
 )
+_COMMAND = re.compile(r"\s+(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)")
 _FATAL = re.compile(
     r"Fatal Python error: (?P<what>[A-Z][\w ]+)|Windows fatal exception: (?P<windows>access violation)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
 )
@@ -92,7 +93,10 @@ def recognise(said: Said) -> Hit | None:
     if not said.raised and (shell := _SHELL.match(text)) and _is_shell(shell):
         number = _WORDS[shell["word"].lower().split(":")[0]]
         pid = shell["pid"] or shell["three"] or shell["job"]
-        return by_signal(number, 0.85, pids=(int(pid),) if pid else ())
+        hit = by_signal(number, 0.85, pids=(int(pid),) if pid else ())
+        if pid and (command := _COMMAND.match(shell["rest"])):  # a shell prints the command that died
+            hit.details["victim_name"] = command["name"]
+        return hit
     if exit_ := _EXIT.search(text):
         return _exited(exit_, text, pids, said)
     return None
