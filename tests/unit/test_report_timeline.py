@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -54,3 +55,31 @@ def test_no_samples_no_file_no_database(tmp_path: Path) -> None:
     assert "no sample" in str(load(tmp_path).problem)
     (tmp_path / "recording.sqlite").write_bytes(b"no database" * 100)
     assert "cannot be read" in str(load(tmp_path).problem)
+
+
+def test_what_the_guard_saw_is_a_sample_too(tmp_path: Path) -> None:
+    """It acts between two rows: the highest figure of a death often stands in the actions only."""
+    run = make_run(tmp_path, seconds=60, gpu=False)
+    before = load(run.attempt).host
+    facts = [
+        {"t": END - 0.5, "use": 40 * GIB},
+        {"t": None, "use": "x"},
+        {"t": END - 999, "use": 99 * GIB},
+        {},
+    ]
+    (run.attempt / "actions.jsonl").write_text("".join(json.dumps({"facts": each}) + "\n" for each in facts))
+    after = load(run.attempt).host
+    assert len(after) == len(before) + 1 and [p.t for p in after] == sorted(p.t for p in after)
+    (added,) = set(after) - set(before)
+    assert (added.t, added.use) == (-0.5, 40 * GIB)
+
+
+def test_workers_do_not_appear_at_the_second_look_only(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "recording.sqlite") as db:
+        db.executescript(TABLES)
+        db.executemany(
+            "INSERT INTO job VALUES(?,?,0,0,0,0,NULL,1,NULL,NULL)", [(t, 100) for t in (0.0, 2.0, 4.0)]
+        )
+        rows = [(0.0, 1, "main", 100), (4.0, 1, "main", 40), (4.0, 2, "worker", 60)]
+        db.executemany("INSERT INTO process VALUES(?,?,1,?,'p',?,0,0,0,NULL)", rows)
+    assert [(p.main, p.workers) for p in load(tmp_path).host] == [(100, 0), (70, 30), (40, 60)]

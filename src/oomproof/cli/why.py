@@ -4,7 +4,10 @@
   oomproof why big                 the run called big
   oomproof why train.log           a training log, a kernel log, a journal, in any mix; .gz, .xz, .zst too
   dmesg | oomproof why -           from standard input
-  oomproof why --json train.log kern.log
+  oomproof why --html crash.html --md report.md big
+  oomproof why --all big           all runs of that name or script: what the deaths have in common
+  oomproof why --all a.log b.log   the same over several logs, one death each
+  oomproof why --system --since "2 hours ago"    what was killed on this machine
 
 An existing file's name wins over a run's name. Texts in which nothing died are told so, with status 0.
 """
@@ -14,44 +17,183 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import runs
+
+if TYPE_CHECKING:
+    from oomproof.diagnosis.verdict import Verdict
+
+_WEEK = 7 * 86400.0
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="*", metavar="RUN|FILE", help="a run, or files; default: the last run")
-    parser.add_argument("--json", action="store_true", help="schema 1, for machines")
-    parser.add_argument("--short", action="store_true", help="only the three lines")
+    add = parser.add_argument
+    add("what", nargs="*", metavar="RUN|FILE", help="a run, or files; default: the last run")
+    add("--json", action="store_true", help="schema 1, for machines")
+    add("--short", action="store_true", help="only the three lines")
+    add("--md", metavar="FILE", help="also write the report as Markdown, ready to commit beside the code")
+    add("--html", metavar="FILE", help="also write the crash page: one offline file, the last minutes drawn")
+    add(
+        "--bundle",
+        metavar="FILE",
+        help="also pack all for somebody who will help (.tar.gz, secrets redacted)",
+    )
+    add("--config", action="append", default=[], metavar="FILE", help="with --bundle: a file to pack too")
+    add("--force", action="store_true", help="overwrite FILE if it is there")
+    add(
+        "--all",
+        action="store_true",
+        help="patterns over all runs of that name or script, or over several logs",
+    )
+    add(
+        "--interval",
+        action="append",
+        default=[],
+        metavar="KIND=N",
+        help="with --all: a known interval, such as eval=50",
+    )
+    add("--system", action="store_true", help="what was killed on this machine, by whom, ours or not")
+    add(
+        "--since",
+        metavar="WHEN",
+        help='with --system: "2 hours ago", 30m, yesterday, a date (default: a week)',
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    verdict = _verdict(arguments.what)
-    if arguments.json:
-        print(json.dumps(verdict.to_json(), indent=1))
-        return 0
-    from oomproof.reports.verdict import long_form, three_lines
+    if arguments.system:
+        if arguments.what:
+            raise OomproofError("--system looks at the machine, not at a run", "oomproof why --system", USAGE)
+        return _system(arguments)
+    if arguments.since or (arguments.interval and not arguments.all):
+        flag = "--since goes with --system" if arguments.since else "--interval goes with --all"
+        raise OomproofError(flag, "see: oomproof why --help", USAGE)
+    return _patterns(arguments) if arguments.all else _one(arguments)
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print((three_lines if arguments.short else long_form)(verdict, colour=colour))
+
+def _are_files(what: list[str]) -> bool:
+    return bool(what) and (len(what) > 1 or what[0] == "-" or os.path.exists(what[0]))
+
+
+def _width() -> int:
+    return min(120, shutil.get_terminal_size((110, 24)).columns)
+
+
+def _show(value: dict[str, Any], text: str, as_json: bool) -> int:
+    print(json.dumps(value, indent=1) if as_json else text)
     return 0
 
 
-def _verdict(what: list[str]) -> Verdict:
-    if what and (len(what) > 1 or what[0] == "-" or os.path.exists(what[0])):
+def _one(arguments: argparse.Namespace) -> int:
+    from oomproof.reports.verdict import long_form, three_lines
+
+    story = ""
+    verdict: Verdict
+    found: runs.Run | None = None
+    if _are_files(arguments.what):
         from oomproof.diagnosis.from_texts import judge_texts
         from oomproof.evidence.texts.collect import read_texts
 
-        return judge_texts(read_texts(what))
-    found = runs.find(what[0] if what else None)
+        verdict = judge_texts(read_texts(arguments.what))
+    else:
+        found = runs.find(arguments.what[0] if arguments.what else None)
+        verdict = _of_run(found)
+        if verdict.cause == "machine-down" and not arguments.short:
+            story = _outage(found)
+    _write_files(arguments, verdict, found)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    text = (three_lines if arguments.short else long_form)(verdict, colour=colour)
+    return _show(verdict.to_json(), text + story, arguments.json)
+
+
+def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: runs.Run | None) -> None:
+    """The pages and the bundle that were asked for; what was written goes to standard error."""
+    force = arguments.force
+    if arguments.md:
+        from oomproof.reports.markdown import write_markdown
+
+        write_markdown(verdict, run, Path(arguments.md), force=force)
+        _say(f"wrote {arguments.md}")
+    if arguments.html:
+        from oomproof.reports.html import write_html
+
+        write_html(verdict, run, Path(arguments.html), force=force)
+        _say(f"wrote {arguments.html}; open it in any browser, it needs no network")
+    if arguments.bundle:
+        from oomproof.reports.bundle import write_bundle
+
+        sources = [Path(name) for name in arguments.what if name != "-"] if run is None else []
+        configs = [Path(name) for name in arguments.config]
+        redacted = write_bundle(verdict, run, sources, Path(arguments.bundle), configs=configs, force=force)
+        told = f"{len(redacted)} places redacted, listed in it" if redacted else "nothing needed redacting"
+        _say(f"wrote {arguments.bundle} ({told}); look into it before you send it")
+
+
+def _say(text: str) -> None:
+    print(f"oomproof: {text}", file=sys.stderr)
+
+
+def _of_run(run: runs.Run) -> Verdict:
     from oomproof.diagnosis.judge import judge
+    from oomproof.diagnosis.verdict import from_json
     from oomproof.evidence.collect import collect
 
-    kept = runs.read_json(found.attempt / "verdict.json")
+    kept = runs.read_json(run.attempt / "verdict.json")
     if kept.get("verdict"):
         try:
             return from_json(kept)
         except (KeyError, TypeError, ValueError):
             pass  # written by another version: judge afresh
-    return judge(collect(found.attempt))
+    return judge(collect(run.attempt))
+
+
+def _outage(run: runs.Run) -> str:
+    """The machine went down: the story over all runs that were alive then."""
+    from oomproof.diagnosis.outage import judge_outage
+    from oomproof.evidence.outage import outage_of
+    from oomproof.reports.outage import outage_text
+
+    facts = outage_of(run)
+    return "\n\n" + outage_text(judge_outage(facts), width=_width()) if facts else ""
+
+
+def _patterns(arguments: argparse.Namespace) -> int:
+    from oomproof.diagnosis.endings import endings_of_runs, endings_of_texts, runs_of
+    from oomproof.diagnosis.patterns import find_patterns
+    from oomproof.reports.patterns import patterns_text
+
+    what = arguments.what
+    endings = (
+        endings_of_texts(what)
+        if _are_files(what)
+        else endings_of_runs(runs_of(what[0] if what else runs.find(None).name))
+    )
+    patterns = find_patterns(endings, _intervals(arguments.interval))
+    return _show(patterns.to_json(), patterns_text(patterns, width=_width()), arguments.json)
+
+
+def _intervals(words: list[str]) -> dict[str, int]:
+    found = {}
+    for word in words:
+        kind, _, number = word.partition("=")
+        if not kind or not number.isdigit() or int(number) < 1:
+            raise OomproofError(f"--interval {word}: not KIND=N", "for example --interval eval=50", USAGE)
+        found[kind] = int(number)
+    return found
+
+
+def _system(arguments: argparse.Namespace) -> int:
+    from oomproof.evidence.since import parse_since
+    from oomproof.evidence.system import system_kills
+    from oomproof.reports.system import system_text
+
+    now = time.time()
+    since = parse_since(arguments.since, now) if arguments.since else now - _WEEK
+    found = system_kills(since)
+    return _show(found.to_json(), system_text(found, width=_width()), arguments.json)

@@ -90,6 +90,8 @@ def _join(system: Finding | None, job: Finding | None) -> tuple[Finding | None, 
         return job or system, None
     if system.cause in _KILLS and (job.cause in _EXPLAINED or _same_process(system, job)):
         return system, job
+    if system.cause == job.cause and system.victim is not None:
+        return system, job
     if system.cause in _KILLS and system.strength >= 0.9 and job.strength < 0.75:
         return system, job  # a passing complaint beside a kill that names its victim
     if system.details.get("by") == "slurm" and not system.details.get("why"):

@@ -44,7 +44,7 @@ def chart(story: Story) -> str:
     return (
         f'<figure id="chart" data-begin="{timeline.begin:.2f}" data-window="{timeline.window:.2f}" '
         f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall + _offset(timeline):.2f}">'
-        f'<div class="controls" hidden><button type="button" data-show="window">{"Last 10 minutes" if longer else "All"}</button>'
+        f'<div class="controls" hidden><button type="button" data-show="window">{"Last 10 minutes" if longer else "Whole run"}</button>'
         + ('<button type="button" data-show="all">Whole run</button>' if longer else "")
         + '<span class="hint">drag over the chart to zoom, double-click to go back</span></div>'
         f'<p class="about">{about}</p>'

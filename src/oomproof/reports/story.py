@@ -216,12 +216,14 @@ def facts(story: Story) -> list[tuple[str, str]]:
         return []
     begin = float(run.started().get("wall") or run.created)
     peaks = summary.peaks
+    seen = max((point.use for point in story.timeline.host), default=None)  # the guard's own looks included
+    peak = max((size for size in (peaks.use, seen) if size is not None), default=None)
     rows = [
         ("command", story.command),
         ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
         ("started", f"{when(begin, date=True)} {zone(begin)}"),
         ("lasted", format_duration(summary.seconds)),
-        ("peak", format_size(peaks.use) if peaks.use is not None else "no sample was taken"),
+        ("peak", format_size(peak) if peak is not None else "no sample was taken"),
     ]
     if story.limit:
         rows.append(("limit", format_size(story.limit)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from oomproof.recording.reader import Recording, open_recording
+from oomproof.recording.runs import read_lines
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
@@ -143,7 +144,7 @@ def load(attempt: Path) -> Timeline:
     return Timeline(
         begin=begin - end,
         end_wall=end + recording.wall_offset,
-        host=tuple(_host(recording, begin, end)),
+        host=tuple(_with_deeds(_host(recording, begin, end), attempt, end)),
         room=tuple(_room(recording, begin, end)),
         gpus=_gpus(recording, begin, end),
         phases=tuple(phases),
@@ -207,14 +208,49 @@ def _host(recording: Recording, begin: float, end: float) -> list[HostPoint]:
     for t, anon, shmem, file, swap, _ in _sliced(
         recording, "t, anon, shmem, file, swap, anon+shmem+swap", "job WHERE anon IS NOT NULL", begin, end
     ):
-        at = bisect_right(times, t)
-        part = shares[max(0, at - 1)][1] if shares else (1.0, 0.0, 0.0)
+        part = _share_at(shares, times, t)
         workers, other = int(anon * part[1]), int(anon * part[2])
         points.append(
             HostPoint(
                 float(t) - end, anon - workers - other, workers, other, shmem or 0, swap or 0, file or 0
             )
         )
+    return points
+
+
+Share = tuple[float, float, float]  # of main, workers, others
+
+
+def _share_at(shares: list[tuple[float, Share]], times: list[float], t: float) -> Share:
+    """Between two looks, in proportion: workers that were forked meanwhile did not come at the second look only."""
+    if not shares:
+        return (1.0, 0.0, 0.0)
+    after = bisect_right(times, t)
+    (t0, a), (t1, b) = shares[max(0, after - 1)], shares[min(after, len(shares) - 1)]
+    way = (t - t0) / (t1 - t0) if t1 > t0 and t > t0 else 0.0
+    return (a[0] + (b[0] - a[0]) * way, a[1] + (b[1] - a[1]) * way, a[2] + (b[2] - a[2]) * way)
+
+
+def _with_deeds(points: list[HostPoint], attempt: Path, end: float) -> list[HostPoint]:
+    """The guard looks more often than it records: what it saw when it acted is a sample too."""
+    seen = [line.get("facts") or {} for line in read_lines(attempt / "actions.jsonl")]
+    for facts in seen:
+        t, use = facts.get("t"), facts.get("use")
+        if (
+            not isinstance(t, int | float)
+            or not isinstance(use, int)
+            or not points
+            or not points[0].t < t - end <= 0
+        ):
+            continue
+        at = bisect_right([point.t for point in points], t - end)
+        near = points[at - 1]
+        anon = max(1, near.main + near.workers + near.other)
+        grown = (anon + use - near.use) / anon
+        if grown > 0 and near.t != t - end:
+            workers, other = int(near.workers * grown), int(near.other * grown)
+            main = use - near.shared - near.swap - workers - other
+            points.insert(at, replace(near, t=t - end, main=main, workers=workers, other=other))
     return points
 
 
@@ -241,13 +277,13 @@ def _sliced(
     return [*earlier, *_rows(recording, f"SELECT {columns} FROM {table} AND t >= ? ORDER BY t", (border,))]
 
 
-def _shares(recording: Recording) -> list[tuple[float, tuple[float, float, float]]]:
+def _shares(recording: Recording) -> list[tuple[float, Share]]:
     """How the anonymous memory was parted between main, workers and others, whenever that was looked at.
 
     Shares, not sums: pages shared after a fork stand with parent and child; the job's own figure counts them once."""
     roles = {"main": 0, "worker": 1}
     held: dict[int, tuple[float, int, int]] = {}  # pid → when seen, role, bytes
-    found: list[tuple[float, tuple[float, float, float]]] = []
+    found: list[tuple[float, Share]] = []
     rows = _rows(recording, "SELECT t, pid, role, anon FROM process WHERE t IS NOT NULL ORDER BY t")
     for t, group in groupby(rows, key=lambda row: float(row[0])):
         held.update({pid: (t, roles.get(str(role), 2), anon or 0) for _, pid, role, anon in group})

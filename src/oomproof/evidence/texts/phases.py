@@ -10,7 +10,7 @@ _WORDS = (
     ("save", re.compile(r"(?:^|_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint")),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat|[Tt]esting|inference|prediction|[Ss]anity [Cc]heck|tester|compute_metrics|predicting", re.IGNORECASE)),
     ("train", re.compile(r"train(?!ed)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|optimi[sz]er?_step|epoch", re.IGNORECASE)),
-    ("load", re.compile(r"load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|_map$|^from_|^setup|warm_?up|^pipeline$|materializing", re.IGNORECASE)),
+    ("load", re.compile(r"load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|_map$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing", re.IGNORECASE)),
 )  # fmt: skip
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
 _DEVICE = re.compile(r"nn/modules/module\.py$")
@@ -79,7 +79,7 @@ def of_script(path: str) -> str:
 
 _BAR = re.compile(r"^\s*\[?([A-Za-z][^|%\d]{1,60}?)[:\s]*(?:\[?\d|$)")
 _HEADING = re.compile(
-    r"\*{3,} ?Running (?P<running>\w+)|^\W*(?P<verb>(?i:evaluating|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
+    r"\*{3,} ?Running (?P<running>\w+)|^(?:\[\w\])?\W*(?P<verb>(?:Creating|Building|Initiali[sz]ing|Constructing) (?:the )?(?:model|network|dataset)|(?i:evaluating|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
     r"|Begin(?:ning)? (?:train|eval)\w*|Validation|TRAIN THE MODEL)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
 )
 

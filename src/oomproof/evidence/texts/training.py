@@ -58,6 +58,8 @@ _NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|
 _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
+_SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
+_TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
@@ -94,6 +96,8 @@ class TrainingParser:
         self._wrapped_phase = ""
         self._script_phase = "unknown"
         self._nan = False  # the last loss that was printed is no number
+        self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
+        self._subprocesses: set[int] = set()  # that a launcher says it ends
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
@@ -222,11 +226,23 @@ class TrainingParser:
             return inside
         if inside and text[:1] in (" ", "\t", "│", "❱", "|") and not stripped.startswith(("what()", "[")):
             return True  # source code between frames: what it mentions did not happen
-        hit = recognise(Said(stripped, "", line.level, "", self._library))
+        hit = recognise(Said(stripped, "", line.level, "", self._library)) or self._mended(number, line)
         if hit is None:
             return inside
         self._add(number, stripped, hit, line.tag, None)
         return True
+
+    def _mended(self, number: int, line: Line) -> Hit | None:
+        """A terminal or a mail program broke a message in two: "… Resource exhausted: Out" / "of memory while …"."""
+        before, self._torn = self._torn, (number, line)
+        text = line.text
+        if before is None or before[0] != number - 1 or not text[:1].islower() or before[1].tag != line.tag:
+            return None
+        first = before[1].text.rstrip()
+        if len(first) < _TORN or first.endswith((".", ":", ";", "!", "?")):
+            return None
+        hit = recognise(Said(f"{first} {text.strip()}", "", before[1].level, "", self._library))
+        return hit if hit is not None and hit.kind == "failure" else None
 
     def _notice(self, text: str, stripped: str) -> None:
         """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
@@ -246,6 +262,8 @@ class TrainingParser:
                 self._script_phase = phases.of_script(name)
         if signs.is_finish(stripped):
             self._signs.advances += 2  # as good as two steps further
+        if (ends := _SUBPROCESS.search(stripped)) and len(self._subprocesses) < 64:
+            self._subprocesses.add(int(ends[1]))
         if "Root Cause" in text:
             self._first_exit = True
         if ("nan" in text or "NaN" in text) and not text.startswith("wandb:") and (loss := LOSS.search(text)):
@@ -353,13 +371,18 @@ class TrainingParser:
             hit.says,
             hit.strength,
             gpu=hit.gpu,
-            pids=hit.pids,
+            pids=hit.pids or self._only_subprocess(hit, text),
             details=details,
         )
         chain = self._chains[-1]
         if len(chain) >= 2 * _KEPT:
             del chain[_KEPT]  # the first ones hold the root, the last ones the end
         chain.append(finding)
+
+    def _only_subprocess(self, hit: Hit, text: str) -> tuple[int, ...]:
+        """deepspeed names the processes it ends and the code that one ended with: of one, it is that one's."""
+        alone = hit.kind == "summary" and "return code" in text and len(self._subprocesses) == 1
+        return tuple(self._subprocesses) if alone else ()
 
     def _mark(self) -> None:
         """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
@@ -433,7 +456,7 @@ class TrainingParser:
         heading = ""
         heading_line = 0
         for number, line in reversed(self._recent):
-            if number <= finding.line and (heading := phases.of_heading(line)):
+            if number <= finding.line and (heading := phases.of_heading(clean(line).text)):
                 heading_line = number
                 break
         last = self._signs.last
