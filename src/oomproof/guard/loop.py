@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from oomproof import trend
 from oomproof.guard import policy
@@ -57,6 +57,9 @@ class Moment:
     sample_seconds: float = _SAMPLE_MAX
     processes: int | None = None
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
+    hurry: threading.Event = field(
+        default_factory=threading.Event
+    )  # room is thin: the sampler shall look too
 
 
 class HostView:
@@ -253,6 +256,8 @@ class Guard:
         thin = self._thinness()
         moment.sample_seconds = max(_SAMPLE_MIN, min(_SAMPLE_MAX, _SAMPLE_MAX * thin))
         self._next_row = t + moment.sample_seconds
+        if moment.sample_seconds < _SAMPLE_MAX / 2:
+            moment.hurry.set()
         if moment.available + moment.swap_free <= self.settings.margin and len(self._history) % 5 == 0:
             self._strangers.look({self._job.leader, *self._job.pids(), os.getpid()})
 

@@ -24,6 +24,7 @@ _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
 _PROCESSES = 64  # recorded per sample, heaviest first
 _CHANGE = 4 * MIB  # or 2 %: a smaller change of a process is not worth a row
 _SIGN_OF_LIFE = 30.0  # seconds
+_SHORTEST = 0.2  # seconds between samples, however thin the room
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Sampler:
 
     def stop(self) -> None:
         self._stop.set()
+        self._moment.hurry.set()
         self._thread.join(1.0)
 
     def _loop(self) -> None:
@@ -76,8 +78,10 @@ class Sampler:
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
             eager = self._gpu is not None or self._alerts != Alerts()
             pause = self._moment.sample_seconds * (1 if eager else 4)
-            if self._stop.wait(max(pause, 0.2)):
+            if self._stop.wait(_SHORTEST):
                 return
+            self._moment.hurry.wait(max(0.0, pause - _SHORTEST))
+            self._moment.hurry.clear()
 
     def sample(self, t: float) -> None:
         pids = self._job.pids()

@@ -36,7 +36,9 @@ _LOGGED = re.compile(
 _CELL = re.compile(r'\s*(?:"\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
 _RULES = re.compile(r"^(?:> )+|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
-_BRACKETS = re.compile(r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )")
+_BRACKETS = re.compile(
+    r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )"
+)
 _NOT_LEVELS = {"Error", "Warning", "Info", "Debug"}
 
 

@@ -73,7 +73,7 @@ class Ray(GuardReader):
         r"the node running low on memory"
     )
     _NODE = re.compile(
-        r"Memory on the node .{0,200}? was (?P<used>[\d.]+)(?P<unit>GB|MB) / (?P<total>[\d.]+)(?:GB|MB)"
+        r"Memory on the node .{0,400}? was (?P<used>[\d.]+)(?P<unit>GB|MB) / (?P<total>[\d.]+)(?:GB|MB)"
         r" \((?P<share>[\d.]+)\), which exceeds the memory usage threshold"
     )
     _PID = re.compile(r"(?:\bname=(?P<name>[^,()]{1,64}), )?\bpid[=:]\s?(?P<pid>\d{1,10})")

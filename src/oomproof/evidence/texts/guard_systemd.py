@@ -12,7 +12,13 @@ _CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|
 
 
 class SystemdOomd(GuardReader):
-    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ", "attempting to kill ", "Killed /")
+    anchors = (
+        "due to memory pressure for",
+        "due to memory used",
+        "systemd-oomd killed ",
+        "attempting to kill ",
+        "Killed /",
+    )
 
     _KILLED = re.compile(
         r"(?:Killed|Marked) (?P<cgroup>\S{1,1024}) (?:for killing )?due to memory "
@@ -42,7 +48,16 @@ class SystemdOomd(GuardReader):
         elif (stamp.tag or "").startswith("systemd-oomd") and (match := self._CUT.search(message)):
             unit = _unit(match["cgroup"])
             said = f"systemd-oomd killed {unit}; the line is cut before it says why"
-            self.add("systemd-oomd", number, stamp, said, 0.9, self._victim(), match["cgroup"], details={"unit": unit})
+            self.add(
+                "systemd-oomd",
+                number,
+                stamp,
+                said,
+                0.9,
+                self._victim(),
+                match["cgroup"],
+                details={"unit": unit},
+            )
         elif (match := self._UNIT.search(message)) and int(match["count"]):
             unit, count = match["unit"], match["count"]
             last = self.last("systemd-oomd")
@@ -55,7 +70,6 @@ class SystemdOomd(GuardReader):
                 return
             said = f"systemd-oomd killed {count} processes of {unit} for want of memory"
             self.add("systemd-oomd", number, stamp, said, 1.0, details={"unit": unit, "processes": count})
-
 
     def _victim(self) -> Sizes | None:
         pids, self._pids = self._pids, []

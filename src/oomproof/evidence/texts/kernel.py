@@ -137,7 +137,11 @@ class KernelParser:
             begins = report.table.columns is not before
             if begins:
                 self._until = max(self._until, number + _SPAN)
-            if report.begun is None and told and (begins or "cgroup stats for" in message or "Task in" in message):
+            if (
+                report.begun is None
+                and told
+                and (begins or "cgroup stats for" in message or "Task in" in message)
+            ):
                 report.begun = (number, stamp, message[:600])
             if not told and (anchored or self._oops is not None):
                 self._fault(number, stamp, message)

@@ -116,7 +116,9 @@ def read_fault(message: str) -> Fault | None:
     if "Xid" in message and (match := _XID.search(message)):
         return _xid(match)
     if _OFF_THE_BUS.search(message):  # some drivers say it without a number
-        return Fault("xid", "the NVIDIA driver lost the GPU: it has fallen off the bus", 0.9, details={"xid": "79"})
+        return Fault(
+            "xid", "the NVIDIA driver lost the GPU: it has fallen off the bus", 0.9, details={"xid": "79"}
+        )
     if "sig=" in message and (match := _AUDIT.search(message)):
         return _audit(match)
     if match := _POISON.search(message):

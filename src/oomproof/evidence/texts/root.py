@@ -54,7 +54,9 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
         )
     # 4. Slurm cancels a step whose task died: where a death stands above, the cancelling follows from it.
     if chain[best].details.get("cancelled"):
-        best = next((i for i in candidates if i < best and chain[i].cause in _DIED and _tier(chain[i]) <= 3), best)
+        best = next(
+            (i for i in candidates if i < best and chain[i].cause in _DIED and _tier(chain[i]) <= 3), best
+        )
     # 5. Who says "I killed it for memory" explains a process that vanished.
     if chain[best].cause in _EXPLAINED_BY_A_KILL:
         best = next((index for index in candidates if chain[index].cause in _KILLS_FOR_MEMORY), best)
