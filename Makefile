@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := build/results
 
-.PHONY: run test setup dev lint types layers unit incidents must-run bench docs clean
+.PHONY: run test setup dev browser lint types layers unit incidents must-run bench docs clean
 
 run: setup  ## set up, and run the bundled example under watch
 	$(BIN)/oomproof run --name example -- $(BIN)/python examples/train.py
 	$(BIN)/oomproof runs
 
-test: dev lint types layers unit incidents test-vm must-run  ## set up, and pass all tests
+test: dev browser lint types layers unit incidents test-vm must-run  ## set up, and pass all tests
 
 setup: $(VENV)/.installed
 
@@ -27,6 +27,9 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+browser:  ## chromium, for the tests that look at pages (they skip without it, and CI fails then)
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -yq --no-install-recommends chromium; } >/dev/null || true
 
 lint: dev
 	$(BIN)/ruff check src tests bench examples

@@ -15,7 +15,6 @@ from oomproof.recording.runs import read_lines
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
-_SPANS = 500  # phases looked up one by one
 
 
 class Drawable(Protocol):
@@ -331,31 +330,32 @@ def _phases(recording: Recording, end: float) -> list[Span]:
 
 
 def _phase_rows(recording: Recording, spans: list[Span], end: float) -> list[PhaseRow]:
-    """Exact peaks, from every sample and not only the drawn ones."""
+    """Exact peaks, from every sample and not only the drawn ones; one pass, for there is no index on time."""
+    if not spans:
+        return []
+    host = _peaks(recording, "SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL", spans, end)
+    gpu = _peaks(
+        recording, "SELECT t, sum(job_used) FROM gpu WHERE job_used IS NOT NULL GROUP BY t", spans, end
+    )
     found: dict[str, PhaseRow] = {}
-    for span in spans[-_SPANS:]:
-        between = (span.begin + end, span.end + end)
-        host = _rows(recording, "SELECT max(anon+shmem+swap) FROM job WHERE t BETWEEN ? AND ?", between)
-        gpu = _rows(
-            recording,
-            "SELECT max(s) FROM (SELECT sum(job_used) AS s FROM gpu WHERE t BETWEEN ? AND ? GROUP BY t)",
-            between,
-        )
+    for span in spans:
         old = found.get(span.name, PhaseRow(span.name))
+        step = span.last_step if span.last_step is not None else old.last_step
         found[span.name] = PhaseRow(
-            span.name,
-            old.entered + 1,
-            old.seconds + span.end - span.begin,
-            _higher(old.peak, host),
-            _higher(old.gpu_peak, gpu),
-            span.last_step if span.last_step is not None else old.last_step,
-        )
+            span.name, old.entered + 1, old.seconds + span.end - span.begin, host.get(span.name), gpu.get(span.name), step
+        )  # fmt: skip
     return list(found.values())
 
 
-def _higher(before: int | None, rows: list[tuple[Any, ...]]) -> int | None:
-    now = rows[0][0] if rows else None
-    return now if before is None else before if now is None else max(before, now)
+def _peaks(recording: Recording, query: str, spans: list[Span], end: float) -> dict[str, int]:
+    """The highest value in each phase, by its name."""
+    begins = [span.begin + end for span in spans]
+    found: dict[str, int] = {}
+    for t, value in _rows(recording, query):
+        at = bisect_right(begins, t) - 1
+        if at >= 0 and value is not None and value > found.get(spans[at].name, -1):
+            found[spans[at].name] = value
+    return found
 
 
 def _holders(recording: Recording, end: float) -> list[Holder]:
