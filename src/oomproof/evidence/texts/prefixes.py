@@ -50,7 +50,7 @@ _SYSLOG = re.compile(
 _EPOCH = re.compile(r"\[?(?P<seconds>1\d{9}\.\d{1,9})\]?(?=\s)")
 _CLOCK = re.compile(r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d{1,9})?)(?=\s)")
 # the kernel itself writes "python[12]: segfault at", which is no program's tag
-_NOT_TAG = r"(?!\s*(?:segfault|unhandled|potentially|bad frame|trap|bus error|illegal instr))"
+_NOT_TAG = r"(?!\s*(?:segfault|unhandled|potentially|bad frame|trap\s|bus error|illegal instr))"
 _TAG = re.compile(r"(?P<tag>[\w.@/\\:+-]{1,80}\[\d{1,10}\]|kernel|-kernel):" + _NOT_TAG + r"\s?")
 _KNOWN = re.compile(
     r"(?P<tag>kernel|systemd|systemd-oomd|earlyoom|nohang|nohang-desktop|oomd):" + _NOT_TAG + r"\s?"

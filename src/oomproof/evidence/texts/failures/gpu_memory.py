@@ -8,7 +8,8 @@ from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("out of memory", "Out of memory", "OutOfMemory", "out_of_memory", "OUT_OF_MEMORY", "MemoryAllocation",
-           "failed with OOM", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY")  # fmt: skip
+           "failed with OOM", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
+           "amount of GPU memory")  # fmt: skip
 
 _TORCH = re.compile(r"(CUDA|HIP|XPU|NPU|MUSA|Tensor) out of memory(?:\.|:)? ?(?:Tried to allocate|$)")
 _DRIVER = re.compile(
@@ -16,6 +17,7 @@ _DRIVER = re.compile(
     r"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY|cudaMalloc[^\n]{0,40} failed: out of memory"
     r"|cuMemAlloc failed: out of memory|(?:Cuda|CUDA) failure[ :]*(?:2 )?'?out of memory"
     r"|(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory|Out of memory error on GPU \d|after cudaMalloc: out of memory"
+    r"|Error Code 2: OutOfMemory|Requested amount of GPU memory \(\d+ bytes\) could not be allocated"
     r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA calloc"
 )
 _RAISED = re.compile(

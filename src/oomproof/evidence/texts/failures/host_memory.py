@@ -8,7 +8,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 ANCHORS = ("Unable to allocate", "MemoryError", "Cannot allocate memory", "Errno 12]", "CPUAllocator", "bad_alloc", "not enough memory",
-           "memory allocation of", "ArrowMemory", "Insufficient memory", "malloc of size", "Unable to allocate")  # fmt: skip
+           "memory allocation of", "ArrowMemory", "Insufficient memory", "malloc of size", "posix_memalign", "errno 12", "errno=12")  # fmt: skip
 
 _NUMPY = re.compile(
     r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
@@ -24,6 +24,7 @@ _TRIED = re.compile(
 )
 _PYTHON = re.compile(
     r"^(?:\w+\.)*MemoryError\b|\[Errno 12\]|: Cannot allocate memory|ArrowMemoryError|-4:Insufficient memory"
+    r"|posix_memalign\([^\n]{0,80}== 0\. 12 vs 0|(?:mmap|malloc|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"
     r"|Cannot allocate memory \(12\)|^\w+: fork: (?:retry: )?Cannot allocate|^OSError: Cannot allocate"
 )
 _BAD_ALLOC = re.compile(r"std::bad_alloc|^\W*memory allocation of \d+ bytes failed|bad_array_new_length")
