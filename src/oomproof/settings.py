@@ -30,9 +30,13 @@ def _load(path: Path, table: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def file_settings(folder: Path | None = None) -> dict[str, Any]:
     """From the nearest project file upwards, over the user's own file. Keys as flags without dashes in front."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "oomproof" / "config.toml"
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    config = Path(home) / "oomproof" / "config.toml"
     found = _load(config)
-    start = folder or Path.cwd()
+    try:
+        start = folder or Path.cwd()
+    except OSError:  # the folder was removed under us
+        return found
     for directory in (start, *start.parents):
         own = _load(directory / "oomproof.toml")
         project = own or _load(directory / "pyproject.toml", ("tool", "oomproof"))

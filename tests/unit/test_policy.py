@@ -179,3 +179,15 @@ def test_poll_is_soon_enough_for_the_fastest_fill(moment: Facts) -> None:
     assert policy.POLL_MIN <= seconds <= policy.POLL_MAX
     room = policy.headroom(MACHINE, moment) - MACHINE.floor
     assert seconds <= max(policy.POLL_MIN_CALM, room / policy.FASTEST_FILL)
+
+
+def test_an_old_sigterm_does_not_make_a_kill_of_a_warning() -> None:
+    old = State(term_at=CALM.t - 7 * 86400)
+    assert decide(MACHINE, facts(available=int(4.9 * GIB)), old).kind == "none"
+
+
+def test_a_trickle_near_the_limit_is_no_danger() -> None:
+    """80 MiB of room and 13 KiB/s last for hours."""
+    limited = replace(LIMITED, limit=20 * GIB, limit_floor=200 * MIB)
+    moment = facts(limit_headroom=80 * MIB, rate=13 * 1024.0)
+    assert decide(limited, moment, State()).kind == "none"

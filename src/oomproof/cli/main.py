@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 
-from oomproof.errors import OomproofError
+from oomproof.errors import OUR_FAILURE, OomproofError
 
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
@@ -54,7 +54,20 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _open_standard_streams() -> None:
+    """A closed 0, 1 or 2 would be taken by the next file we open, and the job or a print would write into it."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for the whole process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def main(argv: list[str] | None = None) -> int:
+    _open_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv and argv[0] in VERBS else None
     if argv[:1] == ["--version"]:  # without importing every verb
@@ -76,6 +89,14 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # a bug, or a machine we did not think of: one line, never a wall of text
+        if os.environ.get("OOMPROOF_DEBUG"):
+            raise
+        print(
+            f"oomproof: {type(error).__name__}: {error}\n  cure: OOMPROOF_DEBUG=1 shows where; please report it",
+            file=sys.stderr,
+        )
+        return OUR_FAILURE
 
 
 if __name__ == "__main__":

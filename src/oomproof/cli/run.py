@@ -15,6 +15,7 @@ Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our fail
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -125,16 +126,20 @@ def _supervise(order: Order, hello: Any) -> Outcome:
         raise
 
 
+def _tell(text: str) -> None:
+    """Straight to the descriptor: a full disk or a closed pipe behind it must cost neither job, guard nor status."""
+    with contextlib.suppress(OSError):
+        os.write(2, (text + "\n").encode(errors="backslashreplace"))
+
+
 def _hello(run: runs.Run, order: Order, sentence: str) -> None:
-    print(f"oomproof: run {run.id}: {sentence}", file=sys.stderr)
+    _tell(f"oomproof: run {run.id}: {sentence}")
     messenger = _MESSENGERS.get(os.path.basename(order.argv[0]))
     if messenger and order.argv[1:2] != ["--version"]:
-        print(
+        _tell(
             f"oomproof: {order.argv[0]} only passes the work on: {messenger}. Its memory is not this run's; "
-            "put oomproof inside, before the command that does the work",
-            file=sys.stderr,
+            "put oomproof inside, before the command that does the work"
         )
-    sys.stderr.flush()
 
 
 def _order(arguments: argparse.Namespace) -> Order:
@@ -241,10 +246,10 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
             runs.write_json(report, conclusion.as_json)
         if not quiet:
             if outcome.trouble:
-                print(f"oomproof: the recording is not whole: {outcome.trouble}", file=sys.stderr)
-            print(conclusion.text, file=sys.stderr)
+                _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
+            _tell(conclusion.text)
     except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
-        print(f"oomproof: no verdict ({type(error).__name__}: {error})", file=sys.stderr)
+        _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
     return exit_status(outcome.run, conclusion, outcome.exit)
 
 

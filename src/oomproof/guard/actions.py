@@ -80,6 +80,15 @@ class Actions:
         }
         self._errands.do(lambda: append_line(self._attempt / "actions.jsonl", line))
 
+    def shortage_is_over(self) -> None:
+        """Our own request is taken back: a job that looks for the file later was not asked by this moment."""
+        self._errands.do(self._remove_stop_files)
+
+    def _remove_stop_files(self) -> None:
+        for path in self._stop_files:
+            if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode()):
+                path.unlink()
+
     def _write_stop_files(self, why: str) -> None:
         for path in self._stop_files:
             path.parent.mkdir(parents=True, exist_ok=True)

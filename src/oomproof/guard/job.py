@@ -58,7 +58,10 @@ class Job:
     def pids(self) -> list[int]:
         if self._procs_dir:
             return read_pids(*all_procs_files(self._procs_dir))
-        return processes.descendants(self.keeper)
+        found = processes.descendants(self.keeper)
+        if not found and processes.is_alive(self.leader, self.leader_start):  # the keeper was killed
+            found = [self.leader, *processes.descendants(self.leader)]
+        return found
 
     def memory(self) -> JobMemory | None:
         if self._cgroup is not None:

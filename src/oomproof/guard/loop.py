@@ -70,14 +70,18 @@ class HostView:
         self._pressure = PressureReader()
         first = self._memory.read()
         self.mem_total = first.total
-        self.swap_total = first.swap_total
-        self._has_zram = any(area.zram is not None for area in swap.read())
-        self._outer: tuple[int, Cgroup] | None = None
-        tightest = limits.read().tightest
-        if tightest is not None and tightest.limit < first.total:
-            v2 = os.path.exists(f"{tightest.path}/memory.current")
-            view: Cgroup = CgroupV2(tightest.path) if v2 else CgroupV1(tightest.path)
-            self._outer = (tightest.limit, view)
+        areas = swap.read()
+        self._has_zram = any(area.zram is not None for area in areas)
+        self.swap_total = swap.disk(areas)[0] if self._has_zram else first.swap_total
+        # Every limit over us: one higher up may leave less than a smaller one below it.
+        self._outer: list[tuple[int, Cgroup]] = []
+        over_us = limits.read()
+        self._swap_limit = over_us.swap_limit
+        for level in over_us.levels:
+            if level.limit < first.total:
+                v2 = os.path.exists(f"{level.path}/memory.current")
+                view: Cgroup = CgroupV2(level.path) if v2 else CgroupV1(level.path)
+                self._outer.append((level.limit, view))
         self._stalls: deque[tuple[float, int]] = deque()
         self.psi = (0, 0)
         self.mem_free = 0
@@ -85,21 +89,25 @@ class HostView:
     @property
     def inside_a_limit(self) -> bool:
         """Whether a container's or another cgroup's limit, not the machine, is what runs out first."""
-        return self._outer is not None
+        return bool(self._outer)
 
     @property
     def ram(self) -> int:
-        return min(self.mem_total, self._outer[0]) if self._outer else self.mem_total
+        return min([self.mem_total, *(limit for limit, _ in self._outer)])
 
     def read(self, t: float) -> tuple[int, int, float]:
         """(available, free disk swap, share of the last two seconds in which everybody stalled)."""
         available, swap_free = self._memory.available_and_swap_free()
         if self._has_zram and swap_free:
             swap_free = swap.disk(swap.read())[1]
-        if self._outer is not None:
-            inside = self._outer[1].memory()
+        for limit, view in self._outer:
+            inside = view.memory()
             if inside is not None:
-                available = min(available, max(0, self._outer[0] - inside.charged))
+                available = min(available, max(0, limit - inside.charged))
+                if self._swap_limit is not None:
+                    swap_free = min(swap_free, max(0, self._swap_limit - inside.swap))
+        if self._swap_limit == 0:
+            swap_free = 0
         self.psi = self._pressure.totals()
         stalls = self._stalls
         stalls.append((t, self.psi[1]))
@@ -151,6 +159,7 @@ class Guard:
         self._strangers = Strangers()
         self._next_row = self._next_forecast = 0.0
         self._stumbled = False
+        self._calm_since: float | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._trigger = open_pressure_trigger()
         self._poller = select.poll()
@@ -193,6 +202,7 @@ class Guard:
         facts = self._look(t)
         if facts is None:
             return None
+        self._notice_the_end_of_a_shortage(facts)
         action = policy.decide(self.settings, facts, self._state)
         if action.kind != "none":
             # Choosing took time; what was true then may not be true now (earlyoom re-reads for the same reason).
@@ -201,6 +211,17 @@ class Guard:
         if action.kind != "none":
             self._act(action, facts)
         return facts
+
+    def _notice_the_end_of_a_shortage(self, facts: policy.Facts) -> None:
+        """Days later, an old SIGTERM must not make a kill of the next warning."""
+        if self._state == policy.State() or policy.wanted(self.settings, facts).kind != "none":
+            self._calm_since = None
+        elif self._calm_since is None:
+            self._calm_since = facts.t
+        elif facts.t - self._calm_since > policy.SHORTAGE_OVER:
+            self._state = policy.State(warned_at=self._state.warned_at)
+            self._calm_since = None
+            self._actions.shortage_is_over()
 
     def _look(self, t: float) -> policy.Facts | None:
         available, swap_free, stall = self._host.read(t)

@@ -16,6 +16,11 @@ POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundr
 # Longer is no safer: a burst that would have ended by itself is then ended for nothing.
 REACT_TERM = 0.06
 REACT_KILL = 0.03
+KILL_SECONDS, TERM_SECONDS = (
+    0.5,
+    2.0,
+)  # under its own limit a job is ended only when it will be full within this
+SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
 
@@ -90,30 +95,32 @@ def poll_seconds(settings: Settings, facts: Facts) -> float:
     return min(POLL_MAX, max(POLL_MIN_CALM if quiet else POLL_MIN, room / FASTEST_FILL))
 
 
+def wanted(settings: Settings, facts: Facts) -> Action:
+    """The rung this moment calls for, whatever was done before."""
+    limit, machine = _on_limit(settings, facts), _on_machine(settings, facts)
+    return machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
+
+
 def decide(settings: Settings, facts: Facts, state: State) -> Action:
-    """The rung this moment calls for; each rung is taken once, a lower one never after a higher one."""
+    """The rung to take now; each rung is taken once, a lower one never after a higher one."""
     if state.killed_at is not None:
         return NONE
-    wanted = _on_limit(settings, facts)
-    machine = _on_machine(settings, facts)
-    if LADDER.index(machine.kind) > LADDER.index(wanted.kind):
-        wanted = machine
-    wanted = _escalate(settings, facts, state, wanted)
-    if settings.watch_only and wanted.kind not in ("none", "warn"):
-        wanted = replace(wanted, kind="warn")
-    return NONE if _already(state, wanted.kind, facts.t) else wanted
+    action = _escalate(settings, facts, state, wanted(settings, facts))
+    if settings.watch_only and action.kind not in ("none", "warn"):
+        action = replace(action, kind="warn")
+    return NONE if _already(state, action.kind, facts.t) else action
 
 
-def _escalate(settings: Settings, facts: Facts, state: State, wanted: Action) -> Action:
+def _escalate(settings: Settings, facts: Facts, state: State, action: Action) -> Action:
     """A SIGTERM that was not answered within the grace is followed by the kill, unless the danger has passed."""
-    if state.term_at is None or wanted.kind == "kill":
-        return wanted
+    if state.term_at is None or action.kind == "kill":
+        return action
     waited = facts.t - state.term_at
-    if waited >= settings.grace and wanted.kind != "none":
+    if waited >= settings.grace and action.kind in ("ask", "term"):
         return Action(
-            "kill", f"SIGTERM went unanswered for {format_duration(waited)}; {wanted.why}", wanted.scope
+            "kill", f"SIGTERM went unanswered for {format_duration(waited)}; {action.why}", action.scope
         )
-    return wanted
+    return action
 
 
 def _already(state: State, kind: str, t: float) -> bool:
@@ -139,9 +146,10 @@ def _on_limit(settings: Settings, facts: Facts) -> Action:
         return NONE  # the calm case: no sentence is built for nothing
     holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
     now = f"{holds} {format_size(rate)}/s"
-    if rate > 0 and room <= line / 2:
+    # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of room last for hours).
+    if room <= line / 2 and rate * KILL_SECONDS >= room:
         return Action("kill", now, "limit")
-    if rate > 0 and room <= line:
+    if room <= line and rate * TERM_SECONDS >= room:
         return Action("term", now, "limit")
     # a quarter of the limit at most: nobody wants to be stopped half-way because the start was steep
     if sustained > 0 and room <= min(settings.limit / 4, settings.limit_floor + sustained * settings.grace):

@@ -50,8 +50,12 @@ class LiveRun:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         sweep(self._folder)
         self._name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
-        self._fd = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        while True:
+            self._fd = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if os.fstat(self._fd).st_nlink:
+                break
+            os.close(self._fd)  # swept by another start between the open and the lock
         self._latch = os.open(self._folder.parent / "latch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def update(self, use: int, boottime: float) -> None:

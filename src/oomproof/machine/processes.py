@@ -27,7 +27,11 @@ def _read(path: str) -> bytes | None:
     except OSError:
         return None
     try:
-        return os.read(fd, 16384)
+        text = part = os.read(fd, 16384)
+        while len(part) >= 2048:  # a long list (children) comes in several parts
+            part = os.read(fd, 16384)
+            text += part
+        return text
     except OSError:  # ESRCH: it died between open and read
         return None
     finally:

@@ -11,6 +11,7 @@ import signal
 import time
 from pathlib import Path
 
+_LONGEST = 16 << 20
 _SECONDS = 5.0  # git on a network file system
 
 
@@ -67,11 +68,14 @@ def _git(folder: str, *words: str) -> bytes | None:
         if not part:
             break
         text += part
+        if len(text) > _LONGEST:
+            os.kill(pid, signal.SIGKILL)  # the hash of its first part must do
+            break
     else:
         os.kill(pid, signal.SIGKILL)
     os.close(read_end)
     _, status = os.waitpid(pid, 0)
-    return text if status == 0 else None
+    return text if status == 0 or len(text) > _LONGEST else None
 
 
 def describe(argv: list[str], folder: str) -> dict[str, object]:
@@ -79,7 +83,9 @@ def describe(argv: list[str], folder: str) -> dict[str, object]:
     script = script_of(argv, folder)
     where = os.path.dirname(script) if script else folder
     commit = _git(where, "rev-parse", "HEAD")
-    diff = _git(where, "diff", "HEAD", "--no-ext-diff") if commit else None
+    # A changed 100 MB file took git 1 GB to compare: files above 1 MB count as changed, not line by line.
+    flags = ("--no-optional-locks", "-c", "core.bigFileThreshold=1m")
+    diff = _git(where, *flags, "diff", "HEAD", "--no-ext-diff", "--no-textconv") if commit else None
     return {
         "script": script,
         "script_sha256": hash_file(script),

@@ -55,6 +55,7 @@ class Front:
             os.set_blocking(fd, False)
         self._socket: socket.socket | None = None
         self._handlers: dict[int, Any] = {}
+        self._closed: set[bytes] = set()
         self.on_interrupt: Callable[[str], None] = lambda _: None
 
     # --- signals -----------------------------------------------------------------------------------------------
@@ -63,6 +64,8 @@ class Front:
         """From before the job exists: one that comes between its start and our loop must reach it, not end us."""
         before = self._handlers
         for number in (*_FORWARDED, signal.SIGWINCH, signal.SIGCONT):
+            if signal.getsignal(number) == signal.SIG_IGN:
+                continue  # `&` in a script: a SIGINT that shall not end the job must not end it through us
             before[number] = signal.signal(number, lambda *_: None)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
@@ -211,7 +214,11 @@ class Front:
             "size": terminal.size(),
             "merge": terminal.merges(),
             "stdin": "null" if launch.detached else "inherit",
-            "nohup": signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
+            "ignored": [
+                int(number)
+                for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+                if signal.getsignal(number) == signal.SIG_IGN
+            ],
             "join": rung.join,
             "procs": rung.procs,
             "kill": rung.kill,
@@ -324,10 +331,11 @@ class Front:
             self.terminal.pty_output(payload)
             return None
         if kind in (b"O", b"E"):
-            if not self.terminal.stream_output(1 if kind == b"O" else 2, payload):
-                self._send(
-                    b"C", kind
-                )  # nobody reads it any more: the job shall see a closed pipe, as without us
+            if kind not in self._closed and not self.terminal.stream_output(
+                1 if kind == b"O" else 2, payload
+            ):
+                self._closed.add(kind)  # told once: nobody reads it any more, the job shall see a closed pipe
+                self._send(b"C", kind)
             return None
         news: dict[str, Any] = json.loads(payload)
         if "leftovers" in news:

@@ -41,9 +41,9 @@ class GpuFeed:
 
     def close(self) -> None:
         self._helper.kill()  # without waiting: inside a driver call it may take for ever
-        for stream in (self._helper.stdin, self._helper.stdout):
-            if stream is not None:
-                stream.close()
+        # stdout stays open: closing it would wait for the thread that reads it, and that one for the driver
+        if self._helper.stdin is not None:
+            self._helper.stdin.close()
 
 
 def start() -> GpuFeed | None:

@@ -30,6 +30,7 @@ sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
+OUTBOX = 1 << 20  # bytes waiting for a slow front; above it the job's output is left in its pipes
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
 
 
@@ -193,8 +194,11 @@ class Keeper:
         self.exit_fd = reserve_exit(self.folder)
         self.output = Output(self.folder, spec["output_cap"])
         self.selector = selectors.DefaultSelector()
+        self.narrow = selectors.DefaultSelector()  # without the job's streams
+        self.outbox = bytearray()
         self.streams: dict[int, bytes] = {}  # readable descriptor of ours → frame letter
         self.master: int | None = None
+        self.slave: int | None = None  # held until the leader ends: a job may drop its terminal and live on
         self.backlog = bytearray()  # typed input the pty did not take yet
         self.leader = 0
         self.status: int | None = None  # the leader's wait status
@@ -211,7 +215,7 @@ class Keeper:
         ends: dict[int, int] = {}  # 0, 1, 2 → descriptor in the job
         if spec["tty"]:
             self.master, slave = os.openpty()
-            ours.append(slave)
+            self.slave = slave
             if spec.get("termios"):
                 with contextlib.suppress(termios.error, TypeError):
                     termios.tcsetattr(slave, termios.TCSANOW, decode_termios(spec["termios"]))
@@ -259,7 +263,9 @@ class Keeper:
                 fcntl.ioctl(self.spec["tty"][0], termios.TIOCSCTTY, 0)
             for name in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(name, signal.SIG_DFL)
-            signal.signal(signal.SIGHUP, signal.SIG_IGN if self.spec["nohup"] else signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            for number in self.spec["ignored"]:  # nohup, or `&` in a script: as it was for us
+                signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
             stage = "execute"
             os.execvpe(self.spec["argv"][0], self.spec["argv"], self.spec["env"])
@@ -284,19 +290,34 @@ class Keeper:
         self.send(b"J", json.dumps(news).encode())
 
     def send(self, kind: bytes, payload: bytes) -> None:
-        """Blocks while the front is busy, as a slow terminal would; a front that is gone costs nothing."""
+        """Never blocks: both sides waiting in a send would wait for ever. A front that is gone costs nothing."""
+        if self.front is not None:
+            self.outbox += HEADER.pack(kind, len(payload)) + payload
+            self.flush()
+
+    def flush(self) -> None:
         if self.front is None:
             return
         try:
-            send_frame(self.front, kind, payload)
+            while self.outbox:
+                sent = self.front.send(memoryview(self.outbox)[:CHUNK].tobytes(), socket.MSG_DONTWAIT)
+                del self.outbox[:sent]
+        except BlockingIOError:
+            pass
         except OSError:
             self.lose_front()
+            return
+        with contextlib.suppress(KeyError):  # not registered yet
+            write = selectors.EVENT_WRITE if self.outbox else 0
+            self.selector.modify(self.front, selectors.EVENT_READ | write)
 
     def lose_front(self) -> None:
         if self.front is None:
             return
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(self.front)
+            self.narrow.unregister(self.front)
+        self.outbox.clear()
         self.front.close()
         self.front = None
         if self.status is None:
@@ -377,6 +398,9 @@ class Keeper:
                 return
             if pid == self.leader:
                 self.status = status
+                if self.slave is not None:  # from now on EIO says that the last one has closed it
+                    os.close(self.slave)
+                    self.slave = None
                 self.died = (boottime(), time.time())
 
     def remaining(self) -> list[int]:
@@ -412,13 +436,22 @@ class Keeper:
                 self.term_sent = clock
                 signal_all(left, signal.SIGTERM)
                 signal_all(left, signal.SIGCONT)
-        elif now or clock - self.term_sent >= KILL_AFTER_TERM:
+        elif now or clock - self.term_sent >= self.mercy():
             self.kill_all(left)
         return False
 
     def patience(self) -> float:
         """A job that ended well may still be uploading something; one that failed leaves only wreckage."""
         return float(self.spec["grace"]) if self.status == 0 else 0.0
+
+    def mercy(self) -> float:
+        """A leader that was asked to end (a shell script passes nothing on) took its children along: they may save."""
+        asked = os.WIFSIGNALED(self.status or 0) and os.WTERMSIG(self.status or 0) in (
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGHUP,
+        )
+        return max(KILL_AFTER_TERM, float(self.spec["grace"])) if asked else KILL_AFTER_TERM
 
     def kill_all(self, left: list[int]) -> None:
         if self.spec["kill"]:
@@ -434,21 +467,26 @@ class Keeper:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self.on_sigterm)
-        self.selector.register(wake_read, selectors.EVENT_READ)
+        for selector in (self.selector, self.narrow):
+            selector.register(wake_read, selectors.EVENT_READ)
         if self.front is not None:
             self.selector.register(self.front, selectors.EVENT_READ)
+            self.narrow.register(self.front, selectors.EVENT_READ | selectors.EVENT_WRITE)
         self.reap()  # it may have died before the handler stood
         deadline: float | None = None
         while True:
             timeout = None if self.status is None else 0.05
-            for key, mask in self.selector.select(timeout):
+            for key, mask in (self.narrow if len(self.outbox) > OUTBOX else self.selector).select(timeout):
                 fd = key.fd
                 if fd == wake_read:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_read, 4096)
                     self.reap()
                 elif self.front is not None and key.fileobj is self.front:
-                    self.from_front()
+                    if mask & selectors.EVENT_WRITE:
+                        self.flush()
+                    if self.front is not None and mask & selectors.EVENT_READ:
+                        self.from_front()
                 elif fd in self.streams:
                     if mask & selectors.EVENT_WRITE:
                         self.feed_terminal()
@@ -459,14 +497,16 @@ class Keeper:
             self.reap()
             if self.end_leftovers():
                 # Everybody is dead; what they wrote may still be in the pipes. A stranger may hold an end open.
-                deadline = deadline or time.monotonic() + 1.0
-                if not self.drain() or time.monotonic() > deadline:
+                # ... or the front may be slow: then its backlog is waited for, not the clock.
+                deadline = None if len(self.outbox) > OUTBOX else deadline or time.monotonic() + 1.0
+                if not self.drain() or (deadline is not None and time.monotonic() > deadline):
                     return
 
     def drain(self) -> bool:
         """True while some stream has, or may have, more to read."""
-        for fd in list(self.streams):
-            self.from_job(fd)
+        if len(self.outbox) <= OUTBOX:
+            for fd in list(self.streams):
+                self.from_job(fd)
         return bool(self.streams)
 
     def on_sigterm(self, *_: object) -> None:
@@ -502,6 +542,9 @@ class Keeper:
             append_event(self.folder, event="disk-full", text=f"exit.json: {error.strerror}")
         self.tell({"exit": record})
         self.remove_cgroups()
+        if self.front is not None and self.outbox:
+            with contextlib.suppress(OSError):
+                self.front.sendall(self.outbox)
 
     def remove_cgroups(self) -> None:
         """The kernel lets go of a cgroup a moment after its last process is gone."""
@@ -585,7 +628,10 @@ def main() -> None:
     lock = os.open(
         f"{os.path.dirname(spec['folder'])}/keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
     )
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.suppress(
+        OSError
+    ):  # a file system without locks: the run then looks as if it had vanished
+        fcntl.flock(lock, fcntl.LOCK_EX)
     keeper = Keeper(front, spec)
     before = read_counters(spec["counters"])
     try:

@@ -62,6 +62,13 @@ class Order:
         )
 
 
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # removed under us
+        return "(removed)"
+
+
 def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     import socket
@@ -71,7 +78,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
         "id": run.id,
         "name": order.name,
         "argv": mask_argv(order.argv),
-        "cwd": os.getcwd(),
+        "cwd": _folder(),
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
@@ -272,7 +279,8 @@ def _stay(
     )
     lock_memory()
     watch.start()
-    watch.errands.do(lambda: _add_code(run, info, order.argv))
+    describing = threading.Thread(target=_add_code, args=(run, info, order.argv), name="code", daemon=True)
+    describing.start()  # not among the errands: a slow git must not hold up a stop file
     front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
     try:
         record = front.relay(watch.status_line if front.terminal.tty_numbers else None)
@@ -280,6 +288,7 @@ def _stay(
             _end_without_keeper(watch.job, front)
     finally:
         watch.stop()
+        describing.join(1.0)
     front.close()
     return record, watch.writer.trouble
 
@@ -300,7 +309,10 @@ def _end_without_keeper(job: Job, front: Front) -> None:
 
 def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:
     """git takes its time: after the start, off every path that matters."""
-    runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
+    try:
+        runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
+    except (OSError, OomproofError):
+        pass  # a full disk, no descriptors: the run matters more than its commit
 
 
 def note_interrupt(attempt: Path, how: str) -> None:

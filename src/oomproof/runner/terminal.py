@@ -78,6 +78,10 @@ class Terminal:
         try:
             self._saved = termios.tcgetattr(0)
             tty.setraw(0)
+            if not (self.is_tty[1] and self.is_tty[2]):  # `| tee`: others write to this terminal too
+                mode = termios.tcgetattr(0)
+                mode[1] |= self._saved[1] & termios.OPOST
+                termios.tcsetattr(0, termios.TCSANOW, mode)
         except termios.error:
             self._saved = None
         return self._saved is not None
