@@ -201,6 +201,8 @@ def in_a_terminal(lab: Lab, words: list[str], keys: bytes, after: bytes) -> tupl
     """Runs the command on a real pty, types ``keys`` once ``after`` was seen; (status, all it showed)."""
     pid, master = pty.fork()
     if pid == 0:
+        # tests started in the background have it ignored, a terminal has not
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execvpe(words[0], words, lab.environment)
     shown = b""
     typed = False
