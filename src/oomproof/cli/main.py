@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 
+from oomproof import __version__
 from oomproof.errors import OUR_FAILURE, OomproofError
 
 # verb -> (module, one line for --help). A verb appears here when it works.
@@ -21,12 +22,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return f"oomproof {version('oomproof')}"
 
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:
@@ -71,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv and argv[0] in VERBS else None
     if argv[:1] == ["--version"]:  # without importing every verb
-        print(_version())
+        print(f"oomproof {__version__}")
         return 0
     try:
         parser = _parser(verb)

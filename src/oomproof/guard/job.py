@@ -51,10 +51,6 @@ class Job:
             return None
         return fd
 
-    @property
-    def in_cgroup(self) -> bool:
-        return self._cgroup is not None
-
     def pids(self) -> list[int]:
         if self._procs_dir:
             return read_pids(*all_procs_files(self._procs_dir))

@@ -84,7 +84,6 @@ class HostView:
                 self._outer.append((level.limit, view))
         self._stalls: deque[tuple[float, int]] = deque()
         self.psi = (0, 0)
-        self.mem_free = 0
 
     @property
     def inside_a_limit(self) -> bool:

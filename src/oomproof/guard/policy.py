@@ -16,10 +16,8 @@ POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundr
 # Longer is no safer: a burst that would have ended by itself is then ended for nothing.
 REACT_TERM = 0.06
 REACT_KILL = 0.03
-KILL_SECONDS, TERM_SECONDS = (
-    0.5,
-    2.0,
-)  # under its own limit a job is ended only when it will be full within this
+# Under its own limit a job is ended only when it will be full within this many seconds.
+KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds

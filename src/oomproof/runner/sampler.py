@@ -57,7 +57,6 @@ class Sampler:
         self._pss: dict[int, int] = {}
         self._alerted: set[str] = set()
         self._swap_before: int | None = None
-        self.peak_gpu = 0
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
 
     def start(self) -> None:
@@ -158,7 +157,6 @@ class Sampler:
                 "gpu", (t, device.index, device.used, device.total, used if device.processes else None)
             )
             total += used
-        self.peak_gpu = max(self.peak_gpu, total)
         return total
 
     def _check_alerts(self, gpu_use: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oomproof import __version__
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
@@ -46,7 +47,6 @@ class Order:
     detached: bool = False
     output_cap: int = 96 << 20
     oom_exit_code: int | None = None
-    version: str = ""
 
     def settings(self, ram: int, inside_a_limit: bool = False) -> policy.Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
@@ -84,7 +84,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
         "boot_id": processes.boot_id(),
         "host": socket.gethostname(),
         "user": os.getuid(),
-        "version": order.version,
+        "version": __version__,
         "settings": {
             "limit": order.limit,
             "margin": settings.margin,
@@ -122,7 +122,8 @@ class Watch:
             {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())},
         )
         self.job = Job(started)
-        self.job.rehearse()
+        if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
+            say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         self._live: LiveRun | None = None
         try:
             self._live = LiveRun(run.id, float(started.get("boottime") or boottime()))

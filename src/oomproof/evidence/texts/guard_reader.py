@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from oomproof.evidence.texts.prefixes import Stamped
 _MOST = 5_000
 
 
-class GuardReader:
+class GuardReader(ABC):
     """Base of the readers in ``guard_*.py``: ``feed`` each line, ``found`` in the order of the text.
     ``anchors`` are strings one of which stands in every line ``feed`` wants."""
 
@@ -21,8 +22,9 @@ class GuardReader:
         self.source = source
         self.found: list[Finding] = []
 
+    @abstractmethod
     def feed(self, number: int, stamp: Stamped) -> None:
-        raise NotImplementedError
+        """One line that holds an anchor."""
 
     def finish(self) -> list[Finding]:
         return self.found
