@@ -17,6 +17,7 @@ from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.ledger.budget import default_floor, default_margin
+from oomproof.ledger.held import LiveClaim
 from oomproof.ledger.live import LiveRun
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
@@ -24,6 +25,7 @@ from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.runner import code
+from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
@@ -47,6 +49,8 @@ class Order:
     detached: bool = False
     output_cap: int = 96 << 20
     oom_exit_code: int | None = None
+    asked: Asked = field(default_factory=Asked)
+    allow_twin: bool = False
 
     def settings(self, ram: int, inside_a_limit: bool = False) -> policy.Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
@@ -62,14 +66,16 @@ class Order:
         )
 
 
-def _folder() -> str:
+def working_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # removed under us
         return "(removed)"
 
 
-def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict[str, Any]:
+def describe_run(
+    run: runs.Run, order: Order, settings: policy.Settings, claim: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     import socket
 
@@ -78,7 +84,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
         "id": run.id,
         "name": order.name,
         "argv": mask_argv(order.argv),
-        "cwd": _folder(),
+        "cwd": working_folder(),
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
@@ -96,6 +102,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
             "alerts": asdict(order.alerts),
             "oom_exit_code": order.oom_exit_code,
         },
+        "claim": claim,
         "code": None,
     }
 
@@ -126,7 +133,7 @@ class Watch:
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         self._live: LiveRun | None = None
         try:
-            self._live = LiveRun(run.id, float(started.get("boottime") or boottime()))
+            self._live = LiveClaim(run.id, float(started.get("boottime") or boottime()))
         except (OSError, OomproofError):
             pass  # no runtime folder: this run then acts for itself alone
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
@@ -206,17 +213,20 @@ class Outcome:
     trouble: str | None  # what the recording misses, in words
 
 
-def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
+def supervise(
+    run: runs.Run, order: Order, on_started: Callable[[str], None], ticket: Ticket | None = None
+) -> Outcome:
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
-    info = describe_run(run, order, settings)
+    info = describe_run(run, order, settings, ticket.as_json() if ticket else None)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
         **os.environ,
+        **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
     }
@@ -236,7 +246,7 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     front.catch_signals()
     try:
         news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started)
+        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket)
     finally:
         front.release_signals()
     del guard_lock
@@ -252,6 +262,7 @@ def _stay(
     info: dict[str, Any],
     news: dict[str, Any],
     on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     started = {
@@ -280,7 +291,9 @@ def _stay(
     )
     lock_memory()
     watch.start()
-    describing = threading.Thread(target=_add_code, args=(run, info, order.argv), name="code", daemon=True)
+    describing = threading.Thread(
+        target=_write_down, args=(run, info, order.argv, started, ticket), name="code", daemon=True
+    )
     describing.start()  # not among the errands: a slow git must not hold up a stop file
     front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
     try:
@@ -308,8 +321,12 @@ def _end_without_keeper(job: Job, front: Front) -> None:
                 time.sleep(0.025)
 
 
-def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:
-    """git takes its time: after the start, off every path that matters."""
+def _write_down(
+    run: runs.Run, info: dict[str, Any], argv: list[str], started: dict[str, Any], ticket: Ticket | None
+) -> None:
+    """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
+    if ticket is not None:
+        ticket.started(started)
     try:
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
     except (OSError, OomproofError):
