@@ -225,9 +225,7 @@ class Ledger:
                 raise
             trouble = _finish(self._main, "COMMIT")
             if trouble is not None:  # only now does the disk say that it is full
-                _finish(self._main, "ROLLBACK")
-                for statement, values in self._pending:
-                    self._write_spare(statement, values, trouble)
+                self._move_to_spare(trouble)
             _finish(self._spare, "COMMIT")
 
     # --- reading and writing --------------------------------------------------------------------------------------
@@ -308,14 +306,22 @@ class Ledger:
         """On disk, else in the runtime folder. The folder's lock is held, so the decision stands either way."""
         values = tuple(values)
         main, trouble = self._file(), ""
-        if main is not None:
+        if main is not None and main.in_transaction:
             try:
                 main.execute(statement, values)
                 self._pending.append((statement, values))
                 return
             except (sqlite3.Error, Broken) as error:
                 trouble = _words(error)
+                self._move_to_spare(trouble)
         self._write_spare(statement, values, trouble)
+
+    def _move_to_spare(self, trouble: str) -> None:
+        """The disk failed in the middle: SQLite takes back all of it, so all of it goes elsewhere."""
+        _finish(self._main, "ROLLBACK")
+        pending, self._pending = self._pending, []
+        for statement, values in pending:
+            self._write_spare(statement, values, trouble)
 
     def _write_spare(self, statement: str, values: tuple[object, ...], trouble: str) -> None:
         trouble = f" ({trouble})" if trouble else ""
