@@ -73,7 +73,7 @@ class Told:
         if self.folder is None:
             return 0
         try:
-            with open(self.folder / "outlook" / run, "rb") as file:
+            with open(f"{self.folder}/outlook/{run}", "rb") as file:
                 growth, at = _OUTLOOK.unpack(file.read(_OUTLOOK.size))
         except (OSError, struct.error):
             return 0
@@ -98,11 +98,11 @@ def claims_of(
         held, at = told.held.get(entry.run, (0, float("-inf")))
         if now - at > STALE:  # its guard is gone, just starting, or another user's
             held = measure(entry, proc)
-        need = entry.need
-        if need is None and entry.cap is not None:
-            growth = min(told.growth(entry.run, now), max(0, entry.cap - held))
-        else:
+        need, growth = entry.need, 0
+        if need is None or held >= need:
             growth = told.growth(entry.run, now)
+            if entry.cap is not None:
+                growth = min(growth, max(0, entry.cap - held))
         found.append(
             Claim(
                 entry.run,

@@ -234,28 +234,25 @@ class _Admission:
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def _first_try(self) -> tuple[Picture, Decision]:
-        picture = self._look()
-        decision = picture.decide(wish_of(self.entry), self._cards())
-        if decision.verdict == "start" and self._large(picture):
+        large = (self.need.high if self.need else 0) > room.read(self.asked.margin).headroom // 2
+        if large and self._look().decide(wish_of(self.entry), self._cards()).verdict == "start":
             time.sleep(_LOOK)  # somebody else may be filling the very room right now
-        return self._try()
+        return self._try(strangers=large)
 
-    def _large(self, picture: Picture) -> bool:
-        return (self.need.high if self.need else 0) > picture.budget.headroom // 2
-
-    def _look(self, times: bool = False) -> Picture:
+    def _look(self, times: bool = False, strangers: bool = True) -> Picture:
         held = _held_on_cards(self.gpus) if self.gpus is not None else None
         picture = look(self.ledger, self.asked.margin, cards_held=held, times=times)
-        growing = self.strangers.look([one.entry for one in picture.running], picture.budget)
-        picture = replace(picture, strangers=growing)
+        if strangers:
+            growing = self.strangers.look([one.entry for one in picture.running], picture.budget)
+            picture = replace(picture, strangers=growing)
         return picture.without(self.entry.run)
 
-    def _try(self) -> tuple[Picture, Decision]:
+    def _try(self, strangers: bool = True) -> tuple[Picture, Decision]:
         """One decision under the ledger's lock; the entry is then there, admitted or waiting."""
         picture, decision = Picture(room.read(self.asked.margin)), Decision("behind")
         try:
             with self.ledger.decision():
-                picture = self._look()
+                picture = self._look(strangers=strangers)
                 decision = picture.decide(wish_of(self.entry), self._cards())
                 self.ledger.remove(entry.run for entry in picture.dead)
                 if decision.verdict == "start":
