@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
+    "adopt": ("adopt", "take a process that runs already under watch"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
 

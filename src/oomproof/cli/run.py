@@ -21,14 +21,14 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
-from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, OUR_FAILURE, USAGE, OomproofError
+from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.loop import HostView
 from oomproof.recording import runs
@@ -248,10 +248,10 @@ def _order(arguments: argparse.Namespace) -> Order:
         limit=sizes["limit"],
         margin=sizes["margin"],
         floor=sizes["floor"],
-        grace=_seconds(given["grace"]),
+        grace=seconds_of(given["grace"]),
         alerts=Alerts(sizes["alert_above"], sizes["alert_gpu_above"], _truth(given["alert_swap_growth"])),
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
-        stop_signal=_signal(given["stop_signal"]),
+        stop_signal=signal_of(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
@@ -324,7 +324,7 @@ def gpu_is_here() -> bool:
     return any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
 
 
-def _seconds(value: Any) -> float:
+def seconds_of(value: Any) -> float:
     if value is None:
         return 30.0
     try:
@@ -340,7 +340,7 @@ def _truth(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "yes", "on")
 
 
-def _signal(value: Any) -> int | None:
+def signal_of(value: Any) -> int | None:
     if value is None:
         return None
     name = str(value).upper().removeprefix("SIG")
@@ -401,53 +401,14 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
 
 def _detach(order: Order, report: Path | None) -> int:
     """The front goes into the background with the job; this process tells how to follow, and ends."""
-    read_end, write_end = os.pipe()
-    first = os.fork()
-    if first:
-        os.close(write_end)
-        os.waitpid(first, 0)
-        with os.fdopen(read_end) as answer:
-            text = answer.read()
-        kind, _, rest = text.partition("\n")
-        if kind == "ok":
-            run_id, _, sentence = rest.partition("\n")
-            print(run_id)
-            print(
-                f"oomproof: {sentence}\n"
-                f"  follow:  oomproof logs -f {run_id}\n  wait:    oomproof wait {run_id}\n"
-                f"  stop:    oomproof stop {run_id}",
-                file=sys.stderr,
-            )
-            return 0
-        number, _, message = rest.partition("\n")
-        raise OomproofError(message or "the run did not start", "", int(number or OUR_FAILURE))
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    os.close(read_end)
-    status = 0
-    try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        answer = os.fdopen(write_end, "w")
 
-        def say_once(run: runs.Run, sentence: str) -> None:
-            if not answer.closed:
-                answer.write(f"ok\n{run.id}\n{sentence}")
-                answer.close()
-
+    def work(said: Said) -> int:
         def started(run: runs.Run, _: Order, sentence: str, told: list[str]) -> None:
-            say_once(run, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
+            said(run.id, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
 
         def waiting(run: runs.Run, sentence: str) -> None:
-            say_once(run, f"waiting in the background: {sentence}")
+            said(run.id, f"waiting in the background: {sentence}")
 
-        try:
-            status = _finish(_supervise(order, started, waiting), report, quiet=True)
-        except OomproofError as error:
-            if not answer.closed:
-                answer.write(f"error\n{error.status}\n{error}")
-                answer.close()
-    finally:
-        os._exit(status)
+        return _finish(_supervise(order, started, waiting), report, quiet=True)
+
+    return into_the_background(work)

@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from oomproof.cli.logs import follow
 
     started = found.started()
+    adopted = os.pidfd_open(int(started["job"]["pid"])) if found.info.get("adopted") else None
     settings = _settings(found)
     kept = found.info.get("settings") or {}
     stop_file = kept.get("stop_file")
@@ -75,6 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     finally:
         watch.stop()
+    if adopted is not None:
+        from oomproof.runner.adopt import stay
+
+        stay(found, int(started["job"]["pid"]), adopted)
     from oomproof.reports.after import conclude
 
     conclusion = conclude(found)

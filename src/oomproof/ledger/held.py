@@ -25,14 +25,20 @@ _OUTLOOK = struct.Struct("=qd")  # growth expected in bytes, boottime
 
 
 def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHORTEST) -> int:
-    """Bytes that the growth of these (time, bytes) samples would bring, as far ahead as they carry."""
+    """Bytes that the growth of these (time, bytes) samples would bring, as far ahead as they carry.
+
+    Growth is what went on: a model that was loaded and now sits there has none, whatever it did before.
+    """
     points = list(samples)
     if len(points) < 2:
         return 0
     seconds = points[-1][0] - points[0][0]
     if seconds < shortest:
         return 0
+    half = next(point for point in points if point[0] >= points[0][0] + seconds / 2)
     rate = (points[-1][1] - points[0][1]) / seconds
+    if half[0] < points[-1][0]:
+        rate = min(rate, (points[-1][1] - half[1]) / (points[-1][0] - half[0]))
     return max(0, int(rate * min(LOOK_AHEAD, FAR * seconds)))
 
 

@@ -41,7 +41,11 @@ _ENTRY = [field.name for field in fields(Entry)]
 _PEAK = [field.name for field in fields(Peak)]
 _PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.join('?' * len(_ENTRY))})"
 _PUT_PEAK = f"INSERT OR REPLACE INTO peak ({','.join(_PEAK)}) VALUES ({','.join('?' * len(_PEAK))})"
-_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BROKEN = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+)  # the last: a table is missing
 
 
 class Broken(Exception):

@@ -128,6 +128,22 @@ def ask(
         raise
 
 
+def enter(run: runs.Run, argv: Sequence[str], name: str | None, asked: Asked, folder: str) -> Ticket:
+    """For a job that runs already: no question of room, it is there."""
+    ledger = open_ledger(asked.ledger)
+    assert ledger is not None
+
+    def nobody(_: str) -> None:
+        pass
+
+    admission = _Admission(run, argv, name, asked, folder, nobody, nobody, ledger)
+    entry = replace(admission.entry, state=ADMITTED, admitted=boottime())
+    told = list(ledger.notes)
+    if admission.need is not None:
+        told.append(f"reserved {admission.need.sentence}")
+    return Ticket(entry, ledger, told)
+
+
 class _Admission:
     def __init__(
         self,

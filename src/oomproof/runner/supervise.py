@@ -292,7 +292,7 @@ def _stay(
     lock_memory()
     watch.start()
     describing = threading.Thread(
-        target=_write_down, args=(run, info, order.argv, started, ticket), name="code", daemon=True
+        target=write_down, args=(run, info, order.argv, started, ticket), name="code", daemon=True
     )
     describing.start()  # not among the errands: a slow git must not hold up a stop file
     front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
@@ -321,7 +321,7 @@ def _end_without_keeper(job: Job, front: Front) -> None:
                 time.sleep(0.025)
 
 
-def _write_down(
+def write_down(
     run: runs.Run, info: dict[str, Any], argv: list[str], started: dict[str, Any], ticket: Ticket | None
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
