@@ -12,7 +12,7 @@ from pathlib import Path
 from lab import HERE, MIB, lab, quantile, save, table
 
 from oomproof.ledger.entries import ADMITTED, Entry, Peak
-from oomproof.ledger.held import LiveClaim
+from oomproof.ledger.outlook import LiveClaim
 from oomproof.ledger.store import open_ledger
 from oomproof.machine import processes
 from oomproof.machine.arguments import command_key

@@ -31,10 +31,12 @@ from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.loop import HostView
+from oomproof.machine.arguments import script_of
 from oomproof.recording import runs
-from oomproof.runner.admission import Asked, Cancelled, Ticket, ask
+from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import Order, Outcome, describe_run, supervise, working_folder
+from oomproof.runner.waiting import Cancelled
 from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
@@ -178,10 +180,12 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
 
 
 def _look_for_twins(order: Order) -> None:
+    folder = working_folder()
+    if order.allow_twin or script_of(order.argv, folder) is None:
+        return
     from oomproof.machine import twins
 
-    folder = working_folder()
-    found = [] if order.allow_twin else twins.of(order.argv, folder, os.environ, os.getppid())
+    found = twins.of(order.argv, folder, os.environ, os.getppid())
     if not found:
         return
     closest = found[0]

@@ -160,7 +160,10 @@ def watch(
     )
     lock_memory()
     guard.start()
-    writing = threading.Thread(target=write_down, args=(run, info, order.argv, started, ticket), daemon=True)
+    over = threading.Event()
+    writing = threading.Thread(
+        target=write_down, args=(run, info, order.argv, started, ticket, over), daemon=True
+    )
     writing.start()
     on_started(ticket.told)
     try:
@@ -168,6 +171,7 @@ def watch(
     except KeyboardInterrupt:
         return False
     finally:
+        over.set()
         guard.stop()
         writing.join(1.0)
         if lock is not None:
