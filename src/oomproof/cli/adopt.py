@@ -16,6 +16,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from oomproof.cli.background import into_the_background
@@ -25,7 +26,7 @@ from oomproof.recording import runs
 from oomproof.runner.admission import Asked
 from oomproof.runner.adopt import Adopted, take, watch
 from oomproof.runner.supervise import Order
-from oomproof.settings import ledger_setting
+from oomproof.settings import resolve
 from oomproof.units import parse_size
 
 
@@ -54,8 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _order(arguments: argparse.Namespace, adopted: Adopted) -> Order:
-    from oomproof.cli.run import seconds_of, signal_of
+    from oomproof.cli.run import SETTINGS, seconds_of, signal_of
 
+    given = resolve({**vars(arguments), "watch_only": arguments.watch_only or None}, SETTINGS)
     need = parse_size(arguments.need) if arguments.need else None
     if need == 0:
         raise OomproofError(
@@ -64,19 +66,15 @@ def _order(arguments: argparse.Namespace, adopted: Adopted) -> Order:
     return Order(
         argv=adopted.argv,
         name=arguments.name,
-        grace=seconds_of(arguments.grace),
-        stop_file=_path(arguments.stop_file),
-        stop_signal=signal_of(arguments.stop_signal),
-        watch_only=arguments.watch_only,
+        margin=parse_size(str(given["margin"])) if given["margin"] else None,
+        floor=parse_size(str(given["floor"])) if given["floor"] else None,
+        grace=seconds_of(given["grace"]),
+        stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
+        stop_signal=signal_of(given["stop_signal"]),
+        watch_only=str(given["watch_only"]).lower() in ("1", "true", "yes", "on"),
         detached=arguments.detach,
-        asked=Asked(need=need, ledger=ledger_setting()),
+        asked=Asked(need=need, ledger=given["ledger"]),
     )
-
-
-def _path(text: str | None) -> Any:
-    from pathlib import Path
-
-    return Path(text).absolute() if text else None
 
 
 def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int:

@@ -56,7 +56,7 @@ _MESSENGERS = {
     "at": "the at daemon runs the command",
 }
 
-_SETTINGS = {
+SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
     "stop_file", "stop_signal", "watch_only", "oom_exit_code", "need", "gpu_need", "priority", "no_wait", "wait_max",
     "not_before", "allow_twin", "ledger",
@@ -232,7 +232,7 @@ def _order(arguments: argparse.Namespace) -> Order:
         raise OomproofError("there is no command to run", "oomproof run -- python train.py", USAGE)
     if arguments.command[:1] != ["--"] and argv[0].startswith("-"):
         raise OomproofError(f"unknown option {argv[0]}", "see: oomproof run --help", USAGE)
-    given = resolve(vars(arguments), _SETTINGS)
+    given = resolve(vars(arguments), SETTINGS)
     sizes = {
         name: _read(given, name, parse_size)
         for name in ("limit", "margin", "floor", "alert_above", "alert_gpu_above", "need")
