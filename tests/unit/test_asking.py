@@ -216,3 +216,44 @@ def test_an_old_peak_never_shuts_a_command_out(tmp_path: Path, monkeypatch: pyte
     ticket = ask_for(tmp_path, monkeypatch, Gpus(), Asked(wait=False))
     assert ticket.entry.need is None and not ticket.entered
     ticket.drop()
+
+
+def test_the_card_of_an_old_peak_is_asked_only_when_there_is_no_doubt(tmp_path: Path) -> None:
+    from oomproof.ledger.entries import Peak
+    from oomproof.runner.admission import gpu_from_history
+
+    cards = tmp_path / "gpus"
+    cards.mkdir()
+    peaks = [Peak("a", "k", 1.0, GIB, 9 * GIB, 5.0, True), Peak("b", "k", 0.0, GIB, 7 * GIB, 5.0, True)]
+    (cards / "0000:01:00.0").mkdir()
+    assert gpu_from_history(peaks, {}, str(cards)) == (9 * GIB, 0)
+    assert gpu_from_history(peaks, {"CUDA_VISIBLE_DEVICES": ""}, str(cards)) == (0, None), (
+        "it runs on the CPU"
+    )
+    assert gpu_from_history([], {}, str(cards)) == (0, None)
+    (cards / "0000:02:00.0").mkdir()
+    assert gpu_from_history(peaks, {}, str(cards)) == (0, None)
+    assert gpu_from_history(peaks, {"CUDA_VISIBLE_DEVICES": "1"}, str(cards)) == (9 * GIB, 1)
+    assert gpu_from_history(peaks, {"CUDA_VISIBLE_DEVICES": "0,1"}, str(cards)) == (0, None)
+
+
+def test_a_twin_that_waits_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from oomproof.ledger.entries import WAITING
+    from oomproof.machine.twins import identity
+
+    (tmp_path / "train.py").write_text("")
+    same = identity(["python", "train.py", "--out", "o"], str(tmp_path), {}, gpu=False)
+    assert same == identity(["python", "train.py", "--lr", "1", "--out", "./o"], str(tmp_path), {}, gpu=False)
+    assert identity(["python", "train.py"], str(tmp_path), {}, gpu=False) == ""
+    assert identity(["python", "train.py"], str(tmp_path), {"RANK": "1"}, gpu=True) == ""
+    first = ask_for(tmp_path, monkeypatch, Gpus(), Asked(need=50 * GIB, twin=same))
+    assert first.ledger is not None
+    with first.ledger.decision():
+        first.ledger.put(replace(first.entry, run="queued", name="queued", state=WAITING))
+    with pytest.raises(OomproofError, match="the same job waits already: queued") as refused:
+        ask_for(tmp_path, monkeypatch, Gpus(), Asked(need=50 * GIB, twin=same))
+    assert refused.value.status == 75
+    first.ledger.remove(["queued"])
+    first.drop()

@@ -155,6 +155,8 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
     try:
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
         try:
+            if ticket.waited:
+                _look_for_twins(order)  # it may have been started meanwhile
             return supervise(run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket)
         except OomproofError:
             ticket.drop()
@@ -176,7 +178,12 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
             runs.write_json(run.folder / "run.json", describe_run(run, order, settings))
         on_waiting(text)
 
-    return ask(run, order.argv, order.name, order.asked, working_folder(), _tell, waiting)
+    folder = working_folder()
+    if not order.allow_twin and script_of(order.argv, folder) is not None:
+        from oomproof.machine.twins import identity
+
+        order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
+    return ask(run, order.argv, order.name, order.asked, folder, _tell, waiting)
 
 
 def _look_for_twins(order: Order) -> None:

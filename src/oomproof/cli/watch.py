@@ -32,6 +32,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
+    if found.waits():
+        raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.ledger.entries import ADMITTED, WAITING, Entry, with_started
+from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, with_started
 from oomproof.ledger.needs import NEGLIGIBLE, Need, declared, from_history
 from oomproof.ledger.store import Busy, Ledger, open_ledger
 from oomproof.machine import processes
@@ -23,6 +23,7 @@ from oomproof.units import format_size
 if TYPE_CHECKING:
     import threading
 
+_WORTH_A_CARD = 256 << 20  # of GPU memory in the history, below which the driver is not asked
 _TOO_SHORT = 0.5  # seconds; a command that ends sooner never stands in the ledger
 
 
@@ -40,6 +41,7 @@ class Asked:
     margin: int | None = None
     limit: int | None = None
     ledger: str | None = None  # folder
+    twin: str = ""  # what tells the same job; empty: not to be asked
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Ticket:
     ledger: Ledger | None
     told: list[str] = field(default_factory=list)  # lines for the user, at the start
     environment: dict[str, str] = field(default_factory=dict)
+    waited: bool = False
     entered: bool = True  # False: nothing was weighed, so nothing stands in the ledger yet
 
     def started(self, started: dict[str, Any], over: threading.Event) -> None:
@@ -106,7 +109,9 @@ def question(
     ledger: Ledger, run: runs.Run, argv: Sequence[str], name: str | None, asked: Asked, folder: str
 ) -> Question:
     key = command_key(mask_argv(argv), folder)
-    need = _need(ledger, key, asked)
+    peaks = ledger.peaks(key)
+    need = _need(peaks, asked)
+    gpu_need, gpu = (asked.gpu_need, asked.gpu) if asked.gpu_need else gpu_from_history(peaks, os.environ)
     me = os.getpid()
     entry = Entry(
         run=run.id,
@@ -123,15 +128,35 @@ def question(
         need_low=need.low if need else None,
         need=need.high if need else None,
         basis=need.basis if need else "",
-        gpu_need=asked.gpu_need or 0,
-        gpu=asked.gpu,
+        gpu_need=gpu_need,
+        gpu=gpu,
         cap=asked.limit,
+        twin=asked.twin,
     )
     return Question(run, asked, need, entry)
 
 
-def _need(ledger: Ledger, key: str, asked: Asked) -> Need | None:
-    need = declared(asked.need) if asked.need is not None else from_history(ledger.peaks(key))
+def gpu_from_history(
+    peaks: Sequence[Peak], environment: Mapping[str, str], cards: str = "/proc/driver/nvidia/gpus"
+) -> tuple[int, int | None]:
+    """(bytes, card) it held before, where there is no doubt which card is meant: the only one, or the one it may see."""
+    need = max((peak.gpu or 0 for peak in peaks), default=0)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    try:
+        only = len(os.listdir(cards)) == 1
+    except OSError:
+        only = False
+    if (
+        need < _WORTH_A_CARD
+        or not (only or (visible or "").isdigit())
+        or (only and visible not in (None, "0"))
+    ):
+        return 0, None
+    return need, 0 if only else int(visible or 0)
+
+
+def _need(peaks: Sequence[Peak], asked: Asked) -> Need | None:
+    need = declared(asked.need) if asked.need is not None else from_history(peaks)
     if need is not None and asked.limit is not None and need.high > asked.limit:
         if asked.need is not None:
             raise OomproofError(
@@ -158,7 +183,11 @@ def ask(
     try:
         mine = question(ledger, run, argv, name, asked, folder)
         small = asked.need is None and (mine.need is None or mine.need.high < NEGLIGIBLE)
-        if small and not asked.gpu_need and (asked.not_before is None or asked.not_before <= time.time()):
+        if (
+            small
+            and not mine.entry.gpu_need
+            and (asked.not_before is None or asked.not_before <= time.time())
+        ):
             return at_once(mine, ledger)
         from oomproof.runner.turn import Turn
 

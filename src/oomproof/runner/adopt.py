@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Adopted:
 
 def take(pid: int, proc: str = "/proc") -> Adopted:
     """The process, or the reason why not."""
+    if sys.platform == "darwin":
+        raise OomproofError("adopt works on Linux only", "start it under watch: oomproof run -- CMD", USAGE)
     if pid < 1 or processes.stat_fields(pid, proc) is None:
         raise OomproofError(f"there is no process {pid}", "look for it: oomproof check", NOT_FOUND)
     if pid == 1:

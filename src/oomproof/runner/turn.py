@@ -42,7 +42,7 @@ class Turn:
 
     def take(self, small: bool) -> Ticket:
         """Returns when it may start."""
-        if self.asked.gpu_need:
+        if self.entry.gpu_need:
             self._look_at_cards()
             self._fold_unified()
         self._refuse_the_impossible()
@@ -53,9 +53,12 @@ class Turn:
         if (small or self.need is None) and not self.entry.gpu_need:
             return at_once(Question(self.run, self.asked, self.need, self.entry), self.ledger)
         picture, decision = self._first_try()
-        if decision.verdict != "start":
+        waits = decision.verdict != "start"
+        if waits:
             self._wait(picture, decision, since)
-        return self._admitted()
+        ticket = self._admitted()
+        ticket.waited = waits or since is not None
+        return ticket
 
     def _refuse_the_impossible(self) -> None:
         if self.need is not None:
@@ -66,7 +69,10 @@ class Turn:
                 self.entry = replace(self.entry, need=None, need_low=None, basis="")
             elif found.status == "never":
                 raise OomproofError(found.sentence, "make it smaller, or take a larger machine", NEVER)
-        if self.entry.gpu_need:
+        if self.entry.gpu_need and not self.asked.gpu_need:
+            if (self.gpus or Gpus()).problem or not self._fits_a_card():
+                self.entry = replace(self.entry, gpu_need=0, gpu=None)  # as with an old peak of RAM
+        elif self.entry.gpu_need:
             found = answer_gpu(self.gpus or Gpus(), self.entry.gpu_need, self.entry.gpu)
             if found.status == "never":
                 raise OomproofError(found.sentence, "make it smaller, or take a larger GPU", NEVER)
@@ -74,6 +80,12 @@ class Turn:
                 raise OomproofError(
                     found.sentence, "look at the driver (nvidia-smi), or leave --gpu-need out", NOT_NOW
                 )
+
+    def _fits_a_card(self) -> bool:
+        cards = self.gpus.gpus if self.gpus is not None else ()
+        return any(
+            card.index == self.entry.gpu and (card.total or 0) >= self.entry.gpu_need for card in cards
+        )
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
@@ -184,6 +196,11 @@ class Turn:
                 waiting.pause(min(_TICK, max(0.01, hour - time.time())), f"until {clock}")
 
     def _wait(self, picture: Picture, decision: Decision, since: float | None) -> None:
+        twin = next((one for one in picture.waiting if self.entry.twin and one.twin == self.entry.twin), None)
+        if twin is not None:
+            raise OomproofError(
+                f"the same job waits already: {twin.name}", "wait for it, or add --allow-twin", NOT_NOW
+            )
         if not self.asked.wait:
             lines = self._lines(self._look(times=True), decision)
             raise OomproofError("\n".join(lines), "leave --no-wait out to wait for its turn", NOT_NOW)
