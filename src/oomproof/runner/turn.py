@@ -37,6 +37,7 @@ class Turn:
         self.run, self.asked, self.need, self.entry = mine.run, mine.asked, mine.need, mine.entry
         self.ledger, self.say, self.on_waiting = ledger, say, on_waiting
         self.strangers = Strangers()
+        self.place: int | None = None  # in the queue, at the last look; None: not in the ledger
         self.gpus: Gpus | None = None
         self.gpus_at = 0.0
 
@@ -101,6 +102,8 @@ class Turn:
         if strangers:
             growing = self.strangers.look([one.entry for one in picture.running], picture.budget)
             picture = replace(picture, strangers=growing)
+        runs = [entry.run for entry in picture.waiting]
+        self.place = runs.index(self.entry.run) if self.entry.run in runs else None
         return picture.without(self.entry.run)
 
     def _decide(self, picture: Picture) -> Decision:
@@ -225,7 +228,8 @@ class Turn:
                     waiting.tell([*self._lines(picture, decision), self._when(picture, decision)])
                 short = decision.short_by or decision.gpu_short_by
                 status = f"short by {format_size(short)}" if short else "others come first"
-                pause = _TICK * min(5.0, 1.0 + 0.05 * len(picture.waiting))
+                # the first few look every second; in a crowd those far behind have time
+                pause = _TICK * max(1.0, min(10.0, (self.place or 0) / 5))
                 if deadline is not None:
                     pause = max(0.01, min(pause, deadline - boottime()))
                 waiting.pause(pause, f"{format_duration(boottime() - begun)}, {status}")
@@ -238,13 +242,10 @@ class Turn:
             self._look_at_cards()
         picture = self._look()
         decision = self._decide(picture)
-        if decision.verdict == "start" or not self._stands():
+        # Not in the ledger: it was lost and begun anew. Then we enter ourselves again, at our old place.
+        if decision.verdict == "start" or self.place is None:
             return self._try()
         return picture, decision
-
-    def _stands(self) -> bool:
-        """The ledger may have been lost and begun anew: then we enter ourselves again, at our old place."""
-        return any(entry.run == self.entry.run for entry in self.ledger.entries())
 
     def _lines(self, picture: Picture, decision: Decision) -> list[str]:
         gpu_sentence = ""
