@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -311,17 +313,13 @@ def test_only_roots_folder_for_a_group_is_shared(tmp_path: Path, monkeypatch: py
         store.ledger_folder(str(tmp_path / "nowhere"))
 
 
-def test_two_users_share_one_ledger(tmp_path: Path) -> None:
+def test_two_users_share_one_ledger() -> None:
     """Two real user ids: what one writes the other reads, also after the first was killed in the middle."""
     if os.getuid() != 0:
         pytest.skip("only root can be two users")
-    folder = tmp_path / "shared"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())  # pytest closes its own to other users
     os.chown(folder, 0, 4242)
     folder.chmod(0o2770)
-    for part in (tmp_path, *tmp_path.parents):
-        if part.stat().st_uid == 0 and part != Path("/tmp") and part != Path("/"):
-            part.chmod(part.stat().st_mode | 0o011)
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
@@ -360,8 +358,9 @@ def test_two_users_share_one_ledger(tmp_path: Path) -> None:
         for one in processes_:
             one.kill()
             one.communicate()
+        shutil.rmtree(folder)
         for uid in ("4001", "4002"):  # made by runtime_folder()
-            Path(f"/tmp/oomproof-{uid}").rmdir()
+            shutil.rmtree(f"/tmp/oomproof-{uid}", ignore_errors=True)
 
 
 # --- what it needs ------------------------------------------------------------------------------------------------
