@@ -1,13 +1,15 @@
 """Runs any command under watch: recorded, kept inside its memory limit, explained when it dies.
 
 The command's arguments, its terminal and its exit status stay as they are. Without --limit the kernel keeps only the
-machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, asked to
-save and stop (the stop file, --stop-signal), then ended, before the kernel picks a victim.
+machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, paused while
+another run can finish and give room, else asked to save and stop (the stop file, --stop-signal), then ended, before the
+kernel picks a victim.
 
   oomproof run -- python train.py --epochs 3
   oomproof run --limit 20G --name big -- python train.py
   oomproof run --stop-signal USR1 --grace 60 -- python train.py
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
+  oomproof run --protect -- python train.py       the younger runs make room first
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found.
 """
@@ -25,6 +27,7 @@ from typing import Any
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
+from oomproof.guard.facts import FREEZE_MAX
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import Order, Outcome, supervise
@@ -49,7 +52,7 @@ _MESSENGERS = {
 
 _SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
-    "stop_file", "stop_signal", "watch_only", "oom_exit_code",
+    "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
 }  # fmt: skip
 
 
@@ -87,6 +90,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
     add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
+    add(
+        "--protect",
+        action="store_true",
+        default=None,
+        help="never pause this run, and end it for the machine's sake only after all others",
+    )
+    add(
+        "--freeze-max",
+        metavar="SECONDS",
+        help="a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
+    )
     add(
         "--detach",
         action="store_true",
@@ -168,25 +182,27 @@ def _order(arguments: argparse.Namespace) -> Order:
         limit=sizes["limit"],
         margin=sizes["margin"],
         floor=sizes["floor"],
-        grace=_seconds(given["grace"]),
+        grace=_seconds("--grace", given["grace"], 30.0),
         alerts=Alerts(sizes["alert_above"], sizes["alert_gpu_above"], _truth(given["alert_swap_growth"])),
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
         stop_signal=_signal(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
+        protect=_truth(given["protect"]),
+        freeze_max=_seconds("--freeze-max", given["freeze_max"], FREEZE_MAX),
     )
 
 
-def _seconds(value: Any) -> float:
+def _seconds(flag: str, value: Any, default: float) -> float:
     if value is None:
-        return 30.0
+        return default
     try:
         seconds = float(value)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e7:
-        raise OomproofError(f"--grace {value} is no time", "give seconds, such as --grace 60", USAGE)
+        raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
     return seconds
 
 

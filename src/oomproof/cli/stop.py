@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from oomproof.errors import OomproofError
+from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.job import Job
 from oomproof.recording import runs
@@ -51,6 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
     try:
+        if found.frozen() or job.freezer.is_frozen():  # it could not answer; a kill needs no thaw of its own
+            if steps != ["kill"]:
+                actions.take("thaw", "oomproof stop")
+            freezing.remove_mark(found.attempt)
         for step in steps:
             actions.take(step, "oomproof stop")
             wait = 30.0 if step == "kill" else grace

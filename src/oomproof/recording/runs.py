@@ -15,6 +15,7 @@ from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
 
 SCHEMA = 1
+FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
 
 
 def state_folder() -> Path:
@@ -160,6 +161,10 @@ class Run:
     def exit(self) -> dict[str, Any]:
         return read_json(self.attempt / "exit.json")
 
+    def frozen(self) -> dict[str, Any]:
+        """Who made the job stand still, since when, until when; empty when nobody did."""
+        return read_json(self.attempt / FROZEN)
+
     def keeper_lives(self) -> bool:
         return is_locked(self.folder / "keeper.lock")
 
@@ -167,11 +172,13 @@ class Run:
         return is_locked(self.folder / "guard.lock")
 
     def state(self, boot_id: str | None = None) -> str:
-        """running, lost its guard, ended, machine went down, failed to start, vanished."""
+        """running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
         if self.exit():
             return "ended"
         if self.keeper_lives():
-            return "running" if self.guard_lives() else "lost its guard"
+            if not self.guard_lives():
+                return "lost its guard"
+            return "frozen" if self.frozen() else "running"
         started = self.started()
         boot = boot_id if boot_id is not None else processes.boot_id()
         if (started or self.info).get("boot_id", boot) != boot:

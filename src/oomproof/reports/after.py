@@ -43,6 +43,6 @@ def verdict_of(run: runs.Run) -> Conclusion | None:
     kept = runs.read_json(run.attempt / "verdict.json")
     if kept.get("verdict"):
         return Conclusion(kept, str(kept.get("lines", "")))
-    if run.state() in ("running", "lost its guard", "starting"):
+    if run.state() in ("running", "frozen", "lost its guard", "starting"):
         return None
     return conclude(run)

@@ -67,7 +67,7 @@ def summarize(run: Run) -> Summary:
     verdict = verdict_of(run)
     begin = float(started.get("wall") or run.created)
     end: float | None = ended.get("wall")
-    if end is None and state in ("running", "lost its guard"):
+    if end is None and state in ("running", "frozen", "lost its guard"):
         end = time.time()
     last = recording.last_sample_time()
     if end is None and last is not None:

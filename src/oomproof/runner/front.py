@@ -39,6 +39,7 @@ class Launch:
     output_cap: int
     watch_only: bool = False
     detached: bool = False
+    oom_score_add: int = 0
 
 
 @dataclass
@@ -222,6 +223,8 @@ class Front:
             "join": rung.join,
             "procs": rung.procs,
             "kill": rung.kill,
+            "freeze": rung.freeze,
+            "oom_score_add": launch.oom_score_add,
             "remove": rung.remove,
             "counters": rung.counters(),
             "grace": launch.grace,

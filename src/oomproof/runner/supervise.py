@@ -14,8 +14,11 @@ from oomproof import __version__
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.facts import FREEZE_MAX, Settings
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
+from oomproof.guard.pause import Pause
+from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.live import LiveRun
 from oomproof.machine import processes
@@ -47,18 +50,22 @@ class Order:
     detached: bool = False
     output_cap: int = 96 << 20
     oom_exit_code: int | None = None
+    protect: bool = False
+    freeze_max: float = FREEZE_MAX
 
-    def settings(self, ram: int, inside_a_limit: bool = False) -> policy.Settings:
+    def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
         usual = max(32 * MIB, ram * 4 // 100) if inside_a_limit else default_floor(ram)
         floor = self.floor if self.floor is not None else min(usual, margin)
-        return policy.Settings(
+        return Settings(
             margin=max(margin, floor),
             floor=floor,
             grace=self.grace,
             limit=self.limit,
             limit_floor=policy.default_limit_floor(self.limit) if self.limit else 0,
             watch_only=self.watch_only,
+            protected=self.protect,
+            freeze_max=self.freeze_max,
         )
 
 
@@ -69,7 +76,7 @@ def _folder() -> str:
         return "(removed)"
 
 
-def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict[str, Any]:
+def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     import socket
 
@@ -95,6 +102,8 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
             "watch_only": order.watch_only,
             "alerts": asdict(order.alerts),
             "oom_exit_code": order.oom_exit_code,
+            "protect": order.protect,
+            "freeze_max": order.freeze_max,
         },
         "code": None,
     }
@@ -107,7 +116,7 @@ class Watch:
         self,
         run: runs.Run,
         started: dict[str, Any],
-        settings: policy.Settings,
+        settings: Settings,
         host: HostView,
         say: Callable[[str], None],
         alerts: Alerts,
@@ -115,6 +124,7 @@ class Watch:
         stop_signal: int | None = None,
     ) -> None:
         self._say = say
+        self._run = run
         self._attempt = run.attempt
         self.errands = Errands()
         self.writer = Writer(
@@ -126,12 +136,23 @@ class Watch:
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         self._live: LiveRun | None = None
         try:
-            self._live = LiveRun(run.id, float(started.get("boottime") or boottime()))
+            self._live = LiveRun(
+                run.id,
+                float(started.get("boottime") or boottime()),
+                protected=settings.protected,
+                leader=(self.job.leader, self.job.leader_start),
+            )
         except (OSError, OomproofError):
             pass  # no runtime folder: this run then acts for itself alone
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
-        self.guard = Guard(self.job, host, settings, actions, self.writer, self._live, self._on_action)
+        info = run.info
+        self._pause = Pause(
+            self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
+        )
+        self.guard = Guard(
+            self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
+        )
         self._gpu = None
         if (
             os.path.exists("/dev/nvidiactl")
@@ -153,8 +174,13 @@ class Watch:
             "ask": "asked the job to save and stop",
             "term": "sent SIGTERM to the job",
             "kill": "killed the job, all of it",
+            "freeze": "paused",
+            "thaw": "goes on",
         }
-        self._tell(f"{words[kind]}: {why}")
+        text = f"{words[kind]}: {why}"
+        if kind == "freeze":
+            text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
+        self._tell(text)
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
@@ -170,6 +196,8 @@ class Watch:
 
     def stop(self) -> None:
         self.guard.stop()
+        if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
+            self.guard.let_go("its guard leaves")
         self.sampler.stop()
         if self._gpu is not None:
             self._gpu.close()
@@ -177,6 +205,7 @@ class Watch:
         self.writer.close()
         if self._live is not None:
             self._live.leave()
+        self._pause.close()
         self.guard.close()
         self.job.close()
 
@@ -187,6 +216,8 @@ def status_line(moment: Moment, gpus: Any = ()) -> str:
     if memory is None:
         return "oomproof"
     parts = [f"job {format_size(memory.use)}", f"available {format_size(moment.available)}"]
+    if moment.paused_since is not None:
+        parts.insert(0, f"paused for {format_duration(moment.t - moment.paused_since)}")
     if memory.swap:
         parts.append(f"in swap {format_size(memory.swap)}")
     if moment.limit_headroom is not None:
@@ -204,6 +235,15 @@ class Outcome:
     run: runs.Run
     exit: dict[str, Any] | None  # None: the keeper vanished with the job
     trouble: str | None  # what the recording misses, in words
+
+
+def oom_score_by_age(older: int) -> int:
+    """What is added to the job's oom_score_adj: the more runs are older, the sooner the kernel takes this one.
+
+    Never lowered again, for that would need privileges: a run that has become the oldest keeps what it got. 100 is a
+    tenth of RAM in the kernel's eyes; 300 is enough that a loader goes before a training three times its size.
+    """
+    return min(300, 100 * older)
 
 
 def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
@@ -230,6 +270,7 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
         output_cap=order.output_cap,
         watch_only=order.watch_only,
         detached=order.detached,
+        oom_score_add=0 if order.protect else oom_score_by_age(live.count()),
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     front = Front(launch, Terminal())
@@ -247,7 +288,7 @@ def _stay(
     run: runs.Run,
     order: Order,
     front: Front,
-    settings: policy.Settings,
+    settings: Settings,
     host: HostView,
     info: dict[str, Any],
     news: dict[str, Any],
@@ -282,7 +323,12 @@ def _stay(
     watch.start()
     describing = threading.Thread(target=_add_code, args=(run, info, order.argv), name="code", daemon=True)
     describing.start()  # not among the errands: a slow git must not hold up a stop file
-    front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
+
+    def on_interrupt(how: str) -> None:
+        watch.guard.let_go(f"{how} came for it")  # a frozen job cannot hear it
+        watch.errands.do(lambda: note_interrupt(run.attempt, how))
+
+    front.on_interrupt = on_interrupt
     try:
         record = front.relay(watch.status_line if front.terminal.tty_numbers else None)
         if record is None:

@@ -1,0 +1,95 @@
+"""Makes a run stand still until `oomproof thaw`: nothing is lost, it goes on where it was.
+
+What it holds stays in memory, unless there is swap on a disk and the kernel can push it out there (cgroup v2, Linux 5.19).
+The guard freezes and thaws by itself when memory runs short; a run that you froze is left to you.
+
+  oomproof freeze big
+  oomproof thaw big
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+
+from oomproof.errors import OomproofError
+from oomproof.guard import freezing, timeouts
+from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.job import Job
+from oomproof.guard.push_out import PushOut
+from oomproof.machine import swap
+from oomproof.recording import runs
+from oomproof.units import format_size
+
+_STILL_SECONDS = 10.0  # a process that waits for a slow disk stands still when the disk has answered
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = living(arguments.run)
+    mark = found.frozen()
+    if mark.get("by") == "user":
+        tell(f"{found.name} stands still already; let it go on: oomproof thaw {found.name}")
+        return 0
+    job = Job(found.started())
+    errands = Errands()
+    try:
+        freezing.write_mark(
+            found.attempt, "user", "oomproof freeze"
+        )  # first: from now on it is not the guard's
+        Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof freeze")
+        if not job.freezer.wait_frozen(_STILL_SECONDS):
+            tell(
+                f"not all of {found.name} stands still yet: a process of it waits inside the kernel; see "
+                f"ps -o pid,stat,wchan:30,cmd -p {job.leader}"
+            )
+        tell(f"{found.name} stands still ({job.freezer.how}); {_freed(job)}")
+        for one in timeouts.look(job.pids(), found.argv, found.info.get("env") or {}):
+            tell(f"while it stands still: {one.text}")
+        tell(f"let it go on: oomproof thaw {found.name}")
+    finally:
+        errands.close()
+        job.close()
+    return 0
+
+
+def living(text: str | None) -> runs.Run:
+    """The run, which must have a job that lives."""
+    found = runs.find(text)
+    if found.state() == "starting":
+        raise OomproofError(f"{found.name} is just starting", "try again in a moment")
+    if not found.keeper_lives():
+        raise OomproofError(f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs")
+    return found
+
+
+def tell(text: str) -> None:
+    print(f"oomproof: {text}", file=sys.stderr)
+
+
+def _freed(job: Job) -> str:
+    """Pushes it out where that can be, and says what RAM won."""
+    held = job.memory()
+    size = format_size(held.use) if held else "what it holds"
+    if not swap.disk(swap.read())[1]:
+        return f"only its growth is stopped: there is no disk swap to push {size} out to"
+    push = PushOut(job.reclaim)
+    if not push.possible:
+        return f"only its growth is stopped: pushing {size} out needs cgroup v2 and Linux 5.19"
+    freed: list[int] = []
+    done = threading.Event()
+
+    def finished(amount: int) -> None:
+        freed.append(amount)
+        done.set()
+
+    push.start(job.memory, finished)
+    done.wait()
+    push.close()
+    return f"pushed {format_size(freed[0])} of {size} out to swap"
