@@ -164,7 +164,7 @@ def bit_equal() -> None:
             check("freeze --gpu and thaw", False, (froze.stderr[-500:], thawed.stderr[-500:]))
             break
     print(froze.stderr, thawed.stderr)
-    status, said = ended(job)
+    status, _ = ended(job)
     got = printed("equal", "weights").split("weights", 1)[1].strip()
     check(
         "bit-equal weights after ten pauses",

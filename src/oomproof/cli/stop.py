@@ -16,6 +16,7 @@ from pathlib import Path
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
 from oomproof.recording import runs
 from oomproof.units import format_duration
@@ -56,6 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
             if steps != ["kill"]:
                 actions.take("thaw", "oomproof stop")
             freezing.remove_mark(found.attempt)
+        pause = GpuPause(found.attempt)
+        if pause.paused and steps != ["kill"] and not pause.take_back().done:
+            print(
+                "oomproof: its GPU memory could not be restored: it may not be able to save", file=sys.stderr
+            )
         for step in steps:
             actions.take(step, "oomproof stop")
             wait = 30.0 if step == "kill" else grace

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.machine import cuda_checkpoint, processes
 from oomproof.machine.cuda_checkpoint import Answer
 from oomproof.recording import runs
+
+if TYPE_CHECKING:  # it brings subprocess along
+    from oomproof.machine.gpu import Gpu
 from oomproof.units import GIB, format_size
 
 # Seen on an H200 with driver 580: 1.5 GiB/s out, 5 GiB/s back. A tenth of that is still patience, not a hang.
@@ -18,7 +21,7 @@ _SLOWEST = GIB // 8
 _PATIENCE = 60.0
 # The driver moved 10.7 GiB for 10.7 GiB in use, and touched up to a fifth more while it did so.
 _HOST_FACTOR = 1.25
-MARKER = "gpu_paused.json"
+MARKER = runs.GPU_PAUSED
 
 Ask = Callable[[str, Sequence[int], float], Answer]
 
@@ -48,6 +51,12 @@ def host_room_problem(size: int, available: int, margin: int, limit_left: int | 
             f"are available (margin {format_size(margin)})"
         )
     return ""
+
+
+def held_by(pids: Iterable[int], cards: Iterable[Gpu]) -> int:
+    """Bytes on all cards."""
+    mine = set(pids)
+    return sum(one.used or 0 for card in cards for one in card.processes if one.pid in mine)
 
 
 class GpuPause:
@@ -97,8 +106,3 @@ class GpuPause:
         if answer.ok or answer.lost:
             self._marker.unlink(missing_ok=True)
         return Result(answer.ok, size, answer.seconds, answer.problem or "", lost=bool(answer.lost))
-
-
-def script() -> str:
-    """For the keeper, which may import nothing of ours."""
-    return os.path.abspath(cuda_checkpoint.__file__)

@@ -7,6 +7,7 @@ The keeper runs it too, when the guard was killed while its job was paused. Prin
     find PID ...     which of these are CUDA processes, and in what state
     pause PID ...    all of them or none: lock every one, then move their device memory into their host memory
     resume PID ...   all of them or none: restore, then unlock; one that has no room stays as it was, to be tried again
+    resume-marked FILE   the processes a guard noted there; tried until it works, then the file is removed
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
 SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 0, 2, 3, 600
+_TRY_AGAIN = 5.0  # seconds between looks for room on the card
 LOCK_SECONDS = 10.0  # a lock waits for the work already on the card
 # What 580 answered here: 3 for a process without CUDA (a forked loader worker too), 304 for one that is gone,
 # 401 for a call that does not fit the state.
@@ -182,10 +184,11 @@ def resume(driver: Driver, pids: Sequence[int], step: Step) -> Answer:
 
 
 def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
-    if len(arguments) < 2 or arguments[0] not in ("find", "pause", "resume"):
+    if len(arguments) < 2 or arguments[0] not in ("find", "pause", "resume", "resume-marked"):
         print("usage: cuda_checkpoint.py find|pause|resume PID ...", file=sys.stderr)
         return 2
-    verb, pids = arguments[0], [int(word) for word in arguments[1:]]
+    verb = arguments[0]
+    pids = marked(arguments[1]) if verb == "resume-marked" else [int(word) for word in arguments[1:]]
     started = time.monotonic()
     try:
         driver = driver or Cuda()
@@ -203,9 +206,29 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
         _say({"step": what, "pid": pid, "result": result, "seconds": round(seconds, 3)})
 
     answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
+    while verb == "resume-marked" and not answer.ok and not answer.lost:
+        time.sleep(_TRY_AGAIN)  # another job may have the card
+        answer = resume(driver, [pid for pid in pids if os.path.exists(f"/proc/{pid}")], step)
+    if verb == "resume-marked":
+        os.unlink(arguments[1])
     answer.seconds = round(time.monotonic() - started, 3)
     _say(vars(answer))
     return 0 if answer.ok else 1
+
+
+def marked(path: str) -> list[int]:
+    """Pids of a marker file that are still the same processes."""
+    with open(path, "rb") as file:
+        kept = json.load(file)
+    return [int(pid) for pid, start in kept["pids"] if _start(int(pid)) == start]
+
+
+def _start(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b") ")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _say(line: dict[str, Any]) -> int:

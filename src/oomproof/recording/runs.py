@@ -16,6 +16,7 @@ from oomproof.machine import processes
 
 SCHEMA = 1
 FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
+GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back
 
 
 def state_folder() -> Path:
@@ -178,7 +179,8 @@ class Run:
         if self.keeper_lives():
             if not self.guard_lives():
                 return "lost its guard"
-            return "frozen" if self.frozen() else "running"
+            paused = self.frozen() or (self.attempt / GPU_PAUSED).exists()
+            return "frozen" if paused else "running"
         started = self.started()
         boot = boot_id if boot_id is not None else processes.boot_id()
         if (started or self.info).get("boot_id", boot) != boot:
