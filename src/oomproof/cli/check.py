@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from oomproof.errors import USAGE, OomproofError
 from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
 from oomproof.ledger.facts import Facts, budget_of, gather
 from oomproof.ledger.risks import risks
 from oomproof.ledger.rows import rows
 from oomproof.reports import check as report
-from oomproof.units import GIB, format_size, parse_size
+from oomproof.units import GIB, format_size, parse_gpu_need, parse_size
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +45,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         report.show(check)
     return worst(check.answers)
-
-
-def parse_gpu_need(text: str) -> tuple[int, int | None]:
-    """``12G`` or ``12G:1`` -> (bytes, index or None)."""
-    size, colon, index = text.partition(":")
-    if colon and not index.isdigit():
-        raise OomproofError(
-            f"cannot read {text!r} as a GPU need", "write SIZE or SIZE:INDEX, such as 12G:0", USAGE
-        )
-    return parse_size(size), int(index) if colon else None
 
 
 def examine(

@@ -1,4 +1,4 @@
-"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all of it.
+"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all of it. One that waits leaves the queue.
 
 Each step gets the run's grace (--grace to change it); --now goes straight to SIGTERM, --kill to the end.
 
@@ -9,6 +9,8 @@ Each step gets the run's grace (--grace to change it); --now goes straight to SI
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
+from oomproof.machine import processes
 from oomproof.recording import runs
 from oomproof.units import format_duration
 
@@ -37,6 +40,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
+    if found.waits():
+        return _cancel(found)
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():
@@ -76,6 +81,21 @@ def run(arguments: argparse.Namespace) -> int:
         f"{found.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
         f"see its state: ps -o pid,stat,wchan:30,cmd -p {job.leader}",
     )
+
+
+def _cancel(run: runs.Run) -> int:
+    """It waits for room: its front leaves the queue when told to end."""
+    front = runs.read_json(run.folder / "waiting.json").get("front") or {}
+    pid, start = front.get("pid"), front.get("start")
+    if not isinstance(pid, int) or not processes.is_alive(pid, start):
+        raise OomproofError(f"{run.name} is just starting", "try again in a moment")
+    name = run.name
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 10.0
+    while run.waits() and time.monotonic() < deadline:
+        time.sleep(_TICK)
+    print(f"oomproof: {name} no longer waits; it was never started", file=sys.stderr)
+    return 0
 
 
 def _ended(run: runs.Run, seconds: float) -> bool:

@@ -169,11 +169,17 @@ class Run:
     def keeper_lives(self) -> bool:
         return is_locked(self.folder / "keeper.lock")
 
+    def waits(self) -> bool:
+        """Whether its front waits for room."""
+        return is_locked(self.folder / "waiting.lock")
+
     def guard_lives(self) -> bool:
         return is_locked(self.folder / "guard.lock")
 
     def state(self, boot_id: str | None = None) -> str:
-        """running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        """waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.waits():
+            return "waiting"
         if self.exit():
             return "ended"
         if self.keeper_lives():

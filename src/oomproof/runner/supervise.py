@@ -20,6 +20,7 @@ from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
+from oomproof.ledger.held import LiveClaim
 from oomproof.ledger.live import LiveRun
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
@@ -27,6 +28,7 @@ from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.runner import code
+from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
@@ -52,6 +54,8 @@ class Order:
     oom_exit_code: int | None = None
     protect: bool = False
     freeze_max: float = FREEZE_MAX
+    asked: Asked = field(default_factory=Asked)
+    allow_twin: bool = False
 
     def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
@@ -69,14 +73,16 @@ class Order:
         )
 
 
-def _folder() -> str:
+def working_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # removed under us
         return "(removed)"
 
 
-def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, Any]:
+def describe_run(
+    run: runs.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     import socket
 
@@ -85,7 +91,7 @@ def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, A
         "id": run.id,
         "name": order.name,
         "argv": mask_argv(order.argv),
-        "cwd": _folder(),
+        "cwd": working_folder(),
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
@@ -105,6 +111,7 @@ def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, A
             "protect": order.protect,
             "freeze_max": order.freeze_max,
         },
+        "claim": claim,
         "code": None,
     }
 
@@ -136,7 +143,7 @@ class Watch:
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         self._live: LiveRun | None = None
         try:
-            self._live = LiveRun(
+            self._live = LiveClaim(
                 run.id,
                 float(started.get("boottime") or boottime()),
                 protected=settings.protected,
@@ -246,17 +253,20 @@ def oom_score_by_age(older: int) -> int:
     return min(300, 100 * older)
 
 
-def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
+def supervise(
+    run: runs.Run, order: Order, on_started: Callable[[str], None], ticket: Ticket | None = None
+) -> Outcome:
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
-    info = describe_run(run, order, settings)
+    info = describe_run(run, order, settings, ticket.as_json() if ticket else None)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
         **os.environ,
+        **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
     }
@@ -277,7 +287,7 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     front.catch_signals()
     try:
         news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started)
+        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket)
     finally:
         front.release_signals()
     del guard_lock
@@ -293,6 +303,7 @@ def _stay(
     info: dict[str, Any],
     news: dict[str, Any],
     on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     started = {
@@ -321,7 +332,9 @@ def _stay(
     )
     lock_memory()
     watch.start()
-    describing = threading.Thread(target=_add_code, args=(run, info, order.argv), name="code", daemon=True)
+    describing = threading.Thread(
+        target=_write_down, args=(run, info, order.argv, started, ticket), name="code", daemon=True
+    )
     describing.start()  # not among the errands: a slow git must not hold up a stop file
 
     def on_interrupt(how: str) -> None:
@@ -354,8 +367,12 @@ def _end_without_keeper(job: Job, front: Front) -> None:
                 time.sleep(0.025)
 
 
-def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:
-    """git takes its time: after the start, off every path that matters."""
+def _write_down(
+    run: runs.Run, info: dict[str, Any], argv: list[str], started: dict[str, Any], ticket: Ticket | None
+) -> None:
+    """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
+    if ticket is not None:
+        ticket.started(started)
     try:
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
     except (OSError, OomproofError):
