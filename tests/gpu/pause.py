@@ -238,23 +238,51 @@ def share() -> None:
 
 
 def lost_guard() -> None:
-    """The guard is killed while its job is paused: the keeper gives the card back to the job."""
-    job = start("orphan", program=TRAIN, arguments=["600", "2", "0.01"])
+    """A run paused for its turn loses its guard: the keeper gives it the card again as soon as there is room."""
+    used, total = card()
+    held = str(round((total - used) / GIB - 30, 1))
+    ballast = subprocess.Popen([sys.executable, "-c", BALLAST, held], stdout=subprocess.PIPE, text=True)
+    assert ballast.stdout is not None
+    ballast.stdout.readline()
+    options = ("--gpu-share", "--gpu-need", "20G", "--gpu-turn", "4")
+    orphan = start("orphan", *options, program=TRAIN, arguments=["700", "16", "0.01"])
     printed("orphan", "step 20")
-    froze = ours("freeze", "orphan", "--gpu")
-    paused = card()[0]
+    other = start("other", *options, program=TRAIN, arguments=["700", "16", "0.01"])
+    try:
+        until(
+            lambda: (attempt("orphan") / "gpu_paused.json").exists() and card()[0] < total - 20 * GIB,
+            "the pause",
+            60,
+        )
+        printed("other", "step 20")
+        orphan.kill()
+        orphan.wait()
+        printed("orphan", "weights", 120)
+        good = "whole: True" in printed("orphan", "weights") and ended(other)[0] == 0
+    except TimeoutError as error:
+        good = False
+        print(error)
+    ballast.kill()
+    ballast.wait()
+    events = (attempt("orphan") / "keeper.jsonl").read_text()
+    check("a killed guard leaves no job paused", good, events[-600:])
+
+
+def frozen_by_hand() -> None:
+    """A run frozen by hand stays so when its guard is killed, and thaws by hand."""
+    job = start("by-hand", program=TRAIN, arguments=["300", "2", "0.01"])
+    printed("by-hand", "step 20")
+    froze = ours("freeze", "by-hand", "--gpu")
     job.kill()
     job.wait()
-    try:
-        printed("orphan", "weights", 90)
-        good = True
-    except TimeoutError:
-        good = False
-    events = (attempt("orphan") / "keeper.jsonl").read_text()
+    time.sleep(7)
+    still = "weights" not in (attempt("by-hand") / "output.log").read_text()
+    thawed = ours("thaw", "by-hand")
+    text = printed("by-hand", "weights", 60)
     check(
-        "a killed guard leaves no job paused",
-        good and froze.returncode == 0,
-        (froze.stderr[-300:], paused, events[-500:]),
+        "frozen by hand, thawed by hand, without a guard",
+        still and "whole: True" in text,
+        (froze.stderr[-200:], thawed.stderr[-200:]),
     )
 
 
@@ -378,7 +406,18 @@ def main() -> int:
     environment["XDG_RUNTIME_DIR"] = tempfile.mkdtemp()
     target = sys.argv[1] if len(sys.argv) > 1 else None
     chosen = sys.argv[2:]
-    for part in (bit_equal, ranks, no_room, refused, stopped_while_paused, lost_guard, share, as_user, speed):
+    for part in (
+        bit_equal,
+        ranks,
+        no_room,
+        refused,
+        stopped_while_paused,
+        frozen_by_hand,
+        share,
+        lost_guard,
+        as_user,
+        speed,
+    ):
         if chosen and part.__name__ not in chosen:
             continue
         begun = time.monotonic()

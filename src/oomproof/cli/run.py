@@ -26,8 +26,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, OUR_FAILURE, USAGE, OomproofError
@@ -37,9 +38,12 @@ from oomproof.guard.loop import HostView
 from oomproof.recording import runs
 from oomproof.runner.admission import Asked, Cancelled, Ticket, ask
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Order, Outcome, describe_run, supervise, working_folder
+from oomproof.runner.supervise import GPU_TURN, Order, Outcome, describe_run, supervise, working_folder
 from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
+
+if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_share import GpuShare
 
 _SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 
@@ -61,6 +65,7 @@ _SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
     "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
     "need", "gpu_need", "priority", "no_wait", "wait_max", "not_before", "allow_twin", "ledger",
+    "gpu_share", "gpu_turn",
 }  # fmt: skip
 
 
@@ -130,6 +135,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
     )
     add(
+        "--gpu-share",
+        action="store_true",
+        default=None,
+        help="take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
+    )
+    add(
+        "--gpu-turn",
+        metavar="SECONDS",
+        help="with --gpu-share: how long a turn lasts while another waits (default 120)",
+    )
+    add(
         "--detach",
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
@@ -166,11 +182,19 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
     run = runs.new_run()
     try:
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
+        share = None
         try:
-            return supervise(run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket)
-        except OomproofError:
+            if order.gpu_share:
+                share = _turn_on_the_card(run, order, lambda text: on_waiting(run, text))
+            return supervise(
+                run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket, share
+            )
+        except (OomproofError, KeyboardInterrupt):
             ticket.drop()
             raise
+        finally:
+            if share is not None:
+                share.close()
     except (OomproofError, Cancelled, KeyboardInterrupt):
         from shutil import rmtree
 
@@ -188,7 +212,19 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
             runs.write_json(run.folder / "run.json", describe_run(run, order, settings))
         on_waiting(text)
 
-    return ask(run, order.argv, order.name, order.asked, working_folder(), _tell, waiting)
+    asked = replace(order.asked, gpu_need=None, gpu=None) if order.gpu_share else order.asked
+    return ask(run, order.argv, order.name, asked, working_folder(), _tell, waiting)
+
+
+def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
+    """With --gpu-share: its place on the card, after a wait if need be."""
+    from oomproof.runner.gpu_share import join
+
+    def say(text: str) -> None:
+        _tell(text)
+        on_waiting(text.removeprefix("oomproof: "))
+
+    return join(run.id, order.asked.gpu, order.asked.gpu_need, order.gpu_turn, say)
 
 
 def _look_for_twins(order: Order) -> None:
@@ -272,6 +308,8 @@ def _order(arguments: argparse.Namespace) -> Order:
         protect=_truth(given["protect"]),
         freeze_max=_seconds("--freeze-max", given["freeze_max"], FREEZE_MAX),
         asked=_asked(given, sizes),
+        gpu_share=_truth(given["gpu_share"]),
+        gpu_turn=_seconds("--gpu-turn", given["gpu_turn"], GPU_TURN),
         allow_twin=_truth(given["allow_twin"]),
     )
 

@@ -6,17 +6,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from oomproof.errors import NEVER, USAGE, OomproofError
-from oomproof.guard import gpu_pause
-from oomproof.guard.gpu_pause import GpuPause, Result
+from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
+from oomproof.guard.gpu_pause import GpuPause, Result, held_by
+from oomproof.ledger.live import runtime_folder
 from oomproof.ledger.turns import ON, WAITING, Place, Turns
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpu
+from oomproof.runner import gpu_feed
+from oomproof.runner.gpu_feed import GpuFeed
 from oomproof.units import format_duration, format_size
 
 _TICK = 1.0
+_CARD_ANSWERS = 30.0  # seconds within which a driver must answer
 _TRY_AGAIN = 15.0  # seconds after a pause or a restore that could not be done
 _SWITCHES = 10  # a turn lasts at least so many times what pausing and restoring cost
 
@@ -37,6 +41,23 @@ def room_on(card: Gpu, places: Sequence[Place]) -> int:
     return max(0, (card.total or 0) - strangers)
 
 
+def join(
+    run_id: str, wanted: int | None, need: int | None, turn: float, say: Callable[[str], None]
+) -> GpuShare:
+    """This run's place on the card, once it may start."""
+    feed = gpu_feed.start()
+    if feed is None:
+        raise OomproofError("there is no NVIDIA GPU here to share", "leave --gpu-share out", NOT_NOW)
+    share = GpuShare(run_id, card_index(wanted), need, turn, feed, say, runtime_folder())
+    try:
+        share.wait()
+    except BaseException:
+        share.close()
+        feed.close()
+        raise
+    return share
+
+
 class GpuShare:
     """Before the start: `wait`. While it runs: a thread that looks once a second."""
 
@@ -46,11 +67,12 @@ class GpuShare:
         card: int,
         need: int | None,
         turn: float,
-        cards: Callable[[], Sequence[Gpu]],
+        feed: GpuFeed,
         say: Callable[[str], None],
         folder: Path,
     ) -> None:
-        self._card, self._turn, self._cards, self._say = card, turn, cards, say
+        self.feed = feed
+        self._card, self._say = card, say
         self._turns = Turns(folder, card, Place(run_id, WAITING, boottime(), need, turn=turn))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="gpu-share", daemon=True)
@@ -60,26 +82,24 @@ class GpuShare:
 
     # --- before the start -------------------------------------------------------------------------------------
 
-    def wait(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
-        """Until the card is this run's; False when the user gave up. Says once who is in the way."""
+    def wait(self) -> None:
+        """Until the card is this run's. Says who is in the way, and says it again when that changes."""
         began = time.monotonic()
-        while not interrupted():
+        while True:
             card = self._find()
             if card is not None:
                 self._check_ever(card)
                 if self._take(card):
-                    return True
+                    return
                 self._tell_once(self._who_is_in_the_way(card))
-            elif time.monotonic() - began > 30:
+            elif time.monotonic() - began > _CARD_ANSWERS:
                 raise OomproofError(
                     f"GPU {self._card} does not answer", "look at it: nvidia-smi; or leave --gpu-share out"
                 )
-            if self._stop.wait(0.2 if card is None else _TICK):
-                return False
-        return False
+            time.sleep(0.2 if card is None else _TICK)
 
     def _find(self) -> Gpu | None:
-        cards = list(self._cards())
+        cards = self.feed.latest()
         if cards and self._card not in [card.index for card in cards]:
             known = ", ".join(str(card.index) for card in cards)
             raise OomproofError(f"there is no GPU {self._card} here", f"choose one of: {known}", USAGE)
@@ -118,12 +138,14 @@ class GpuShare:
         attempt: Path,
         pids: Callable[[], Sequence[int]],
         host_room: Callable[[int], str],
-        hold: Callable[[bool], None],
+        frozen: Callable[[], bool],
         record: Callable[[str, str], None],
+        say: Callable[[str], None],
     ) -> None:
-        """``host_room(bytes)``: why the host cannot hold them, or "". ``hold(True)`` freezes what else the job does."""
+        """``host_room(bytes)``: why the host cannot hold them, or "". ``frozen``: whether the job stands still now."""
         self._pause = GpuPause(attempt)
-        self._pids, self._host_room, self._hold, self._record = pids, host_room, hold, record
+        self._pids, self._host_room, self._frozen = pids, host_room, frozen
+        self._record, self._say = record, say
         self._thread.start()
 
     def _loop(self) -> None:
@@ -139,8 +161,8 @@ class GpuShare:
             return
         if self._turns.place.state == ON:
             self._turns.update(self._held(card))
-        if now < self._not_before:
-            return
+        if now < self._not_before or self._frozen():
+            return  # a process that stands still does not answer the driver
         room = room_on(card, [self._turns.place, *self._turns.others()])
         if self._turns.shall_yield(room, now):
             self._yield(card, now)
@@ -150,8 +172,7 @@ class GpuShare:
             self._go_on()
 
     def _held(self, card: Gpu) -> int:
-        mine = set(self._pids())
-        return sum(process.used or 0 for process in card.processes if process.pid in mine)
+        return held_by(self._pids(), [card])
 
     def _yield(self, card: Gpu, now: float) -> None:
         size = self._held(card)
@@ -161,7 +182,6 @@ class GpuShare:
             self._not_before = boottime() + _TRY_AGAIN
             self._tell_once(f"cannot make room on GPU {self._card} for the run that waits: {result.problem}")
             return
-        self._hold(True)
         self._paused_at = boottime()
         self._longer_turns(result.seconds * 2)
         self._turns.gave_back(self._paused_at)
@@ -173,10 +193,8 @@ class GpuShare:
 
     def _go_on(self) -> None:
         assert self._paused_at is not None
-        self._hold(False)
         result = self._pause.take_back()
         if not result.done and not result.lost:
-            self._hold(True)
             self._turns.gave_back(self._paused_at)  # it keeps its place in the line
             self._not_before = boottime() + _TRY_AGAIN
             self._tell_once(f"cannot go on yet: {result.problem}; trying again")
@@ -196,8 +214,6 @@ class GpuShare:
 
     def _longer_turns(self, switch: float) -> None:
         """Most of the time must be work, not moving memory."""
-        from dataclasses import replace
-
         place = self._turns.place
         if switch * _SWITCHES > place.turn:
             self._turns.put(replace(place, turn=switch * _SWITCHES))
@@ -217,9 +233,3 @@ class GpuShare:
         if self._thread.is_alive():
             self._thread.join(2.0)
         self._turns.leave()
-
-
-def host_room(
-    available: Callable[[], int], margin: int, limit_left: Callable[[], int | None]
-) -> Callable[[int], str]:
-    return lambda size: gpu_pause.host_room_problem(size, available(), margin, limit_left())

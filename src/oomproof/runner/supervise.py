@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof import __version__
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.facts import FREEZE_MAX, Settings
+from oomproof.guard.gpu_pause import host_room_problem
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
@@ -33,6 +34,12 @@ from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
+
+if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.gpu_share import GpuShare
+
+GPU_TURN = 120.0  # seconds: moving 60 GiB out and back takes one minute on an H200, 10 GiB ten seconds
 
 
 @dataclass
@@ -55,6 +62,8 @@ class Order:
     protect: bool = False
     freeze_max: float = FREEZE_MAX
     asked: Asked = field(default_factory=Asked)
+    gpu_share: bool = False
+    gpu_turn: float = GPU_TURN
     allow_twin: bool = False
 
     def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
@@ -129,6 +138,7 @@ class Watch:
         alerts: Alerts,
         stop_file: Path | None = None,
         stop_signal: int | None = None,
+        gpu: GpuFeed | None = None,
     ) -> None:
         self._say = say
         self._run = run
@@ -160,8 +170,8 @@ class Watch:
         self.guard = Guard(
             self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
         )
-        self._gpu = None
-        if (
+        self._gpu = gpu
+        if gpu is None and (
             os.path.exists("/dev/nvidiactl")
             or os.path.exists("/proc/driver/nvidia")
             or os.path.exists("/dev/dxg")
@@ -174,6 +184,33 @@ class Watch:
     def start(self) -> None:
         self.guard.start()
         self.sampler.start()
+
+    def share_card(self, share: GpuShare) -> None:
+        """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
+        moment, margin = self.guard.moment, self.guard.settings.margin
+
+        def host_room(size: int) -> str:
+            return host_room_problem(size, moment.available, margin, self._limit_left())
+
+        share.attach(
+            self._attempt, self.job.pids, host_room, self.job.freezer.is_frozen, self._on_turn, self._say
+        )
+
+    def _limit_left(self) -> int | None:
+        memory = self.guard.moment.memory
+        return self.job.limit - memory.charged if self.job.limit is not None and memory is not None else None
+
+    def _on_turn(self, kind: str, why: str) -> None:
+        self.writer.event(boottime(), kind, why)
+        line = {
+            "boottime": boottime(),
+            "wall": time.time(),
+            "by": "guard",
+            "action": kind,
+            "why": why,
+            "facts": {},
+        }
+        self.errands.do(lambda: runs.append_line(self._attempt / "actions.jsonl", line))
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
@@ -254,7 +291,11 @@ def oom_score_by_age(older: int) -> int:
 
 
 def supervise(
-    run: runs.Run, order: Order, on_started: Callable[[str], None], ticket: Ticket | None = None
+    run: runs.Run,
+    order: Order,
+    on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
+    share: GpuShare | None = None,
 ) -> Outcome:
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
@@ -287,7 +328,7 @@ def supervise(
     front.catch_signals()
     try:
         news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket)
+        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
     finally:
         front.release_signals()
     del guard_lock
@@ -304,6 +345,7 @@ def _stay(
     news: dict[str, Any],
     on_started: Callable[[str], None],
     ticket: Ticket | None = None,
+    share: GpuShare | None = None,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     started = {
@@ -329,9 +371,12 @@ def _stay(
         order.alerts,
         stop_file=order.stop_file,
         stop_signal=order.stop_signal,
+        gpu=share.feed if share else None,
     )
     lock_memory()
     watch.start()
+    if share is not None:
+        watch.share_card(share)
     describing = threading.Thread(
         target=_write_down, args=(run, info, order.argv, started, ticket), name="code", daemon=True
     )
