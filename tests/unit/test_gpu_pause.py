@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from oomproof.guard.gpu_pause import MARKER, GpuPause, host_room_problem
 from oomproof.machine import cuda_checkpoint as cc
+from oomproof.machine.gpu import Gpu
 from oomproof.units import GIB
 
 
@@ -169,11 +171,15 @@ def test_word_of_the_pause_stands_on_disk_as_long_as_it_lasts(tmp_path: Path) ->
     me = os.getpid()
     asked = Asked(Card([me]))
     pause = GpuPause(tmp_path, asked)
-    assert pause.give_back([me, PIDS[0]], 5 * GIB).done
+    assert pause.give_back([me, PIDS[0]], {0: 5 * GIB}).done
     kept = json.loads((tmp_path / MARKER).read_text())
     assert [pid for pid, _ in kept["pids"]] == [me]
     assert pause.paused
-    assert pause.take_back().done
+    full = Gpu(0, "card", 8 * GIB, 4 * GIB, 4 * GIB)
+    assert "needs 5.0 GiB on GPU 0 and 4.0 GiB are free" in pause.take_back([full]).problem
+    assert asked.verbs == ["find", "pause"]  # without room the driver is not even asked
+    assert pause.paused
+    assert pause.take_back([replace(full, free=6 * GIB)]).done
     assert not pause.paused
     assert asked.card.states == {me: cc.RUNNING}
 
@@ -181,21 +187,23 @@ def test_word_of_the_pause_stands_on_disk_as_long_as_it_lasts(tmp_path: Path) ->
 def test_a_job_that_cannot_be_paused_runs_on_unmarked(tmp_path: Path) -> None:
     me = os.getpid()
     pause = GpuPause(tmp_path, Asked(Card([me], {("checkpoint", me): 801})))
-    result = pause.give_back([me], GIB)
+    result = pause.give_back([me], {0: GIB})
     assert not result.done
     assert "cannot do it for this process" in result.problem
     assert not pause.paused
 
 
 def test_a_job_without_cuda_is_left_alone(tmp_path: Path) -> None:
-    result = GpuPause(tmp_path, Asked(Card([]))).give_back([os.getpid()], 0)
+    result = GpuPause(tmp_path, Asked(Card([]))).give_back([os.getpid()], {})
     assert result.problem == "none of its processes uses CUDA"
     assert not (tmp_path / MARKER).exists()
 
 
 def test_processes_that_ended_meanwhile_end_the_pause(tmp_path: Path) -> None:
-    (tmp_path / MARKER).write_text(json.dumps({"boot_id": "another", "pids": [[PIDS[0], 1]], "bytes": 1}))
-    assert GpuPause(tmp_path, Asked(Card([]))).take_back().done
+    (tmp_path / MARKER).write_text(
+        json.dumps({"boot_id": "another", "pids": [[PIDS[0], 1]], "cards": {"0": 1}})
+    )
+    assert GpuPause(tmp_path, Asked(Card([]))).take_back([]).done
     assert not (tmp_path / MARKER).exists()
 
 

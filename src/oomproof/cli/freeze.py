@@ -29,7 +29,7 @@ from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration, format_size
 
-_CARD_SECONDS = 10.0  # a driver that has to wake its cards takes some
+CARD_SECONDS = 10.0  # a driver that has to wake its cards takes some
 _STILL_SECONDS = 10.0  # a process that waits for a slow disk stands still when the disk has answered
 
 
@@ -93,12 +93,13 @@ def _give_gpu_back(found: runs.Run, job: Job) -> str:
     job.freezer.thaw()  # harmless for one that runs
     settings = found.info.get("settings") or {}
     pids = job.pids()
-    size = held_by(pids, Query().answer(_CARD_SECONDS).gpus)
+    held = held_by(pids, Query().answer(CARD_SECONDS).gpus)
+    size = sum(held.values())
     memory = job.memory()
     left = job.limit - memory.charged if job.limit is not None and memory is not None else None
     available = HostView().read(boottime())[0]
     problem = host_room_problem(size, available, int(settings.get("floor", 0)), left)
-    result = Result(False, problem=problem) if problem else GpuPause(found.attempt).give_back(pids, size)
+    result = Result(False, problem=problem) if problem else GpuPause(found.attempt).give_back(pids, held)
     if not result.done:
         freezing.remove_mark(found.attempt)
         cure = (

@@ -15,12 +15,14 @@ import sys
 import time
 from pathlib import Path
 
+from oomproof.cli.freeze import CARD_SECONDS
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
 from oomproof.machine import processes
+from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration
 
@@ -63,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
                 actions.take("thaw", "oomproof stop")
             freezing.remove_mark(found.attempt)
         pause = GpuPause(found.attempt)
-        if pause.paused and steps != ["kill"] and not pause.take_back().done:
+        if pause.paused and steps != ["kill"] and not pause.take_back(Query().answer(CARD_SECONDS).gpus).done:
             print(
                 "oomproof: its GPU memory could not be restored: it may not be able to save", file=sys.stderr
             )

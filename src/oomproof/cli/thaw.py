@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 
-from oomproof.cli.freeze import living, tell
+from oomproof.cli.freeze import CARD_SECONDS, living, tell
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
+from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration, format_size
 
@@ -54,7 +55,7 @@ def _give_the_card_again(found: runs.Run, job: Job) -> None:
     pause = GpuPause(found.attempt)
     if not pause.paused:
         return
-    result = pause.take_back()
+    result = pause.take_back(Query().answer(CARD_SECONDS).gpus)
     if result.done:
         tell(
             f"{format_size(result.size)} are on the card again, restored in {format_duration(result.seconds)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,10 +53,20 @@ def host_room_problem(size: int, available: int, margin: int, limit_left: int | 
     return ""
 
 
-def held_by(pids: Iterable[int], cards: Iterable[Gpu]) -> int:
-    """Bytes on all cards."""
+def held_by(pids: Iterable[int], cards: Iterable[Gpu]) -> dict[int, int]:
+    """Card → bytes that these processes hold there."""
     mine = set(pids)
-    return sum(one.used or 0 for card in cards for one in card.processes if one.pid in mine)
+    found = {card.index: sum(one.used or 0 for one in card.processes if one.pid in mine) for card in cards}
+    return {index: size for index, size in found.items() if size}
+
+
+def card_room_problem(held: Mapping[int, int], cards: Sequence[Gpu]) -> str:
+    """Why these bytes do not fit on their cards again; empty when they do, or when no card tells."""
+    for card in cards:
+        size = held.get(card.index, 0)
+        if card.free is not None and size > card.free:
+            return f"it needs {format_size(size)} on GPU {card.index} and {format_size(card.free)} are free"
+    return ""
 
 
 class GpuPause:
@@ -70,15 +80,16 @@ class GpuPause:
     def paused(self) -> bool:
         return self._marker.exists()
 
-    def give_back(self, pids: Sequence[int], size: int) -> Result:
-        """The job must not be frozen: its own CUDA threads do the work."""
+    def give_back(self, pids: Sequence[int], held: Mapping[int, int]) -> Result:
+        """``held``: what it holds on each card. The job must not be frozen: its own CUDA threads do the work."""
+        size = sum(held.values())
         found = self._ask("find", pids, 15.0)
         if not found.ok:
             return Result(False, problem=found.problem or "the driver did not answer")
         if not found.pids:
             return Result(False, problem="none of its processes uses CUDA")
         named = [[pid, processes.start_time(pid)] for pid in found.pids]
-        runs.write_json(self._marker, {"boot_id": processes.boot_id(), "pids": named, "bytes": size})
+        runs.write_json(self._marker, {"boot_id": processes.boot_id(), "pids": named, "cards": dict(held)})
         answer = self._ask("pause", found.pids, _PATIENCE + size / _SLOWEST)
         if answer.ok:
             return Result(True, size, answer.seconds)
@@ -91,17 +102,23 @@ class GpuPause:
             problem += f"; {undone.problem}"
         return Result(False, problem=problem, lost=bool(answer.lost or undone.lost))
 
-    def take_back(self) -> Result:
-        """The job must not be frozen. No room yet is a problem to try again; nothing is lost by it."""
+    def take_back(self, cards: Sequence[Gpu]) -> Result:
+        """The job must not be frozen. No room yet is a problem to try again; nothing is lost by it.
+
+        The driver is asked only when there is room: without, a restore on an H200 (driver 580) did not come back for minutes.
+        """
         try:
             kept = json.loads(self._marker.read_bytes())
         except (OSError, ValueError):
             return Result(True)
         pids = [pid for pid, start in kept["pids"] if processes.is_alive(pid, start)]
-        size = int(kept.get("bytes", 0))
+        held = {int(index): int(size) for index, size in kept.get("cards", {}).items()}
+        size = sum(held.values())
         if kept.get("boot_id") != processes.boot_id() or not pids:
             self._marker.unlink(missing_ok=True)
             return Result(True)
+        if problem := card_room_problem(held, cards):
+            return Result(False, size, problem=problem)
         answer = self._ask("resume", pids, _PATIENCE + size / _SLOWEST)
         if answer.ok or answer.lost:
             self._marker.unlink(missing_ok=True)

@@ -172,12 +172,13 @@ class GpuShare:
             self._go_on()
 
     def _held(self, card: Gpu) -> int:
-        return held_by(self._pids(), [card])
+        return held_by(self._pids(), [card]).get(card.index, 0)
 
     def _yield(self, card: Gpu, now: float) -> None:
-        size = self._held(card)
+        held = held_by(self._pids(), self.feed.latest())
+        size = sum(held.values())
         problem = self._host_room(size)
-        result = Result(False, problem=problem) if problem else self._pause.give_back(self._pids(), size)
+        result = Result(False, problem=problem) if problem else self._pause.give_back(self._pids(), held)
         if not result.done:
             self._not_before = boottime() + _TRY_AGAIN
             self._tell_once(f"cannot make room on GPU {self._card} for the run that waits: {result.problem}")
@@ -193,7 +194,7 @@ class GpuShare:
 
     def _go_on(self) -> None:
         assert self._paused_at is not None
-        result = self._pause.take_back()
+        result = self._pause.take_back(self.feed.latest())
         if not result.done and not result.lost:
             self._turns.gave_back(self._paused_at)  # it keeps its place in the line
             self._not_before = boottime() + _TRY_AGAIN
