@@ -176,7 +176,7 @@ def bit_equal() -> None:
     print("seconds of freeze --gpu and thaw:", times)
 
 
-def speed(sizes: tuple[int, ...] = (8, 32)) -> None:
+def speed(sizes: tuple[int, ...] = (8, 24)) -> None:
     """GB/s out and back, by the driver alone."""
     from oomproof.machine import cuda_checkpoint
 
