@@ -40,7 +40,7 @@ for step in range(steps):
     if step % 20 == 0:
         print("step", step, flush=True)
     time.sleep(float(sys.argv[3]))
-whole = ballast is None or float(ballast.double().sum()) == 3.0 * ballast.numel()
+whole = ballast is None or float(ballast.min()) == float(ballast.max()) == 3.0
 digest = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())).hexdigest()
 print("weights", digest, "ballast whole:", whole, flush=True)
 """
@@ -214,16 +214,19 @@ def share() -> None:
     held = str(round(free * 0.6 - 2, 1))
     options = ("--gpu-share", "--gpu-need", each, "--gpu-turn", "12")
     begun = time.monotonic()
-    first = start("first", *options, program=TRAIN, arguments=["2500", held, "0.01"])
+    first = start("first", *options, program=TRAIN, arguments=["1500", held, "0.01"])
     printed("first", "step 20")
-    second = start("second", *options, program=TRAIN, arguments=["2500", held, "0.01"])
+    second = start("second", *options, program=TRAIN, arguments=["1500", held, "0.01"])
     statuses = [ended(first, 400), ended(second, 400)]
     took = time.monotonic() - begun
     ballast.kill()
     ballast.wait()
-    outs = [printed(name, "weights").split("weights", 1)[1].strip() for name in ("first", "second")]
     for status, said in statuses:
         print(status, said, flush=True)
+    outs = [
+        (attempt(name) / "output.log").read_text().rpartition("weights")[2].strip()
+        for name in ("first", "second")
+    ]
     check(
         "both jobs of 60 % finished",
         [status for status, _ in statuses] == [0, 0],

@@ -89,7 +89,8 @@ class GpuPause:
         if not found.pids:
             return Result(False, problem="none of its processes uses CUDA")
         named = [[pid, processes.start_time(pid)] for pid in found.pids]
-        runs.write_json(self._marker, {"boot_id": processes.boot_id(), "pids": named, "cards": {**held}})
+        cards = {str(index): size for index, size in held.items()}
+        runs.write_json(self._marker, {"boot_id": processes.boot_id(), "pids": named, "cards": cards})
         answer = self._ask("pause", found.pids, _PATIENCE + size / _SLOWEST)
         if answer.ok:
             return Result(True, size, answer.seconds)
