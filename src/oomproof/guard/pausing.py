@@ -74,13 +74,11 @@ def thaw_room(settings: Settings, facts: Facts) -> int:
 
 
 def freeze(settings: Settings, facts: Facts) -> Action:
-    why = f"{in_words(facts)}"
+    why = in_words(facts)
     if facts.rate > 0:
         why += f" and grows by {format_size(facts.rate)}/s"
     if facts.running:
-        other = (
-            "an older or another run goes on" if facts.running == 1 else f"{facts.running} other runs go on"
-        )
+        other = "another run goes on" if facts.running == 1 else f"{facts.running} other runs go on"
         return Action("freeze", f"{why}; {other}", "machine")
     return Action("freeze", f"{why}; the growth is not this job's", "machine")
 
