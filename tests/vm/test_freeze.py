@@ -56,7 +56,7 @@ def nobody_died(guest: Machine, before: int, *runs: Run) -> None:  # noqa: F811
 def test_both_jobs_finish(
     guest: Machine,  # noqa: F811
     ada: User,  # noqa: F811
-    record_property: Callable[[str, object], None],
+    record_testsuite_property: Callable[[str, object], None],
 ) -> None:
     """128 MB of zram, which is no extra memory; nothing declared, nothing asked for."""
     guest.zram(128)
@@ -72,7 +72,7 @@ def test_both_jobs_finish(
             assert "frozen" in ada.oomproof("runs")
             guest.run(f"touch {ENOUGH}")
             nobody_died(guest, before, training, loader)
-            record_property("longest_stall_seconds", longest_stall())
+            record_testsuite_property("longest stall beside zram, s", longest_stall())
     finally:
         guest.swapoff()
     assert deeds(loader).count("freeze") == deeds(loader).count("thaw") >= 1
@@ -84,7 +84,7 @@ def test_both_jobs_finish(
 def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
     guest: Machine,  # noqa: F811
     ada: User,  # noqa: F811
-    record_property: Callable[[str, object], None],
+    record_testsuite_property: Callable[[str, object], None],
 ) -> None:
     guest.swapon()
     before = oom_kills(guest)
@@ -99,7 +99,7 @@ def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
             assert training.lives() and loader.lives()
             guest.run(f"touch {ENOUGH}")
             nobody_died(guest, before, training, loader)
-            record_property("longest_stall_seconds", longest_stall())
+            record_testsuite_property("longest stall beside disk swap, s", longest_stall())
     finally:
         guest.swapoff()
     assert "it is pushed out to swap" in loader.words() and "out to swap" in loader.words()
