@@ -82,10 +82,7 @@ def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     idle = float(machine.get(stall))
     begun = time.monotonic()
     training = session.start(f"{before} python3 {IN_GUEST}/train_loop.py 480 {TRAINING_SECONDS}")
-    deadline = time.monotonic() + 120
-    while "ready" not in machine.output(training):
-        assert time.monotonic() < deadline, machine.output(training)
-        time.sleep(0.5)
+    machine.wait_until(f"grep -qs ready {training.output}")
     time.sleep(HEAD_START)
     loader = session.start(f"{before} python3 {IN_GUEST}/loader.py 80 480 0")
     done = [machine.wait(one, timeout=400) for one in (loader, training)]
