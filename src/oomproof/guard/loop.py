@@ -230,8 +230,6 @@ class Guard:
         if self._pause.by != "guard":  # thawed or taken over by hand: then that counts, for this shortage
             self._state = pausing.thawed(state, gave_up=True)
             self.moment.paused_since = None
-            if not self._pause.by:
-                self._writer.event(facts.t, "thaw", "by hand or by a signal")
             return
         if self._pause.limit is not None:
             state = replace(state, frozen_until=min(state.frozen_until, state.frozen_at + self._pause.limit))
@@ -313,7 +311,11 @@ class Guard:
             (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, limit_headroom,
              moment.processes, *(moment.shm or (None, None))),
         )  # fmt: skip
+        before = self._pause.by
         self._pause.look()
+        if self._pause.by != before:
+            self.moment.paused_since = t if self._pause.by else None
+            self._writer.event(t, "freeze" if self._pause.by else "thaw", "by hand")
         self._tell_the_others(memory.use, t)
         self._history.append((t, memory.use))
         if t >= self._next_forecast:
@@ -404,9 +406,12 @@ class Guard:
 
     def let_go(self, why: str) -> None:
         """From the terminal's thread: a signal for a frozen job, which could not hear it; or the guard leaves."""
+        self._pause.look()  # it may have been frozen by hand a moment ago
         if self._pause.by:
             self._actions.take("thaw", why)
             self._pause.end()
+            self.moment.paused_since = None
+            self._writer.event(boottime(), "thaw", why)
 
     def close(self) -> None:
         for fd in (self._wake_read, self._wake_write, self._trigger):

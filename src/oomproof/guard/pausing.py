@@ -19,14 +19,14 @@ from oomproof.guard.facts import (
 from oomproof.units import format_duration, format_size
 
 # Freezing loses nothing, so it may come sooner than SIGTERM: this many seconds of the present growth above the floor,
-# the margin at most. A job that is swapped, or in a slow disk's driver, stands still only when it comes out of the kernel:
-# up to 0.9 s in the replay of the frozen desktop (bench/freeze.py), 0.02 s otherwise.
+# the margin at most. From the line to the last byte it took 0.02 s, 0.07 at worst on a busy machine (bench/freeze.py);
+# the rest is for a process that waits inside the kernel, for a page from swap, and stands still only when it has it.
 FREEZE_SECONDS = 1.0
 _LEAST_SECONDS = (
     0.06  # the same where the margin is as low as the floor: what SIGTERM needs too (policy.REACT_TERM)
 )
-# With disk swap the machine stalls long before RAM and swap are full. A tenth of the time with everybody waiting is felt
-# at a desktop, and is three times what a machine that swaps a cold browser out shows (tests/vm/test_freeze.py).
+# With disk swap the machine stalls long before RAM and swap are full. In the replay with swap the pause came at 0.16, before
+# anybody else had stalled for half a second; SIGTERM, which costs the job, waits for three times as much (STALLED).
 FREEZE_STALLED = 0.10
 # It goes on when this many seconds of its own growth, a quarter of the floor at least, are free above the line it was
 # frozen at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
@@ -74,13 +74,11 @@ def thaw_room(settings: Settings, facts: Facts) -> int:
 
 
 def freeze(settings: Settings, facts: Facts) -> Action:
-    why = f"{in_words(facts)}"
+    why = in_words(facts)
     if facts.rate > 0:
         why += f" and grows by {format_size(facts.rate)}/s"
     if facts.running:
-        other = (
-            "an older or another run goes on" if facts.running == 1 else f"{facts.running} other runs go on"
-        )
+        other = "another run goes on" if facts.running == 1 else f"{facts.running} other runs go on"
         return Action("freeze", f"{why}; {other}", "machine")
     return Action("freeze", f"{why}; the growth is not this job's", "machine")
 

@@ -1,13 +1,14 @@
-"""A training job: holds TOTAL MiB that do not compress, touches all of it over and over for SECONDS, then checks it.
+"""A training job: holds TOTAL MiB that do not compress, touches all of it over and over, then checks every byte.
 
-Prints "ready" when it holds everything, "step N" as it goes, "intact" and exits 0 when every byte is what it was.
+train_loop.py TOTAL UNTIL: UNTIL is a number of seconds, or a file to wait for. Prints "ready" when it holds everything,
+"step N" as it goes, "intact" when every byte is what it was.
 """
 
 import os
 import sys
 import time
 
-total, seconds = int(sys.argv[1]), float(sys.argv[2])
+total, until = int(sys.argv[1]), sys.argv[2]
 noise = os.urandom(1 << 20)
 held = []
 for number in range(total):
@@ -15,9 +16,9 @@ for number in range(total):
     block[:8] = number.to_bytes(8, "little")
     held.append(block)
 print("ready", flush=True)
-end = time.monotonic() + seconds
+begun = time.monotonic()
 step = 0
-while time.monotonic() < end:
+while not (os.path.exists(until) if until.startswith("/") else time.monotonic() - begun > float(until)):
     for block in held:
         block[4096::4096] = block[4096::4096]  # every page, read and written
     step += 1
