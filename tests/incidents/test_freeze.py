@@ -252,14 +252,14 @@ def test_a_second_guard_that_dies_leaves_no_frozen_job_either(lab: Lab, small_ma
 
 
 def test_the_newest_goes_first_should_it_come_to_the_kernel(lab: Lab) -> None:
-    """oom_score_adj by age: alone unchanged, then 100 a run; children inherit it; a protected run has none."""
+    """oom_score_adj by age: alone unchanged, then 300 and 100 more a run; children inherit it; a protected run has none."""
     usual = int(Path("/proc/self/oom_score_adj").read_text())
     started: list[Running] = []
     for name, options, more in (
         ("one", [], 0),
-        ("two", [], 100),
+        ("two", [], 300),
         ("safe", ["--protect"], 0),
-        ("four", [], 300),
+        ("four", [], 500),
     ):
         running = lab.start(name, *options, "--", *lab.job("counter.py"))
         running.output_has("a 1")

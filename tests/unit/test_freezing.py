@@ -281,4 +281,4 @@ def test_pauses_are_counted_from_what_was_done(tmp_path: Path) -> None:
 
 
 def test_age_raises_the_score_and_a_lone_run_keeps_its_own() -> None:
-    assert [oom_score_by_age(older) for older in (0, 1, 2, 3, 9)] == [0, 100, 200, 300, 300]
+    assert [oom_score_by_age(older) for older in (0, 1, 2, 3, 9)] == [0, 300, 400, 500, 500]

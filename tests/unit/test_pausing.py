@@ -59,7 +59,7 @@ def test_the_loader_is_paused_before_anything_dies() -> None:
 
 
 def test_a_pause_comes_sooner_than_sigterm_would() -> None:
-    just_above = loader(available=DESKTOP.floor + 70 * MIB)
+    just_above = loader(available=DESKTOP.floor + 15 * MIB)
     assert decide(DESKTOP, just_above, State()).kind == "freeze"
     alone = replace(just_above, freeze_turn=False, sustained=0.0)
     assert decide(DESKTOP, alone, State()).kind == "warn"
@@ -122,7 +122,7 @@ def test_its_own_limit_is_no_reason_to_pause() -> None:
 
 def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
     state = paused()
-    assert state.thaw_room == DESKTOP.floor + 80 * MIB + 256 * MIB
+    assert state.thaw_room == DESKTOP.floor + 20 * MIB + 256 * MIB
     back = still(available=2 * GIB)
     assert pausing.room_is_back(back, state)
     assert decide(DESKTOP, back, replace(state, room_since=109.0)).kind == "none"

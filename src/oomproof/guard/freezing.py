@@ -32,6 +32,7 @@ class Freezer:
         self._pids, self._proc = pids, proc
         self._fd = _open(path, os.O_RDWR) if path else None
         self._events: int | None = None
+        self._asked = False
         self.how = BY_SIGNALS
         if self._fd is not None and path is not None:
             if path.endswith("cgroup.freeze"):
@@ -42,6 +43,7 @@ class Freezer:
 
     def freeze(self) -> bool:
         """Returns at once: the kernel stops each process when it next leaves the kernel. ``is_frozen`` tells when."""
+        self._asked = True
         if self._write(b"1" if self.how == BY_CGROUP_V2 else b"FROZEN"):
             return True
         if self.how != BY_SIGNALS and self._fd is not None:
@@ -50,6 +52,7 @@ class Freezer:
 
     def thaw(self) -> bool:
         """Harmless for a job that runs."""
+        self._asked = False
         if self._write(b"0" if self.how == BY_CGROUP_V2 else b"THAWED"):
             return True
         if self.how != BY_SIGNALS and self._fd is not None:
@@ -103,8 +106,8 @@ class Freezer:
         return False
 
     def _state(self, pid: int) -> bytes:
-        if not os.path.isdir(self._proc):  # macOS: asked of ps, too slow for every round
-            return b"R"
+        if not os.path.isdir(self._proc):  # macOS: what we asked for is all we know
+            return b"T" if self._asked else b"R"
         fields = processes.stat_fields(pid, self._proc)
         return fields[0] if fields else b"X"
 

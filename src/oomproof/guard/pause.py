@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Pause:
         self._errands.do(lambda: self._mark(why, until))
         if push:
             self._push.start(self._job.memory, self._pushed)
-        self._errands.do(self._look_for_timeouts)
+        self._errands.do(lambda: self._look_for_timeouts(why, until))
 
     def end(self) -> None:
         self.by, self.limit = "", None
@@ -80,11 +81,12 @@ class Pause:
         if freed:
             self._say(f"pushed {format_size(freed)} of the paused job out to swap")
 
-    def _look_for_timeouts(self) -> None:
+    def _look_for_timeouts(self, why: str, until: float) -> None:
         found = timeouts.look(self._job.pids(), self._argv, self._environment)
         limits = [one.seconds for one in found if one.seconds is not None]
-        if limits:
+        if limits and self.by == "guard":
             self.limit = min(limits)
+            self._mark(why, min(until, time.time() + self.limit))
         for one in found:
             self._say(f"while it is paused: {one.text}")
 

@@ -18,10 +18,11 @@ from oomproof.guard.facts import (
 )
 from oomproof.units import format_duration, format_size
 
-# Freezing loses nothing, so it may come sooner than SIGTERM: this many seconds of the present growth above the floor,
-# the margin at most. From the line to the last byte it took 0.02 s, 0.07 at worst on a busy machine (bench/freeze.py);
-# the rest is for a process that waits inside the kernel, for a page from swap, and stands still only when it has it.
-FREEZE_SECONDS = 1.0
+# Freezing loses nothing but time, so it may come sooner than SIGTERM: this many seconds of the present growth above the
+# floor, the margin at most. From the line to the last byte it took 0.02 s, 0.07 at worst on a machine with load 8
+# (bench/freeze.py); the rest is for a process that waits inside the kernel, for a page from swap, and stands still only
+# when it has it. Not longer: a loader that would have ended just above the floor would wait for hours for nothing.
+FREEZE_SECONDS = 0.25
 _LEAST_SECONDS = (
     0.06  # the same where the margin is as low as the floor: what SIGTERM needs too (policy.REACT_TERM)
 )
