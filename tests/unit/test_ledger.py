@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import held, store
+from oomproof.ledger import held, outlook, store
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, is_live
 from oomproof.ledger.needs import declared, from_history, usual_seconds
 from oomproof.ledger.picture import look
@@ -442,7 +442,7 @@ def test_a_live_run_tells_what_it_holds_and_how_it_grows(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     now = boottime()
-    live = held.LiveClaim("a", now - 100)
+    live = outlook.LiveClaim("a", now - 100)
     for second in range(31):
         live.update((100 + second) * MIB, now - 30 + second)
     known, unknown = entry("a"), entry("a", need=None)
@@ -459,7 +459,7 @@ def test_a_live_run_tells_what_it_holds_and_how_it_grows(
 
 def test_when_the_updates_stop_the_reader_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    live = held.LiveClaim("a", 1.0)
+    live = outlook.LiveClaim("a", 1.0)
     live.update(77, boottime() - 60)
     job = subprocess.Popen(
         [sys.executable, "-c", "x = bytearray(b'x') * (64 << 20); print('ready', flush=True); input()"],

@@ -23,22 +23,24 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
-from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, OUR_FAILURE, USAGE, OomproofError
+from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.facts import FREEZE_MAX
 from oomproof.guard.loop import HostView
+from oomproof.machine.arguments import script_of
 from oomproof.recording import runs
-from oomproof.runner.admission import Asked, Cancelled, Ticket, ask
+from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import GPU_TURN, Order, Outcome, describe_run, supervise, working_folder
+from oomproof.runner.waiting import Cancelled
 from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
@@ -61,7 +63,7 @@ _MESSENGERS = {
     "at": "the at daemon runs the command",
 }
 
-_SETTINGS = {
+SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
     "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
     "need", "gpu_need", "priority", "no_wait", "wait_max", "not_before", "allow_twin", "ledger",
@@ -184,6 +186,8 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
         share = None
         try:
+            if ticket.waited:
+                _look_for_twins(order)  # it may have been started meanwhile
             if order.gpu_share:
                 share = _turn_on_the_card(run, order, lambda text: on_waiting(run, text))
             return supervise(
@@ -212,8 +216,13 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
             runs.write_json(run.folder / "run.json", describe_run(run, order, settings))
         on_waiting(text)
 
+    folder = working_folder()
+    if not order.allow_twin and script_of(order.argv, folder) is not None:
+        from oomproof.machine.twins import identity
+
+        order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
     asked = replace(order.asked, gpu_need=None, gpu=None) if order.gpu_share else order.asked
-    return ask(run, order.argv, order.name, asked, working_folder(), _tell, waiting)
+    return ask(run, order.argv, order.name, asked, folder, _tell, waiting)
 
 
 def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
@@ -228,10 +237,12 @@ def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], N
 
 
 def _look_for_twins(order: Order) -> None:
+    folder = working_folder()
+    if order.allow_twin or script_of(order.argv, folder) is None:
+        return
     from oomproof.machine import twins
 
-    folder = working_folder()
-    found = [] if order.allow_twin else twins.of(order.argv, folder, os.environ, os.getppid())
+    found = twins.of(order.argv, folder, os.environ, os.getppid())
     if not found:
         return
     closest = found[0]
@@ -278,7 +289,7 @@ def _order(arguments: argparse.Namespace) -> Order:
         raise OomproofError("there is no command to run", "oomproof run -- python train.py", USAGE)
     if arguments.command[:1] != ["--"] and argv[0].startswith("-"):
         raise OomproofError(f"unknown option {argv[0]}", "see: oomproof run --help", USAGE)
-    given = resolve(vars(arguments), _SETTINGS)
+    given = resolve(vars(arguments), SETTINGS)
     sizes = {
         name: _read(given, name, parse_size)
         for name in ("limit", "margin", "floor", "alert_above", "alert_gpu_above", "need")
@@ -298,18 +309,18 @@ def _order(arguments: argparse.Namespace) -> Order:
         limit=sizes["limit"],
         margin=sizes["margin"],
         floor=sizes["floor"],
-        grace=_seconds("--grace", given["grace"], 30.0),
+        grace=seconds_of("--grace", given["grace"], 30.0),
         alerts=Alerts(sizes["alert_above"], sizes["alert_gpu_above"], _truth(given["alert_swap_growth"])),
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
-        stop_signal=_signal(given["stop_signal"]),
+        stop_signal=signal_of(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
         protect=_truth(given["protect"]),
-        freeze_max=_seconds("--freeze-max", given["freeze_max"], FREEZE_MAX),
+        freeze_max=seconds_of("--freeze-max", given["freeze_max"], FREEZE_MAX),
         asked=_asked(given, sizes),
         gpu_share=_truth(given["gpu_share"]),
-        gpu_turn=_seconds("--gpu-turn", given["gpu_turn"], GPU_TURN),
+        gpu_turn=seconds_of("--gpu-turn", given["gpu_turn"], GPU_TURN),
         allow_twin=_truth(given["allow_twin"]),
     )
 
@@ -378,7 +389,7 @@ def gpu_is_here() -> bool:
     return any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
 
 
-def _seconds(flag: str, value: Any, default: float) -> float:
+def seconds_of(flag: str, value: Any, default: float) -> float:
     if value is None:
         return default
     try:
@@ -394,7 +405,7 @@ def _truth(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "yes", "on")
 
 
-def _signal(value: Any) -> int | None:
+def signal_of(value: Any) -> int | None:
     if value is None:
         return None
     name = str(value).upper().removeprefix("SIG")
@@ -455,53 +466,14 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
 
 def _detach(order: Order, report: Path | None) -> int:
     """The front goes into the background with the job; this process tells how to follow, and ends."""
-    read_end, write_end = os.pipe()
-    first = os.fork()
-    if first:
-        os.close(write_end)
-        os.waitpid(first, 0)
-        with os.fdopen(read_end) as answer:
-            text = answer.read()
-        kind, _, rest = text.partition("\n")
-        if kind == "ok":
-            run_id, _, sentence = rest.partition("\n")
-            print(run_id)
-            print(
-                f"oomproof: {sentence}\n"
-                f"  follow:  oomproof logs -f {run_id}\n  wait:    oomproof wait {run_id}\n"
-                f"  stop:    oomproof stop {run_id}",
-                file=sys.stderr,
-            )
-            return 0
-        number, _, message = rest.partition("\n")
-        raise OomproofError(message or "the run did not start", "", int(number or OUR_FAILURE))
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    os.close(read_end)
-    status = 0
-    try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        answer = os.fdopen(write_end, "w")
 
-        def say_once(run: runs.Run, sentence: str) -> None:
-            if not answer.closed:
-                answer.write(f"ok\n{run.id}\n{sentence}")
-                answer.close()
-
+    def work(said: Said) -> int:
         def started(run: runs.Run, _: Order, sentence: str, told: list[str]) -> None:
-            say_once(run, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
+            said(run.id, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
 
         def waiting(run: runs.Run, sentence: str) -> None:
-            say_once(run, f"waiting in the background: {sentence}")
+            said(run.id, f"waiting in the background: {sentence}")
 
-        try:
-            status = _finish(_supervise(order, started, waiting), report, quiet=True)
-        except OomproofError as error:
-            if not answer.closed:
-                answer.write(f"error\n{error.status}\n{error}")
-                answer.close()
-    finally:
-        os._exit(status)
+        return _finish(_supervise(order, started, waiting), report, quiet=True)
+
+    return into_the_background(work)

@@ -211,7 +211,7 @@ def held_by_all(folder: Path) -> dict[str, tuple[int, float]]:
         return found
     for name in names:
         try:
-            with open(folder / "live" / name, "rb") as file:
+            with open(f"{folder}/live/{name}", "rb", buffering=0) as file:
                 held, at = _FIRST.unpack(file.read(_FIRST.size))
         except (OSError, struct.error):  # gone, or just being made
             continue

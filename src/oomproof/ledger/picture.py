@@ -10,8 +10,9 @@ from oomproof.ledger import room
 from oomproof.ledger.admission import Card, Claim, Decision, Wish, decide, promised
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.entries import ADMITTED, Entry, is_live
-from oomproof.ledger.held import claims_of, expected_growth, measure
+from oomproof.ledger.held import claims_of, measure
 from oomproof.ledger.needs import usual_seconds
+from oomproof.ledger.outlook import expected_growth
 from oomproof.ledger.store import Ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime

@@ -19,6 +19,7 @@ from pathlib import Path
 from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry, Peak
 from oomproof.ledger.live import runtime_folder
+from oomproof.machine import processes
 from oomproof.recording.runs import state_folder
 
 VERSION = 1
@@ -28,6 +29,7 @@ LOCK_SECONDS = (
 KEPT_PER_COMMAND = 20
 
 _TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE entry (run TEXT PRIMARY KEY, uid INT, name TEXT, key TEXT, state TEXT, boot TEXT, asked REAL,
     front_pid INT, front_start INT, folder TEXT, admitted REAL, priority INT, need_low INT, need INT, basis TEXT,
     gpu_need INT, gpu INT, cap INT, twin TEXT, keeper_pid INT, keeper_start INT, job_pid INT, job_start INT,
@@ -39,7 +41,11 @@ _ENTRY = [field.name for field in fields(Entry)]
 _PEAK = [field.name for field in fields(Peak)]
 _PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.join('?' * len(_ENTRY))})"
 _PUT_PEAK = f"INSERT OR REPLACE INTO peak ({','.join(_PEAK)}) VALUES ({','.join('?' * len(_PEAK))})"
-_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BROKEN = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+)  # the last: a table is missing
 
 
 class Broken(Exception):
@@ -83,12 +89,26 @@ class _File:
         if version == 0:
             if run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise Broken("it is some other program's file")
-            # WAL without a sync per commit: entries mean nothing after a power cut, and the file stays whole.
-            # A sync would make every start wait for whatever checkpoint is being written to the same disk.
             run("PRAGMA journal_mode=WAL" if on_disk else "PRAGMA journal_mode=MEMORY")
             self._connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")
-        run("PRAGMA synchronous=NORMAL" if on_disk else "PRAGMA synchronous=OFF")
+        # No sync for entries: they mean nothing after a power cut, and a sync would make every start wait for whatever
+        # checkpoint a training writes to the same disk. What is synced: peaks, and moving the WAL into the file.
+        run("PRAGMA synchronous=OFF")
+        run("PRAGMA wal_autocheckpoint=0")
         run("PRAGMA cache_size=-128")  # KiB
+        if on_disk:
+            self._look_over_after_a_boot()
+
+    def _look_over_after_a_boot(self) -> None:
+        """The price of not syncing: a power cut may have torn the file, and only a look over all of it tells."""
+        run, boot = self._connection.execute, processes.boot_id()
+        if run("SELECT value FROM meta WHERE key = 'boot'").fetchall() == [(boot,)]:
+            return
+        found = run("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise Broken(f"it is damaged ({found})")
+        with contextlib.suppress(sqlite3.OperationalError):  # full or busy: the next one looks again
+            run("INSERT OR REPLACE INTO meta VALUES ('boot', ?)", (boot,))
 
     def execute(self, statement: str, values: Iterable[object] = ()) -> list[tuple[object, ...]]:
         try:
@@ -104,6 +124,7 @@ class _File:
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # a full disk may refuse the last checkpoint
+            self._connection.execute("PRAGMA synchronous=NORMAL")  # the last one to close settles the WAL
             self._connection.close()
 
 
@@ -270,11 +291,14 @@ class Ledger:
                     "(SELECT run FROM peak WHERE key = ? ORDER BY wall DESC LIMIT ?)",
                     (peak.key, peak.key, KEPT_PER_COMMAND),
                 )
+            main.execute(
+                "PRAGMA wal_checkpoint(PASSIVE)"
+            )  # so that it does not grow while somebody always waits
         except (sqlite3.Error, Broken, Busy) as error:
             self._note(f"the peak of this run could not be kept ({_words(error)})")
         finally:
             with contextlib.suppress(sqlite3.Error, Broken):
-                main.execute("PRAGMA synchronous=NORMAL")
+                main.execute("PRAGMA synchronous=OFF")
 
     def _main_only(self, statement: str, values: Iterable[object]) -> None:
         if self._main is not None:

@@ -120,6 +120,20 @@ def of(
     return sorted(found, key=lambda twin: (("output", "arguments", "script").index(twin.likeness), twin.pid))
 
 
+def identity(argv: Sequence[str], folder: str, environment: Mapping[str, str], gpu: bool) -> str:
+    """The same text for two commands that may not run at once: one output folder, or the same words on one GPU."""
+    mine = script_of(argv, folder)
+    if mine is None or _rank(environment) is not None:
+        return ""
+    words = _after(argv, mine, folder)
+    output = output_folder(words, folder)
+    if output is not None:
+        return f"{mine} writes {output}"
+    if not gpu:
+        return ""
+    return "\x1f".join([mine, folder, *(environment.get(name, "") for name in _IDENTITY), *words])
+
+
 def _same_script(mine: str, proc: str) -> dict[int, tuple[str, ...]]:
     """Pid → command line of the processes that run that file."""
     name = os.path.basename(mine)

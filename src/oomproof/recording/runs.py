@@ -167,6 +167,12 @@ class Run:
         return read_json(self.attempt / FROZEN)
 
     def keeper_lives(self) -> bool:
+        """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
+        if self.info.get("adopted"):
+            started = self.started()
+            job = started.get("job") or {}
+            same_boot = started.get("boot_id") == processes.boot_id()
+            return same_boot and bool(job) and processes.is_alive(int(job["pid"]), job.get("start"))
         return is_locked(self.folder / "keeper.lock")
 
     def waits(self) -> bool:

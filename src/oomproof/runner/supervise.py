@@ -21,8 +21,8 @@ from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
-from oomproof.ledger.held import LiveClaim
 from oomproof.ledger.live import LiveRun
+from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
@@ -378,8 +378,9 @@ def _stay(
     watch.start()
     if share is not None:
         watch.share_card(share)
+    over = threading.Event()
     describing = threading.Thread(
-        target=_write_down, args=(run, info, order.argv, started, ticket), name="code", daemon=True
+        target=write_down, args=(run, info, order.argv, started, ticket, over), name="code", daemon=True
     )
     describing.start()  # not among the errands: a slow git must not hold up a stop file
 
@@ -393,6 +394,7 @@ def _stay(
         if record is None:
             _end_without_keeper(watch.job, front)
     finally:
+        over.set()
         watch.stop()
         describing.join(1.0)
     front.close()
@@ -413,12 +415,17 @@ def _end_without_keeper(job: Job, front: Front) -> None:
                 time.sleep(0.025)
 
 
-def _write_down(
-    run: runs.Run, info: dict[str, Any], argv: list[str], started: dict[str, Any], ticket: Ticket | None
+def write_down(
+    run: runs.Run,
+    info: dict[str, Any],
+    argv: list[str],
+    started: dict[str, Any],
+    ticket: Ticket | None,
+    over: threading.Event,
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
     if ticket is not None:
-        ticket.started(started)
+        ticket.started(started, over)
     try:
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
     except (OSError, OomproofError):
