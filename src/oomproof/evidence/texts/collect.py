@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from oomproof.evidence.facts import Missing
@@ -13,6 +13,7 @@ from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser
 from oomproof.evidence.texts.kernel import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.reading import marked_lines, open_lines
 from oomproof.evidence.texts.training import TrainingParser
 
@@ -45,6 +46,10 @@ def _is_large_kernel_log(path: str) -> bool:
     return sum(_KERNEL_LINE.search(line[:200]) is not None for line in lines) > 0.5 * len(lines)
 
 
+def _as_it_is(finding: Finding) -> Finding:
+    return finding
+
+
 def read_texts(paths: Iterable[str]) -> TextCase:
     """One case over all texts. Raises OomproofError for what cannot be read at all."""
     sources, system, training = [], [], []
@@ -52,19 +57,22 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     for path in paths:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
+        true: Callable[[Finding], Finding] = _as_it_is
         if _is_large_kernel_log(path):
             anchors = (*kernel_anchors, *guard_anchors)
             for number, line in marked_lines(path, anchors, REPORT_STARTS, REPORT_END):
                 kernel.feed(number, line)
                 guards.feed(number, line)
         else:
-            for number, line in open_lines(path):
+            lines = Ordered(open_lines(path))
+            true = lines.true
+            for number, line in lines:
                 kernel.feed(number, line)
                 guards.feed(number, line)
                 job.feed(number, line)
-        found = [*kernel.finish(), *guards.finish()]
-        system.extend(sorted(found, key=lambda each: each.line))
-        training.extend(job.finish())
+        found = [true(each) for each in (*kernel.finish(), *guards.finish())]
+        system.extend(sorted(found, key=lambda each: each.place))
+        training.extend(true(each) for each in job.finish())
         if job.progress.line:
             progress = job.progress
         last_line = job.end or last_line

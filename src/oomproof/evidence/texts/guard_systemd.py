@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.finding import Sizes
+from oomproof.evidence.texts.finding import Finding, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 
@@ -31,11 +31,13 @@ class SystemdOomd(GuardReader):
     def __init__(self, source: str) -> None:
         super().__init__(source)
         self._pids: list[int] = []  # told before the cgroup they belong to
+        self._tried: tuple[int, Stamped] | None = None  # where the last of them was told
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
         if match := self._ATTEMPT.search(message):
-            self._pids.append(int(match["pid"]))
+            self._pids = [*self._pids[-255:], int(match["pid"])]
+            self._tried = (number, stamp)
         elif match := self._KILLED.search(message):
             cgroup = match["cgroup"]
             pressure = match["why"].startswith("pressure")
@@ -74,6 +76,14 @@ class SystemdOomd(GuardReader):
     def _victim(self) -> Sizes | None:
         pids, self._pids = self._pids, []
         return Sizes(pids[-1]) if pids else None
+
+    def finish(self) -> list[Finding]:
+        """Signals it sent without saying for which cgroup: the text ends there, or the cgroup was gone by then."""
+        if self._tried is not None and self._pids:
+            number, stamp = self._tried
+            said = f"systemd-oomd sent SIGKILL to pid {self._pids[-1]}; no line says for which cgroup"
+            self.add("systemd-oomd", number, stamp, said, 0.9, self._victim())
+        return self.found
 
 
 def _unit(cgroup: str) -> str:

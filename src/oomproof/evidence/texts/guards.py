@@ -35,7 +35,7 @@ class GuardParser:
             return
         stamp = strip(line)
         for message in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
-            each = stamp._replace(message=message)
+            each = stamp._replace(message=message.strip())  # a journal's JSON keeps blanks
             for reader in self._readers:
                 if any(anchor in message for anchor in reader.anchors) or isinstance(reader, Nohang):
                     reader.feed(number, each)

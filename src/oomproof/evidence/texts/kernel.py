@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import replace
 from itertools import islice
 
 from oomproof.evidence.texts.finding import Finding, Sizes
@@ -38,6 +39,7 @@ _KILLS = 10_000  # kept; a storm of more is counted
 _FAULTS = 5_000
 _CONTEXTS = 64  # hosts and printing threads told apart
 _PENDING = 256
+_XID_ERROR = 400  # lines within which the driver's messages belong to one error
 _OOPS = 30  # lines within which a kernel's own failure says who ran
 _WRAPPED = 3  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
@@ -254,6 +256,11 @@ class KernelParser:
             if old.sizes.pid != kill.sizes.pid or old.sizes.name != kill.sizes.name:
                 continue
             if old.sizes == kill.sizes and (kill.sizes.total_vm is not None or kill.line - old.line < 50):
+                if kill.line - old.line < 50 and self._kills[-1] is not old:
+                    # a group's kill begins with the one chosen and comes back to it
+                    self._kills.remove(old)
+                    old.line = kill.line
+                    self._kills.append(old)
                 return True
         return False
 
@@ -329,6 +336,8 @@ class KernelParser:
             last = self._faults[-1][1]  # a hardware error is told in a dozen lines: one finding
             if last.details.get("notice") == fault.details["notice"] and number - self._faults[-1][0] < 50:
                 return
+        if fault.cause == "xid":
+            fault = self._whose(number, fault)
         known = fault.pid is not None or fault.name is not None
         finding = Finding(
             fault.cause,
@@ -347,6 +356,20 @@ class KernelParser:
         self._oops = fault if fault.details.get("kernel") and "panic" not in fault.details else None
         if self._oops is not None:
             self._until = max(self._until, number + _OOPS)
+
+    def _whose(self, number: int, fault: Fault) -> Fault:
+        """The driver names the process in the first line of an error, and often not in those that follow."""
+        bus = fault.details.get("bus")
+        if fault.pid is not None and fault.name is not None:
+            return fault
+        for at, old in islice(reversed(self._faults), 50):
+            if number - at > _XID_ERROR:
+                break
+            if old.cause != "xid" or old.victim is None or old.victim.pid is None:
+                continue
+            if fault.pid == old.victim.pid or (fault.pid is None and bus and bus == old.details.get("bus")):
+                return replace(fault, pid=old.victim.pid, name=fault.name or old.victim.name)
+        return fault
 
 
 def _with_victim(finding: Finding, pid: int, name: str) -> Finding:
