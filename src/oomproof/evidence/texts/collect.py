@@ -52,7 +52,9 @@ def _as_it_is(finding: Finding) -> Finding:
 
 def read_texts(paths: Iterable[str]) -> TextCase:
     """One case over all texts. Raises OomproofError for what cannot be read at all."""
-    sources, system, training = [], [], []
+    sources: list[str] = []
+    system: list[Finding] = []
+    training: list[Finding] = []
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)

@@ -100,7 +100,7 @@ class SystemdUnits(GuardReader):
     """Which kernel kill it was, systemd does not say: the kernel's own lines outrank these."""
 
     anchors = ("killed by the OOM killer", "kernel OOM killer killed", "oom-kill", "Main process exited, code=",
-               "Failed with result", "Control process exited, code=", "dumped core", "terminated abnormally", "Signal: ", "PID: ")  # fmt: skip
+               "Failed with result", "Control process exited, code=", "dumped core", "terminated abnormally", "Signal: ", "PID: ", "on client request")  # fmt: skip
 
     _OOM = re.compile(
         r"(?:(?P<unit>\S{1,512}): )?(?:A process of this unit has been killed by the OOM killer"
@@ -115,6 +115,10 @@ class SystemdUnits(GuardReader):
     _CORE = re.compile(
         r"Process (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\) of user \d+ (?:dumped core|terminated abnormally)"
         r"(?: with signal (?P<number>\d+)/)?"
+    )
+    _ASKED = re.compile(
+        r"(?P<unit>\S{1,512}): Sent signal SIG(?P<signal>\w+) to (?:main|control) process (?P<pid>\d{1,10}) "
+        r"\((?P<name>.{1,64}?)\) on client request"
     )
     _CORE_SIGNAL = re.compile(r"^Signal: (?P<number>\d{1,2}) \([A-Z]+\)$")
     _CORE_PID = re.compile(r"^PID: (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)$")
@@ -134,6 +138,8 @@ class SystemdUnits(GuardReader):
                 self._dumped(number, stamp, int(match["number"]), self._core[1], self._core[2])
         elif match := self._OOM.search(message):
             self._killed(number, stamp, match["unit"])
+        elif match := self._ASKED.search(message):
+            self._asked(number, stamp, match)
         elif self._STATUS.search(message):
             self._killed(number, stamp, None)
         elif match := self._EXITED.search(message):
@@ -157,6 +163,15 @@ class SystemdUnits(GuardReader):
         )
         details = {"by": "systemd-oom", **({"unit": unit} if unit else {})}
         self.add(cause, number, stamp, said, 0.7, details=details)
+
+    def _asked(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
+        """`systemctl kill`: somebody's wish, not a shortage of memory."""
+        signal, name, pid = match["signal"], match["name"], int(match["pid"])
+        cause = {"KILL": "killed-unknown", "TERM": "interrupted", "INT": "interrupted"}.get(signal)
+        if cause is not None:
+            said = f"somebody had systemd send SIG{signal} to {name} (pid {pid}) of {match['unit']}"
+            details = {"by": "systemd", "unit": match["unit"], "why": "asked"}
+            self.add(cause, number, stamp, said, 0.8, Sizes(pid, name), details=details)
 
     def _dumped(self, number: int, stamp: Stamped, signal: int, pid: int, name: str) -> None:
         cause = {11: "segfault", 7: "bus-error", 6: "abort"}.get(signal, "other-error")
