@@ -80,7 +80,9 @@ class Nohang(GuardReader):
     _OLDER = re.compile(r"^(?P<key>Name|Pid|PID|name):\s+(?P<value>\S.{0,63})$")
     _RSS = re.compile(r"Vm, MiB:\s+Size: [\d.]+, RSS: (?P<rss>[\d.]+)")
     _ACTION = re.compile(r"Send(?:ing)? (?P<signal>SIG\w+) to the victim")
-    _STATISTIC = re.compile(r"\[ OK \] Sending (?P<signal>SIG\w+) to (?P<name>.{1,64}): (?P<count>\d+)$")
+    _STATISTIC = re.compile(
+        r"^(?:\[ OK \] )?Send(?:ing)? (?P<signal>SIG\w+) to (?P<name>.{1,64}): (?P<count>\d+)$"
+    )
 
     def __init__(self, source: str) -> None:
         super().__init__(source)

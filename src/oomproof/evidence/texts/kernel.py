@@ -41,16 +41,22 @@ _CONTEXTS = 64  # hosts and printing threads told apart
 _PENDING = 256
 _XID_ERROR = 400  # lines within which the driver's messages belong to one error
 _OOPS = 30  # lines within which a kernel's own failure says who ran
-_WRAPPED = 3  # lines a mail program may have broken one into
+_WRAPPED = 5  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
 _REST = {
     "killed": re.compile(
         r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|process \d|UID|pgtables|oom_score_adj|\d+kB)"
     ),
-    "constraint": re.compile(r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"),
+    "constraint": re.compile(
+        r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"
+        r"|\s*(?:nodemask|cpuset|mems_allowed|global_oom|oom_memcg|task_memcg|task|pid|uid)[=,]"
+    ),
+    "fault": re.compile(r"\s*\S"),
     "segfault": re.compile(r"\s*(?:error|r?ip|r?sp|in|at)\b"),
 }
 _KILLED_WHOLE = re.compile(r"oom_score_adj:|file-rss:\d+kB\s*$|shmem-rss:\d+kB")
+_UID = re.compile(r", ?uid=")
+_FAULT_BROKEN_OFF = re.compile(r"(?:Killing|Sending SIGBUS to|due to|hardware memory)$")
 _FOLLOWS_SEGFAULT = re.compile(r"\berror:? ?\d+\b")
 
 
@@ -118,7 +124,7 @@ class KernelParser:
             self._hold("killed", number, stamp, message, whole=False)
             return
         if "oom-kill:" in message and (constraint := read_constraint(number, stamp, message)):
-            self._hold("constraint", number, stamp, message, whole=",uid=" in message)
+            self._hold("constraint", number, stamp, message, whole=_UID.search(message) is not None)
             if self._open is None:
                 self._constrained(constraint)
             return
@@ -184,7 +190,7 @@ class KernelParser:
             self._killed(kill)
         elif kind == "constraint" and (constraint := read_constraint(number, stamp, text)):
             self._constrained(constraint)
-        elif kind == "segfault" and (fault := read_fault(text)):
+        elif kind in ("segfault", "fault") and (fault := read_fault(text)):
             self._keep_fault(number, stamp, text, fault)
 
     # reports
@@ -323,8 +329,12 @@ class KernelParser:
             self._faults.append((at, _with_victim(finding, *who)))
             self._oops = None
             return
+        if "\\d" in message or ".*" in message:
+            return  # a watcher's pattern, not a kernel's words
         fault = read_fault(message)
         if fault is None:
+            if _FAULT_BROKEN_OFF.search(message):
+                self._hold("fault", number, stamp, message, whole=False)
             return
         if fault.cause == "segfault" and not _FOLLOWS_SEGFAULT.search(message):
             self._hold("segfault", number, stamp, message, whole=False)

@@ -190,7 +190,7 @@ def _trap(message: str, match: re.Match[str]) -> Fault:
     cause = "gpf" if what.startswith("general") else "other-error"
     details = {"trap": what, **({"library": library} if library else {})}
     said = f"{name} (pid {pid}) died of a trap: {what}{' in ' + library if library else ''}"
-    return Fault(cause, said, 1.0 if cause == "gpf" else 0.8, pid, _short(name), details)
+    return Fault(cause, said, 1.0 if cause == "gpf" else 0.85, pid, _short(name), details)
 
 
 def _xid(match: re.Match[str]) -> Fault:
