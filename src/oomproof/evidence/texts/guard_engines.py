@@ -110,11 +110,11 @@ class Containers(GuardReader):
     """A container's limit is a memory cgroup's. Exit 137 alone says only that somebody sent SIGKILL."""
 
     anchors = ("OOMKilled", "OOM Killed", "xit code", "xit Code", "xitCode", "xit_code", "exited with", "exit status", "Exited (",
-               "System OOM encountered", "container oom", "low on resource: memory")  # fmt: skip
+               "System OOM encountered", "container oom", "TaskOOM", "low on resource: memory")  # fmt: skip
 
     _OOM = re.compile(
         r"""(?:[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?true\b"""
-        r"""|\s\d+/\d+\s+(?:Init:)?OOMKilled\s|terminated[ (:]{1,3}OOMKilled\b|\bcontainer oom [0-9a-f]{12})"""
+        r"""|\s\d+/\d+\s+(?:Init:)?OOMKilled\s|terminated[ (:]{1,3}OOMKilled\b|\bcontainer oom [0-9a-f]{12}|\btype="?containerd\.events\.TaskOOM\b)"""
     )
     _FINE = re.compile(r"""OOMKilled["']?\s*[:=]\s*["']?false\b""")
     _SYSTEM = re.compile(

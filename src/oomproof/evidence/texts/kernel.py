@@ -56,7 +56,9 @@ _REST = {
 }
 _KILLED_WHOLE = re.compile(r"oom_score_adj:|file-rss:\d+kB\s*$|shmem-rss:\d+kB")
 _UID = re.compile(r", ?uid=")
-_FAULT_BROKEN_OFF = re.compile(r"(?:Killing|Sending SIGBUS to|due to|hardware memory)$")
+_FAULT_BROKEN_OFF = re.compile(
+    r"(?:Killing|Sending SIGBUS to|due to|hardware memory|interruption code [0-9a-fx]{2,8}(?: ilc:\d)?(?: in)?)$"
+)
 _FOLLOWS_SEGFAULT = re.compile(r"\berror:? ?\d+\b")
 
 
@@ -331,10 +333,11 @@ class KernelParser:
             return
         if "\\d" in message or ".*" in message:
             return  # a watcher's pattern, not a kernel's words
+        if _FAULT_BROKEN_OFF.search(message):
+            self._hold("fault", number, stamp, message, whole=False)
+            return
         fault = read_fault(message)
         if fault is None:
-            if _FAULT_BROKEN_OFF.search(message):
-                self._hold("fault", number, stamp, message, whole=False)
             return
         if fault.cause == "segfault" and not _FOLLOWS_SEGFAULT.search(message):
             self._hold("segfault", number, stamp, message, whole=False)
@@ -363,7 +366,8 @@ class KernelParser:
             details=dict(fault.details),
         )
         self._faults.append((number, finding))
-        self._oops = fault if fault.details.get("kernel") and "panic" not in fault.details else None
+        unnamed = fault.details.get("kernel") or fault.details.get("named_later")
+        self._oops = fault if unnamed and "panic" not in fault.details else None
         if self._oops is not None:
             self._until = max(self._until, number + _OOPS)
 

@@ -311,7 +311,9 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
         sizes.get("shmem-rss"),
     )
     why = why_of(message[: match.start()])
-    nameless = name is None and victim.total_vm is None and rest.strip() != "("  # "(": the text ends right there
+    nameless = (
+        name is None and victim.total_vm is None and rest.strip() != "("
+    )  # "(": the text ends right there
     if nameless and (why is None or (rest.strip() and victim.anon_rss is None)):
         return None
     return Kill(line, stamp, message[:_TEXT], victim, why)
