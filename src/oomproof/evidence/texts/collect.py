@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -13,8 +11,9 @@ from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser
 from oomproof.evidence.texts.kernel import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
-from oomproof.evidence.texts.reading import marked_lines, open_lines
+from oomproof.evidence.texts.reading import marked_lines
 from oomproof.evidence.texts.training import TrainingParser
 
 
@@ -30,20 +29,7 @@ class TextCase:
     missing: tuple[Missing, ...] = ()
 
 
-_LARGE = 32 << 20
-_KERNEL_LINE = re.compile(rb"^(?:<\d+>)?\[ *\d+\.\d+\]|^\d+,\d+,\d+,|\bkernel: ")
-
-
-def _is_large_kernel_log(path: str) -> bool:
-    """A kernel log too large to read every line of: only what an anchor marks is read then, at grep's speed."""
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) < _LARGE:
-            return False
-        with open(path, "rb") as file:
-            lines = file.read(1 << 18).splitlines()
-    except OSError:
-        return False
-    return sum(_KERNEL_LINE.search(line[:200]) is not None for line in lines) > 0.5 * len(lines)
+_ANCHORS = (*kernel_anchors, *guard_anchors)
 
 
 def _as_it_is(finding: Finding) -> Finding:
@@ -60,13 +46,12 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
         true: Callable[[Finding], Finding] = _as_it_is
-        if _is_large_kernel_log(path):
-            anchors = (*kernel_anchors, *guard_anchors)
-            for number, line in marked_lines(path, anchors, REPORT_STARTS, REPORT_END):
+        if is_large_kernel_log(path):
+            for number, line in marked_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END):
                 kernel.feed(number, line)
                 guards.feed(number, line)
         else:
-            lines = Ordered(open_lines(path))
+            lines = Ordered(long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END))
             true = lines.true
             for number, line in lines:
                 kernel.feed(number, line)
