@@ -26,7 +26,9 @@ class SystemdOomd(GuardReader):
     )
     _CUT = re.compile(r"^Killed (?P<cgroup>/\S{1,1024})")  # the reason is cut off
     _ATTEMPT = re.compile(r"oomd attempting to kill (?P<pid>\d{1,10}) with KILL")
-    _UNIT = re.compile(r"(?P<unit>\S{1,512}): systemd-oomd killed (?P<count>\d+) process")
+    _UNIT = re.compile(
+        r"(?:(?P<unit>\S{1,512}): |^\W*|[`'\"])systemd-oomd killed (?P<count>\d+) process(?:\(es\)|es)? in this unit"
+    )
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
@@ -61,7 +63,7 @@ class SystemdOomd(GuardReader):
                 details={"unit": unit},
             )
         elif (match := self._UNIT.search(message)) and int(match["count"]):
-            unit, count = match["unit"], match["count"]
+            unit, count = match["unit"] or "this unit", match["count"]
             last = self.last("systemd-oomd")
             if (
                 last is not None

@@ -45,7 +45,7 @@ _WRAPPED = 5  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
 _REST = {
     "killed": re.compile(
-        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|process \d|UID|pgtables|oom_score_adj|\d+kB)"
+        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|vm:|rss:|process \d|UID|pgtables|oom_score_adj|\d+kB)"
     ),
     "constraint": re.compile(
         r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"
@@ -178,7 +178,7 @@ class KernelParser:
         kind, first, stamp, text, left = self._open
         rest = strip(line)
         if left and rest.bare and rest.message and _REST[kind].match(rest.message) and len(text) < 2000:
-            glue = "" if kind == "constraint" and not text.endswith(" ") else " "
+            glue = "" if text.endswith("-") or (kind == "constraint" and not text.endswith(" ")) else " "
             self._open = (kind, first, stamp, text + glue + rest.message.strip(), left - 1)
         else:
             self._close()
@@ -381,7 +381,8 @@ class KernelParser:
                 break
             if old.cause != "xid" or old.victim is None or old.victim.pid is None:
                 continue
-            if fault.pid == old.victim.pid or (fault.pid is None and bus and bus == old.details.get("bus")):
+            same_card = bus is None or bus == old.details.get("bus")
+            if fault.pid == old.victim.pid or (fault.pid is None and same_card):
                 return replace(fault, pid=old.victim.pid, name=fault.name or old.victim.name)
         return fault
 
