@@ -78,6 +78,7 @@ def test_of_a_long_kernel_log_through_a_pipe_only_marked_lines_are_read(
 
 def test_a_long_pipe_is_held_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_texts, "LARGE", 1 << 20)
+    monkeypatch.setattr(long_texts, "_PIECE", 1 << 20)
     path = _written(tmp_path, list(noise(16)))
     tracemalloc.start()
     for _ in long_texts.long_lines(path, ("illed process ",), (), "illed process "):

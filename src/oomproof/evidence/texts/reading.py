@@ -13,7 +13,7 @@ from typing import IO
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
 __all__ = [
-    "LONGEST", "Lines", "Marks", "UnreadableText", "by_hand", "marked_lines", "numbered", "open_lines", "transcoded",
+    "LONGEST", "Lines", "Marks", "Reach", "UnreadableText", "by_hand", "marked_lines", "numbered", "open_lines", "transcoded",
 ]  # fmt: skip
 
 LONGEST = 64 * 1024  # bytes of one piece; a longer line comes in several, under one number
@@ -158,7 +158,7 @@ class Marks:
         return any(each in text for each in self.anchors)
 
 
-class _Reach:
+class Reach:
     """Up to which line the text belongs to the marks seen so far."""
 
     def __init__(self, marks: Marks) -> None:
@@ -177,7 +177,7 @@ class _Reach:
 
 def by_hand(blocks: Iterator[bytes], marks: Marks) -> Iterator[tuple[int, bytes]]:
     """Chunks without a mark are only counted; a chunk fits a processor's cache."""
-    reach = _Reach(marks)
+    reach = Reach(marks)
     number = 1
     for chunk in _chunks(blocks):
         if number > reach.until and not marks.on(chunk):
@@ -231,7 +231,7 @@ def _by_grep(command: str, path: str, size: int, marks: Marks) -> Iterator[tuple
 
 def _around(hits: Iterable[bytes], file: IO[bytes], size: int, marks: Marks) -> Iterator[tuple[int, bytes]]:
     """grep's "line:offset:text" and, read beside it, the lines between that belong to it."""
-    reach = _Reach(marks)
+    reach = Reach(marks)
     done = number = 0  # bytes and lines already given out
     for hit in hits:
         here, offset, text = hit.split(b":", 2)
