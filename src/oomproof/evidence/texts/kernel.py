@@ -99,6 +99,10 @@ class KernelParser:
         for each in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
             self._read(number, stamp, each, anchored)
 
+    def reading(self, number: int) -> bool:
+        """Whether it wants the line of that number even if no anchor stands in it."""
+        return self._open is not None or number <= self._until
+
     def finish(self) -> list[Finding]:
         self._close()
         self._leftovers()
