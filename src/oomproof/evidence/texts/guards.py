@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.evidence.texts.finding import Finding
-from oomproof.evidence.texts.guard_daemons import Earlyoom, LowMemoryKiller, Nohang, Oomd
+from oomproof.evidence.texts.guard_daemons import Earlyoom, FreeBsd, LowMemoryKiller, Nohang, Oomd
 from oomproof.evidence.texts.guard_engines import Containers, Ray, Slurm
 from oomproof.evidence.texts.guard_macos import MacOS
 from oomproof.evidence.texts.guard_reader import GuardReader
@@ -11,7 +11,7 @@ from oomproof.evidence.texts.guard_systemd import SystemdOomd, SystemdUnits
 from oomproof.evidence.texts.prefixes import Stamped, strip
 
 READERS: tuple[type[GuardReader], ...] = (
-    SystemdOomd, SystemdUnits, Earlyoom, LowMemoryKiller, Nohang, Oomd, Slurm, Ray, Containers, MacOS,
+    SystemdOomd, SystemdUnits, Earlyoom, LowMemoryKiller, FreeBsd, Nohang, Oomd, Slurm, Ray, Containers, MacOS,
 )  # fmt: skip
 ANCHORS = tuple(dict.fromkeys(anchor for reader in READERS for anchor in reader.anchors))
 
