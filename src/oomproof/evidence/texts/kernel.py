@@ -264,13 +264,13 @@ class KernelParser:
 
     def _known(self, kill: Kill) -> bool:
         """The same kill told twice, by dmesg and journal, or by a kernel that prints one line per thread."""
-        for old in islice(reversed(self._kills), 20):
+        for back, old in enumerate(islice(reversed(self._kills), 20), 1):
             if old.sizes.pid != kill.sizes.pid or old.sizes.name != kill.sizes.name:
                 continue
             if old.sizes == kill.sizes and (kill.sizes.total_vm is not None or kill.line - old.line < 50):
-                if kill.line - old.line < 50 and self._kills[-1] is not old:
+                if kill.line - old.line < 50 and back > 1:
                     # a group's kill begins with the one chosen and comes back to it
-                    self._kills.remove(old)
+                    del self._kills[-back]
                     old.line = kill.line
                     self._kills.append(old)
                 return True
