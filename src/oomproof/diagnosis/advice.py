@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.facts import CaseFile
@@ -28,6 +29,36 @@ def command(case: CaseFile, *flags: str) -> str:
     if limit is not None and not any(flag.startswith("--limit") for flag in flags):
         flags = (f"--limit {as_flag(limit)}", *flags)
     return " ".join(("oomproof run", *flags, "--", words))
+
+
+def again(case: CaseFile, advice: str) -> str:
+    """Advice with this run's own command in place of CMD."""
+    return advice.replace("oomproof run -- CMD", command(case))
+
+
+def merged(first: tuple[Remedy, ...], more: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """One remedy for each thing to change, in the first list's order: the one that says from what to what."""
+    keys = {each.change.key: each for each in more if each.change is not None and each.change.after}
+    found = [keys.pop(each.change.key, each) if each.change is not None else each for each in first]
+    have = {each.change.key for each in found if each.change is not None}
+    rest = [each for each in more if each.change is None or each.change.key not in have]
+    # the batch is tried last
+    return tuple(
+        sorted([*found, *rest], key=lambda each: each.change is not None and each.change.key == "batch_size")
+    )
+
+
+def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """Each change of the environment as the command that makes it."""
+    return tuple(
+        replace(each, command=f"{each.change.key}={each.change.after} {command(case)}")
+        if each.command is None
+        and each.change is not None
+        and each.change.kind == "env"
+        and each.change.after
+        else each
+        for each in remedies
+    )
 
 
 def read_output(case: CaseFile) -> str:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence import output_tail
 from oomproof.evidence.describe import describe
 from oomproof.evidence.facts import (
     Action,
@@ -20,7 +19,7 @@ from oomproof.evidence.facts import (
     Settings,
 )
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
-from oomproof.evidence.kernel_lines import find_faults, find_kills
+from oomproof.evidence.job_output import read_output
 from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
@@ -84,12 +83,13 @@ def _from_files(
     if shm_total is None and tail.job is not None:
         shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
     keeper = part(started, "keeper")
+    status = _status(exited)
     return CaseFile(
         run=string(run.get("id")) or folder.parent.name,
         attempt=int(folder.name) if folder.name.isdigit() else None,
         argv=tuple(str(each) for each in argv) if isinstance(argv, list) else (),
         folder=str(folder),
-        status=_status(exited),
+        status=status,
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
         keeper_alive=boot == run_boot and _alive(keeper, proc),
@@ -119,7 +119,7 @@ def _from_files(
         leader=integer(part(started, "job").get("pid")),
         actions=_actions(folder / "actions.jsonl"),
         keeper_events=_keeper_events(folder / "keeper.jsonl"),
-        output=output_tail.read(folder / "output.log"),
+        output=read_output(folder, parse=status is None or status.code != 0),
     )
 
 
@@ -197,10 +197,15 @@ def _alive(process: dict[str, Any], proc: str) -> bool:
         return False
 
 
+def _nothing_to_ask(case: CaseFile) -> bool:
+    """Ended well, and nothing was OOM-killed anywhere meanwhile: the kernel's log has nothing to add."""
+    return case.status is not None and case.status.code == 0 and case.moved.vmstat_oom_kill == 0
+
+
 def _with_kernel(
     case: CaseFile, proc: str, kmsg: str, journalctl: str, suspended: float | None
 ) -> tuple[CaseFile, list[Missing]]:
-    if case.started is None:
+    if case.started is None or _nothing_to_ask(case):
         return case, []
     # after a reboot the ring is another boot's; only a kept journal still has the lines
     boot = case.run_boot_id.replace("-", "") if case.rebooted and case.run_boot_id else None
@@ -225,16 +230,19 @@ def _with_kernel(
         )
     end = case.status.boottime if case.status is not None else None
     until = float("inf") if end is None else end + 5.0 + kernel_log.drift(end)
-    lines = [(line.time, line.text) for line in log.lines if line.time <= until]
-    # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
-    kills = () if case.moved.vmstat_oom_kill == 0 else find_kills(lines)
+    from oomproof.evidence.kernel_since import read_kernel  # its parsers: not for a run that ended well
+
+    kills, faults = read_kernel((line.time, line.text) for line in log.lines if line.time <= until)
+    if case.moved.vmstat_oom_kill == 0:
+        # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
+        kills = ()
     case = replace(
         case,
         kernel_readable=True,
         kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
         our_kills=tuple(kill for kill in kills if ours.owns_kill(kill)),
         other_kills=tuple(kill for kill in kills if not ours.owns_kill(kill)),
-        our_faults=tuple(fault for fault in find_faults(lines) if ours.owns(fault.pid, fault.time)),
+        our_faults=tuple(fault for fault in faults if ours.owns(fault.pid, fault.time)),
     )
     return case, missing
 

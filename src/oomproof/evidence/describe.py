@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 from oomproof.evidence.facts import CaseFile, Evidence
+from oomproof.evidence.texts.finding import Finding
 from oomproof.units import format_size
 
 _MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
@@ -119,18 +120,31 @@ def _kernel(case: CaseFile) -> Iterator[_Item]:
         says = f"the kernel killed pid {kill.pid} ({kill.name}) of this job for memory{whose}"
         yield f"kernel.kill.{index}", "kernel log", kill.time, kill.text, says
     for index, fault in enumerate(case.our_faults[-_MOST:], 1):
-        yield f"kernel.fault.{index}", "kernel log", fault.time, fault.text, f"{fault.kind} in this job"
+        yield (
+            f"kernel.fault.{index}",
+            "kernel log",
+            fault.time,
+            fault.text,
+            fault.says or f"{fault.kind} in this job",
+        )
     for index, kill in enumerate(case.other_kills[-_MOST:], 1):
         says = f"the kernel killed {kill.name}, which is not of this job"
         yield f"kernel.other.{index}", "kernel log", kill.time, kill.text, says
 
 
 def _output(case: CaseFile) -> Iterator[_Item]:
-    if case.output.errors:
-        error = case.output.errors[-1]
-        yield "output.error", "output.log", None, error.line, "the last Python error the job printed"
-    elif case.output.lines:
-        yield "output.last", "output.log", None, case.output.lines[-1][:200], "the last line the job printed"
+    text = case.output.text
+    told = [each for each in (*text.system, *text.training) if _tells(each)] if text else []
+    told.sort(key=lambda each: (each.details.get("role") != "root", each.line))
+    for index, each in enumerate(told[:_MOST], 1):
+        yield f"output.{index}", f"{each.source}:{each.line}", None, each.text, each.says
+    if not told and case.output.last_line:
+        line = case.output.last_line[:200]
+        yield "output.last", "output.log", None, line, "the last line the job printed"
+
+
+def _tells(finding: Finding) -> bool:
+    return finding.cause != "not-a-crash" and finding.details.get("role") != "noise"
 
 
 def _boots(case: CaseFile) -> Iterator[_Item]:

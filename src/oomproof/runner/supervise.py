@@ -18,7 +18,7 @@ from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.live import LiveRun
-from oomproof.machine import processes
+from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
@@ -133,11 +133,7 @@ class Watch:
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
         self.guard = Guard(self.job, host, settings, actions, self.writer, self._live, self._on_action)
         self._gpu = None
-        if (
-            os.path.exists("/dev/nvidiactl")
-            or os.path.exists("/proc/driver/nvidia")
-            or os.path.exists("/dev/dxg")
-        ):
+        if nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = gpu_feed.start()

@@ -16,10 +16,10 @@ from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import guard_stop
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.room import Room, room_of
+from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.diagnosis.weights import odds
-from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import CaseFile, KernelKill
 from oomproof.evidence.ours import same_or_below
 from oomproof.units import format_size
 
@@ -144,6 +144,8 @@ def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> Weigh
     why = reading.because + f"; it ended by {death.phrase}"
     if (deed := guard_stop(case)) is not None:
         why += f"; our guard had sent {deed.action} as well ({deed.why or 'memory'}), the kernel came first"
+    if story := _shared_memory(case, cause):
+        why += f"; {story}"
     guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
     if guardless:
         why += "; the guard had been lost before, nobody watched"
@@ -159,6 +161,18 @@ def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> Weigh
         victim=Victim.of(kill) if kill else _leader(case, death),
         remedies=(*(raise_limit(case, limit) if reading.whose == _OWN else ()), *smaller_job(case)),
     )
+
+
+def _shared_memory(case: CaseFile, cause: str) -> str | None:
+    """A full /dev/shm beside a kill is no second cause: its pages are memory, and count against the limit."""
+    failure = case.output.failure
+    said = failure is not None and failure.cause in ("shm-exhausted", "bus-error")
+    if not said and not shm_full(case):
+        return None
+    where = "the job's limit" if cause == "oom-kill-memcg" else "the machine's memory"
+    size = f" ({format_size(shm_left(case))} of {format_size(case.shm_total)} free)" if case.shm_total else ""
+    seen = "its output tells of a bus error in shared memory" if said else f"/dev/shm was full too{size}"
+    return f"{seen}: one story, for pages in /dev/shm count against {where}"
 
 
 def _held(case: CaseFile, kill: KernelKill | None) -> int | None:

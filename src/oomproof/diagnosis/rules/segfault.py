@@ -10,17 +10,17 @@ from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, Weight
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
 
-_FAULTHANDLER = ("Fatal Python error: Segmentation fault", "Segmentation fault")
+_FAULTHANDLER = "Fatal Python error: Segmentation fault"
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or death.signal != signal.SIGSEGV:
         return []
-    fault = case.our_faults[-1] if case.our_faults else None
+    fault = next((each for each in reversed(case.our_faults) if each.kind in ("segfault", "gpf")), None)
     cause = "gpf" if fault is not None and fault.kind == "gpf" else "segfault"
     where = f" in {fault.library}" if fault is not None and fault.library else ""
-    said = any(line.startswith(_FAULTHANDLER[0]) for line in case.output.lines[-200:])
+    said = _faulthandler(case)
     certainty: Certainty = "proven" if death.direct or fault is not None or said else "likely"
     kind = "general protection fault" if cause == "gpf" else "segmentation fault"
     why = f"it ended by {death.phrase}: native code used a bad address, which is no lack of memory by itself"
@@ -49,3 +49,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             remedies=(stack,),
         )
     ]
+
+
+def _faulthandler(case: CaseFile) -> bool:
+    text = case.output.text
+    return text is not None and any(_FAULTHANDLER in each.text for each in text.training)

@@ -45,27 +45,34 @@ def _is_large_kernel_log(path: str) -> bool:
     return sum(_KERNEL_LINE.search(line[:200]) is not None for line in lines) > 0.5 * len(lines)
 
 
+def read_lines(source: str, lines: Iterable[tuple[int, str]], job: bool = True) -> TextCase:
+    """One text, already opened. ``job`` False: only the kernel's and the guards' words are sought."""
+    kernel, guards, training = KernelParser(source), GuardParser(source), TrainingParser(source)
+    for number, line in lines:
+        kernel.feed(number, line)
+        guards.feed(number, line)
+        if job:
+            training.feed(number, line)
+    system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
+    told = tuple(training.finish())
+    return TextCase((source,), tuple(system), told, training.progress, training.end)
+
+
 def read_texts(paths: Iterable[str]) -> TextCase:
     """One case over all texts. Raises OomproofError for what cannot be read at all."""
-    sources, system, training = [], [], []
-    progress, last_line = Progress(), ""
+    found: list[TextCase] = []
     for path in paths:
-        sources.append(path)
-        kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
         if _is_large_kernel_log(path):
             anchors = (*kernel_anchors, *guard_anchors)
-            for number, line in marked_lines(path, anchors, REPORT_STARTS, REPORT_END):
-                kernel.feed(number, line)
-                guards.feed(number, line)
+            found.append(read_lines(path, marked_lines(path, anchors, REPORT_STARTS, REPORT_END), job=False))
         else:
-            for number, line in open_lines(path):
-                kernel.feed(number, line)
-                guards.feed(number, line)
-                job.feed(number, line)
-        found = [*kernel.finish(), *guards.finish()]
-        system.extend(sorted(found, key=lambda each: each.line))
-        training.extend(job.finish())
-        if job.progress.line:
-            progress = job.progress
-        last_line = job.end or last_line
-    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line)
+            found.append(read_lines(path, open_lines(path)))
+    progress = [each.progress for each in found if each.progress.line]
+    last_lines = [each.last_line for each in found if each.last_line]
+    return TextCase(
+        tuple(source for each in found for source in each.sources),
+        tuple(one for each in found for one in each.system),
+        tuple(one for each in found for one in each.training),
+        progress[-1] if progress else Progress(),
+        last_lines[-1] if last_lines else "",
+    )
