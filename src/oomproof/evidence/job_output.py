@@ -9,7 +9,7 @@ from oomproof.evidence.facts import Output
 
 # The first part of an output past its cap, the one before the last, and the last (runner/keeper.py)
 _PARTS = ("output.first.log", "output.prev.log", "output.log")
-_TAIL = 8 << 20  # half a second of reading; a chain of failures is told within kilobytes
+_TAIL = 4 << 20  # half a second of reading; a chain of failures is told within kilobytes
 _BLOCK = 1 << 20
 _LAST = 16 << 10
 
