@@ -32,7 +32,9 @@ def command(case: CaseFile, *flags: str) -> str:
 
 
 def again(case: CaseFile, advice: str) -> str:
-    """Advice with this run's own command in place of CMD."""
+    """Advice on a text as advice on this run: its own command, and where its output is."""
+    if advice == "read the traceback":
+        return f"{advice}: {read_output(case)}"
     return advice.replace("oomproof run -- CMD", command(case))
 
 
