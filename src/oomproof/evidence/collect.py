@@ -57,6 +57,12 @@ def collect(
     case = _from_files(attempt_dir, run, started, exited, tail, proc)
     if case.output.reason is not None:
         missing.append(Missing("output.log", case.output.reason, ""))
+    if case.status is not None and case.status.code != 0 and case.output.failure is None:
+        from oomproof.evidence.handlers import (
+            silent_handlers,  # reads the script: only for an end without words
+        )
+
+        case = replace(case, silent=silent_handlers(attempt_dir, run, started))
     case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
     case, more = _with_reboot(case, wtmp, proc)
@@ -117,6 +123,8 @@ def _from_files(
         step=tail.step,
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
+        openmp=tail.openmp,
+        environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
         actions=_actions(folder / "actions.jsonl"),
         keeper_events=_keeper_events(folder / "keeper.jsonl"),
         output=read_output(folder, parse=status is None or status.code != 0),

@@ -32,6 +32,7 @@ def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
             *_deeds(case),
             *_kernel(case),
             *_output(case),
+            *_silence(case),
             *_boots(case),
         )
     )
@@ -141,6 +142,16 @@ def _output(case: CaseFile) -> Iterator[_Item]:
     if not told and case.output.last_line:
         line = case.output.last_line[:200]
         yield "output.last", "output.log", None, line, "the last line the job printed"
+
+
+def _silence(case: CaseFile) -> Iterator[_Item]:
+    if case.openmp is not None:
+        says = "two OpenMP runtimes in one process: a known reason for crashes in native code"
+        yield "openmp", "recording", None, case.openmp, says
+    for index, each in enumerate(case.silent[:_MOST], 1):
+        says = "this message of the script's own never appeared in its output"
+        where = f"{each.file}:{each.line}"
+        yield f"handler.{index}", where, None, f"{each.catches} prints «{each.text}»", says
 
 
 def _tells(finding: Finding) -> bool:

@@ -166,6 +166,18 @@ class KernelFault:
 
 
 @dataclass(frozen=True, slots=True)
+class SilentHandler:
+    """A branch of the job's own script that prints when something goes wrong, and printed nothing."""
+
+    file: str
+    line: int
+    kind: str  # exception, nan
+    catches: str  # "except RuntimeError", "a check for NaN"
+    text: str  # the part of its message that would stand in the output
+    sure: bool  # False: what it prints may have been lost in a buffer
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What the job printed. ``text`` is what the parsers found in its end, for a run that did not end well."""
 
@@ -223,6 +235,9 @@ class CaseFile:
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
+    openmp: str | None = None  # two OpenMP runtimes in one process
+    environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
+    silent: tuple[SilentHandler, ...] = ()
 
     actions: tuple[Action, ...] = ()
     keeper_events: tuple[KeeperEvent, ...] = ()

@@ -70,3 +70,22 @@ def _last_line(parts: list[tuple[Path, int]]) -> str:
         lines = file.read(_LAST).replace(b"\0", b"").replace(b"\r", b"\n").splitlines()
     last = next((line for line in reversed(lines) if line.strip()), b"").decode("utf-8", "replace")
     return "".join(letter for letter in last if letter.isprintable()).strip()[-600:]
+
+
+def is_whole(folder: Path) -> bool:
+    """Nothing of it was dropped at its cap."""
+    return not (folder / "output.prev.log").exists()
+
+
+def contains(folder: Path, words: bytes) -> bool:
+    """Whether the job printed them anywhere."""
+    parts = [(path, size) for name in _PARTS if (size := _size(path := folder / name)) is not None]
+    before = b""
+    try:
+        for block in _blocks(parts, 0, None):
+            if words in before + block:
+                return True
+            before = block[-len(words) :]
+    except OSError:
+        return True  # not known: no claim is built on it
+    return False

@@ -25,6 +25,7 @@ class RecordingTail:
     phase: str = "unknown"
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
+    openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
 
 
@@ -131,6 +132,7 @@ def last_samples(path: Path) -> RecordingTail:
         )
         newest = {row[1]: GpuSample(*row) for row in gpus if None not in row[:4]}
         phase = _rows(connection, "SELECT name, step FROM phase ORDER BY t DESC LIMIT 1")
+        openmp = _rows(connection, "SELECT text FROM event WHERE kind = 'openmp' ORDER BY t DESC LIMIT 1")
         return RecordingTail(
             meta=meta,
             host=_host(connection),
@@ -141,6 +143,7 @@ def last_samples(path: Path) -> RecordingTail:
             phase=str(phase[0][0]) if phase and phase[0][0] else "unknown",
             step=phase[0][1] if phase else None,
             processes=_processes(connection),
+            openmp=str(openmp[0][0]) if openmp else None,
         )
     except (TypeError, ValueError) as error:  # text where a number belongs
         return RecordingTail(reason=f"{path.name} is damaged: {error}")

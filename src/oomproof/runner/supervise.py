@@ -257,6 +257,7 @@ def _stay(
         **news["started"],
         "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
         "rung": front.rung.as_json(),
+        "terminal": [] if order.detached else list(front.terminal.tty_numbers),
         "counters": news["counters"],
     }
     try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import ended_by_us
-from oomproof.diagnosis.handlers import silent_handler
+from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.said import said
 from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Verdict, WeightedCause
@@ -133,8 +133,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
         text = "not found" if death.code == 127 else "found but could not be executed"
         headline, next_step = f"the command was {text}", "check the command's name and PATH"
     why = f"it ended by itself with exit code {death.code}; no signal, no traceback in its output"
-    if (handler := silent_handler(case)) is not None:
-        why += f"; {handler}"
+    why += silence(case)
     return WeightedCause(
         "other-error",
         odds("error.plain"),
@@ -142,6 +141,6 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
         headline,
         why,
         f"{next_step}; then {command(case)}" if death.code in (126, 127) else next_step,
-        evidence=case.evidence_from("exit", "output."),
+        evidence=case.evidence_from("exit", "output.", "handler."),
         test="the last lines of its output",
     )
