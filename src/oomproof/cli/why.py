@@ -101,8 +101,10 @@ def _one(arguments: argparse.Namespace) -> int:
         from oomproof.evidence.texts.collect import read_texts
 
         verdict = judge_texts(read_texts(arguments.what))
+        for gap in verdict.missing if arguments.short else ():
+            _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
-        found = runs.find(arguments.what[0] if arguments.what else None)
+        found = _found(arguments.what[0] if arguments.what else None)
         verdict = _of_run(found)
         if verdict.cause == "machine-down" and not arguments.short:
             story = _outage(found)
@@ -110,6 +112,16 @@ def _one(arguments: argparse.Namespace) -> int:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     text = (three_lines if arguments.short else long_form)(verdict, colour=colour)
     return _show(verdict.to_json(), text + story, arguments.json)
+
+
+def _found(name: str | None) -> runs.Run:
+    try:
+        return runs.find(name)
+    except OomproofError:
+        if name is None or not ("/" in name or "." in name):
+            raise
+        cure = "check the path; `oomproof runs` lists the runs, `-` reads standard input"
+        raise OomproofError(f"no file and no run is called {name!r}", cure, USAGE) from None
 
 
 def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: runs.Run | None) -> None:

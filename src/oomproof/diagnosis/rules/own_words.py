@@ -99,7 +99,9 @@ def _claims(case: CaseFile, death: Death, told: Verdict, weight: str) -> list[We
             test=each.test,
         )
         for each in told.causes[1:]
-        if not each.cause.startswith("oom-kill-")  # the counters know better than a text's odds
+        # the counters know better than a text's odds, and the exit status says that it did fail
+        if not each.cause.startswith("oom-kill-")
+        and each.cause != "not-a-crash"
         and (later is None or each.cause != later.cause)
     ]
     if later is not None:

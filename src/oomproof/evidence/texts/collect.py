@@ -13,7 +13,7 @@ from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser
 from oomproof.evidence.texts.kernel import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel import REPORT_END, REPORT_STARTS, KernelParser
-from oomproof.evidence.texts.reading import marked_lines, open_lines
+from oomproof.evidence.texts.reading import Lines, marked_lines, open_lines
 from oomproof.evidence.texts.training import TrainingParser
 
 
@@ -55,7 +55,11 @@ def read_lines(source: str, lines: Iterable[tuple[int, str]], job: bool = True) 
             training.feed(number, line)
     system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
     told = tuple(training.finish())
-    return TextCase((source,), tuple(system), told, training.progress, training.end)
+    notes = lines.notes if isinstance(lines, Lines) else []  # known once all is read
+    missing = tuple(
+        Missing(source, note.removeprefix(f"{source} "), "copy or unpack it again") for note in notes
+    )
+    return TextCase((source,), tuple(system), told, training.progress, training.end, missing)
 
 
 def read_texts(paths: Iterable[str]) -> TextCase:
@@ -75,4 +79,5 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         tuple(one for each in found for one in each.training),
         progress[-1] if progress else Progress(),
         last_lines[-1] if last_lines else "",
+        tuple(one for each in found for one in each.missing),
     )
