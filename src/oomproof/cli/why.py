@@ -110,7 +110,10 @@ def _one(arguments: argparse.Namespace) -> int:
             story = _outage(found)
     _write_files(arguments, verdict, found)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    text = (three_lines if arguments.short else long_form)(verdict, colour=colour)
+    if arguments.short:
+        text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
+    else:
+        text = long_form(verdict, colour=colour, width=_width())
     return _show(verdict.to_json(), text + story, arguments.json)
 
 

@@ -6,12 +6,14 @@ import math
 import shlex
 from dataclasses import replace
 
+from oomproof.diagnosis.text_words import HALF_THE_BATCH
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.facts import CaseFile
 from oomproof.units import GIB, MIB, format_size
 
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
+_MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
 
@@ -78,22 +80,40 @@ def higher_limit(case: CaseFile, limit: int | None) -> int | None:
 
 
 def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
-    """What nearly always makes a training job smaller, by rule."""
+    """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last."""
     newest = max((each.last for each in case.processes.values()), default=0.0)
     alive = [each for each in case.processes.values() if each.last >= newest - _SAME_SAMPLE]
-    workers = sum(1 for each in alive if each.role == "worker")
+    workers = [each for each in alive if each.role == "worker"]
     found = []
-    if workers > 1:
-        title = f"fewer DataLoader workers: {workers} now, try {workers // 2}"
-        change = Change("code", "num_workers", before=str(workers), after=str(workers // 2))
-        found.append(Remedy(title, change=change))
+    if len(workers) > 1:
+        fewer = len(workers) // 2
+        shares = [each.share for each in workers]
+        # what is shared with the main process stays whatever the workers are; only their own pages go
+        own = sum(share for share in shares if share is not None) if None not in shares else None
+        saves = own * (len(workers) - fewer) // len(workers) if own is not None else None
+        title = f"fewer DataLoader workers: {len(workers)} now, try {fewer}"
+        change = Change("code", "num_workers", before=str(len(workers)), after=str(fewer))
+        found.append(Remedy(title, "measured" if saves else "rule", saves or None, change=change))
     found.append(
         Remedy(
-            "half the batch and twice the gradient accumulation: the same effective batch",
-            change=Change("argument", "batch_size"),
+            "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
+            change=Change("code", "data"),
         )
     )
+    found.append(HALF_THE_BATCH)
     return tuple(found)
+
+
+def neighbours(case: CaseFile) -> tuple[Remedy, ...]:
+    """What others held on the machine at the end: often the twin of this very job."""
+    host, job = case.host, case.job
+    if host is None or job is None:
+        return ()
+    others = host.total - host.available - job.used
+    if others < host.total * _MUCH:
+        return ()
+    title = f"free what others held on this machine: {format_size(others)}; a twin of this job is the first to look for"
+    return (Remedy(title, "measured", others, command="oomproof check"),)
 
 
 def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:

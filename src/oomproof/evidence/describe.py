@@ -89,11 +89,13 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         text = f"{format_size(host.available)} of {format_size(host.total)} available"
         if host.swap_total:
             text += f", {format_size(host.swap_free)} of {format_size(host.swap_total)} swap free"
-        if host.psi_full is not None:
+        if host.psi_full is not None and host.psi_full >= 0.005:
             text += f", all tasks stalled {host.psi_full:.0%} of the time"
         yield "sample.host", "recording", host.t, text + age(host.t), "the machine's room at the last sample"
     if (job := case.job) is not None:
-        text = f"the job held {format_size(job.used)} in {job.processes} processes"
+        text = f"the job held {format_size(job.used)}"
+        if job.processes:  # 0: it ended before the sampler had counted them
+            text += f" in {job.processes} process" + ("es" if job.processes > 1 else "")
         if job.headroom is not None:
             text += f", {format_size(job.headroom)} below its limit"
         yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
@@ -139,7 +141,9 @@ def _output(case: CaseFile) -> Iterator[_Item]:
     told.sort(key=lambda each: (each.details.get("role") != "root", each.line))
     for index, each in enumerate(told[:_MOST], 1):
         yield f"output.{index}", f"{each.source}:{each.line}", None, each.text, each.says
-    if not told and case.output.last_line:
+    if not told and case.output.empty:
+        yield "output.none", "output.log", None, "the job printed nothing", "no word of its own about its end"
+    elif not told and case.output.last_line:
         line = case.output.last_line[:200]
         yield "output.last", "output.log", None, line, "the last line the job printed"
 

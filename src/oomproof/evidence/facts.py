@@ -108,6 +108,7 @@ class ProcessSeen:
     first: float
     last: float
     used: int  # anon + shmem + swap at its last sample
+    share: int | None = None  # proportional: its own pages, and its part of the shared ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ class Output:
 
     last_line: str = ""
     text: TextCase | None = None
-    reason: str | None = "no output was recorded"  # why there is nothing
+    reason: str | None = "no output was recorded"  # why it could not be read
+    empty: bool = False  # it printed nothing
 
     @property
     def failure(self) -> Finding | None:

@@ -20,7 +20,7 @@ def read_output(folder: Path, parse: bool) -> Output:
     if not parts:
         return Output(reason="output.log: No such file or directory")
     if not sum(size for _, size in parts):
-        return Output(reason="the job printed nothing")
+        return Output(reason=None, empty=True)
     try:
         last_line = _last_line(parts)
         if not parse:

@@ -105,11 +105,13 @@ def _processes(connection: sqlite3.Connection) -> dict[int, ProcessSeen]:
     rows = _rows(
         connection,
         "SELECT pid, role, name, max(t),"
-        " coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM process GROUP BY pid",
+        " coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0), pss FROM process GROUP BY pid",
     )
     firsts = dict(_rows(connection, "SELECT pid, min(t) FROM process GROUP BY pid"))
     return {
-        row[0]: ProcessSeen(row[0], row[1] or "", row[2] or "", firsts.get(row[0], row[3]), row[3], row[4])
+        row[0]: ProcessSeen(
+            row[0], row[1] or "", row[2] or "", firsts.get(row[0], row[3]), row[3], row[4], row[5]
+        )
         for row in rows
     }
 

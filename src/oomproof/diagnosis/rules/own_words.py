@@ -21,6 +21,8 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal
 # and who kills from outside may have said so
 _KILLERS = ("slurm-oom", "ray-oom", "systemd-oomd", "earlyoom", "nohang", "oomd", "jetsam")
 _OTHER_RULES = {"shm-exhausted", "bus-error"}  # the samples of /dev/shm decide
+# of memory, and not of the GPU's: what makes the job's own memory smaller may help
+_ON_THE_HOST = MEMORY_CAUSES - {"cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc"}
 # texts that have other causes as well: only the free memory of that moment would decide
 _DOUBTFUL = ("cublas-alloc", "cudnn", "nan", "nccl", "killed-unknown")
 
@@ -85,7 +87,7 @@ def _claims(case: CaseFile, death: Death, told: Verdict, weight: str) -> list[We
         test=told.causes[0].test,
         victim=told.victim,
         gpu=told.gpu,
-        remedies=typed(case, merged(told.remedies, smaller_job(case) if told.cause in MEMORY_CAUSES else ())),
+        remedies=typed(case, merged(told.remedies, smaller_job(case) if told.cause in _ON_THE_HOST else ())),
     )
     others = [
         WeightedCause(
@@ -130,7 +132,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     last = case.output.last_line
     headline = f"ended with an error of its own (exit code {death.code})"
     headline += f"; its last line: {last[:160]}" if last else ""
-    next_step = read_output(case)
+    next_step = f"read its last lines: {read_output(case)}"
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
         headline, next_step = f"the command was {text}", "check the command's name and PATH"

@@ -56,21 +56,27 @@ def read_lines(source: str, lines: Iterable[tuple[int, str]], job: bool = True) 
     system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
     told = tuple(training.finish())
     notes = lines.notes if isinstance(lines, Lines) else []  # known once all is read
-    missing = tuple(
-        Missing(source, note.removeprefix(f"{source} "), "copy or unpack it again") for note in notes
-    )
+    missing = tuple(Missing(source, _without_name(note), "copy or unpack it again") for note in notes)
     return TextCase((source,), tuple(system), told, training.progress, training.end, missing)
 
 
+def _without_name(note: str) -> str:
+    """A stream names its file at the beginning of what it notes; the reader is told which anyway."""
+    return note[note.find("could be read") :] if "could be read" in note else note
+
+
 def read_texts(paths: Iterable[str]) -> TextCase:
-    """One case over all texts. Raises OomproofError for what cannot be read at all."""
+    """One case over all texts, each under its file's name, or its path where two have one name.
+    Raises OomproofError for what cannot be read at all."""
     found: list[TextCase] = []
-    for path in paths:
+    paths = list(paths)
+    names = [os.path.basename(path) for path in paths]
+    for path, name in zip(paths, names if len(set(names)) == len(names) else paths, strict=True):
         if _is_large_kernel_log(path):
             anchors = (*kernel_anchors, *guard_anchors)
-            found.append(read_lines(path, marked_lines(path, anchors, REPORT_STARTS, REPORT_END), job=False))
+            found.append(read_lines(name, marked_lines(path, anchors, REPORT_STARTS, REPORT_END), job=False))
         else:
-            found.append(read_lines(path, open_lines(path)))
+            found.append(read_lines(name, open_lines(path)))
     progress = [each.progress for each in found if each.progress.line]
     last_lines = [each.last_line for each in found if each.last_line]
     return TextCase(
