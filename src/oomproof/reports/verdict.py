@@ -5,15 +5,15 @@ from __future__ import annotations
 import textwrap
 import time
 
-from oomproof.diagnosis.verdict import Remedy, Verdict
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.facts import Evidence
+from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.units import format_size
 
 _COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 _GOOD = ("finished", "not-a-crash")
 _OURS = ("stopped-by-guard", "stopped-by-user", "interrupted")
 _LABEL = " " * 9
-_NOTICED = 0.01  # of probability: a cause below is in the JSON only
 
 
 def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = None) -> str:
@@ -59,7 +59,7 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
         else:
             card = gpu.index if gpu.index is not None else "?"
             where.append(_told("gpu", f"{card}: {', '.join(sizes)}", width))
-    causes = [cause for cause in verdict.causes if cause.probability >= _NOTICED]
+    causes = notable(verdict)
     if len(causes) == 1 and causes[0].test and verdict.cause not in _GOOD:
         where.append(_told("test", causes[0].test, width))
     parts.append("\n".join(where))
@@ -70,10 +70,8 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
             if cause.test:
                 lines += _wrapped(f"test: {cause.test}", "        ", width)
         parts.append("\n".join(lines))
-    cited = set(verdict.causes[0].evidence) if verdict.causes else set()
-    decided = [item for item in verdict.evidence if item.id in cited]
-    beside = [item for item in verdict.evidence if item.id not in cited]
-    for title, items in (("Evidence", decided), ("Also seen" if decided else "Evidence", beside)):
+    decided, beside = decisive_first(verdict)
+    for title, items in (("Evidence", decided), ("Also seen", beside)):
         if items:
             parts.append("\n".join([title, *(line for item in items for line in _evidence(item, width))]))
     if verdict.remedies:
@@ -81,7 +79,7 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
         for remedy in verdict.remedies:
             saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
             lines += _wrapped(f"- {remedy.title} [{remedy.basis}{saves}]", "  ", width)
-            if (command := remedy.command or _setting(remedy)) is not None:
+            if (command := how(remedy)) is not None:
                 lines.append(f"      {command}")
         parts.append("\n".join(lines))
     if verdict.missing:
@@ -98,12 +96,6 @@ def _evidence(item: Evidence, width: int) -> list[str]:
     when = time.strftime("%H:%M:%S ", time.localtime(item.time)) if item.time is not None else ""
     lines = _wrapped(f"{when}{item.source}: {item.text}", "  ", width)
     return lines + _wrapped(f"= {item.says}", "      ", width)
-
-
-def _setting(remedy: Remedy) -> str | None:
-    """A change of the environment as it is typed."""
-    change = remedy.change
-    return f"{change.key}={change.after}" if change is not None and change.kind == "env" else None
 
 
 def _line(text: str) -> str:
