@@ -104,8 +104,10 @@ def _one(arguments: argparse.Namespace) -> int:
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
+        from oomproof.diagnosis.kept import verdict_of
+
         found = _found(arguments.what[0] if arguments.what else None)
-        verdict = _of_run(found)
+        verdict = verdict_of(found.attempt)
         if verdict.cause == "machine-down" and not arguments.short:
             story = _outage(found)
     _write_files(arguments, verdict, found)
@@ -152,20 +154,6 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: runs.Run 
 
 def _say(text: str) -> None:
     print(f"oomproof: {text}", file=sys.stderr)
-
-
-def _of_run(run: runs.Run) -> Verdict:
-    from oomproof.diagnosis.judge import judge
-    from oomproof.diagnosis.verdict import from_json
-    from oomproof.evidence.collect import collect
-
-    kept = runs.read_json(run.attempt / "verdict.json")
-    if kept.get("verdict"):
-        try:
-            return from_json(kept)
-        except (KeyError, TypeError, ValueError):
-            pass  # written by another version: judge afresh
-    return judge(collect(run.attempt))
 
 
 def _outage(run: runs.Run) -> str:

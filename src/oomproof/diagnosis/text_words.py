@@ -285,7 +285,7 @@ _HOST_KILLS = ("oom-kill-global", "oom-kill-memcg", "slurm-oom")
 def remedies(finding: Finding) -> tuple[Remedy, ...]:
     """Twin or neighbour first, then fragmentation, workers, data copies; the batch last."""
     cause = finding.cause
-    found = [*_on_the_card(finding), *_settings(cause)]
+    found = [*_beside(finding), *_on_the_card(finding), *_settings(cause)]
     if cause in ("dataloader-killed", "shm-exhausted", "killed-unknown", *_HOST_KILLS):
         found.append(
             Remedy(
@@ -303,6 +303,17 @@ def remedies(finding: Finding) -> tuple[Remedy, ...]:
     if cause in (*_GPU, *_HOST_KILLS):
         found.append(HALF_THE_BATCH)
     return tuple(found)
+
+
+def _beside(finding: Finding) -> list[Remedy]:
+    """Who else was large when the machine ran out, by the kernel's own table."""
+    if finding.cause != "oom-kill-global" or finding.victim is None:
+        return []
+    largest = [each for each in finding.details.get("largest", "").split("; ") if "GiB" in each]
+    others = [each for each in largest if f"({finding.victim.pid}) " not in each][:3]
+    if not others:
+        return []
+    return [Remedy(f"end or move what else was large then: {', '.join(others)}", "measured")]
 
 
 def _on_the_card(finding: Finding) -> list[Remedy]:

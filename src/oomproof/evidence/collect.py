@@ -24,7 +24,7 @@ from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
-from oomproof.machine.clock import boottime
+from oomproof.machine.clock import boot_wall, boottime
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
@@ -275,7 +275,7 @@ def _with_reboot(case: CaseFile, path: str, proc: str) -> tuple[CaseFile, list[M
     log = wtmp_file.read(path)
     boot = log.boot_after(last)
     if boot is None:
-        this = _boot_wall(proc)
+        this = boot_wall(proc)
         case = replace(case, next_boot_wall=this if this is not None and this > last else None)
     if log.reason is not None:
         return case, [Missing("wtmp", log.reason, "")]
@@ -285,16 +285,6 @@ def _with_reboot(case: CaseFile, path: str, proc: str) -> tuple[CaseFile, list[M
     # the record is written seconds after services were told to stop, and clocks are set at boot
     case = replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until))
     return (case if boot is None else replace(case, next_boot_wall=boot, boots_recorded=True)), []
-
-
-def _boot_wall(proc: str) -> float | None:
-    try:
-        for line in Path(proc, "stat").read_text().splitlines():
-            if line.startswith("btime "):
-                return float(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def _wall_offset(started: dict[str, Any], tail: RecordingTail) -> float | None:

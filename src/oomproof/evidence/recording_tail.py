@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
+from oomproof.recording.reader import connect
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
 _JUST_NOW = 2.0  # a death frees its memory before the wait status comes: up to a second on a starved machine
@@ -27,20 +28,6 @@ class RecordingTail:
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    uri = path.resolve().as_uri()
-    try:
-        connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=1.0)
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-        return connection
-    except sqlite3.OperationalError:
-        # A folder we may not write has no place for the WAL's index. immutable misses what stands only in
-        # the WAL, which is better than nothing.
-        connection = sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=1.0)
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-        return connection
 
 
 def _rows(connection: sqlite3.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -120,7 +107,7 @@ def last_samples(path: Path) -> RecordingTail:
     if not path.exists():
         return RecordingTail(reason=f"{path.name} is not there")
     try:
-        connection = _open(path)
+        connection = connect(path)
     except sqlite3.Error as error:
         return RecordingTail(reason=f"{path.name} cannot be read: {error}")
     try:
