@@ -166,6 +166,7 @@ def test_a_clean_end_reads_no_parsers(tmp_path: Path) -> None:
         "assert verdict.cause == 'finished', verdict\n"
         "heavy = [name for name in sys.modules if name.startswith('oomproof.evidence.texts.')]\n"
         "assert set(heavy) <= {'oomproof.evidence.texts.finding', 'oomproof.evidence.texts.root'}, heavy\n"
+        "assert 'oomproof.diagnosis.text_words' not in sys.modules and 'oomproof.evidence.handlers' not in sys.modules\n"
         "assert 'subprocess' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

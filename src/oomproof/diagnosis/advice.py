@@ -6,7 +6,6 @@ import math
 import shlex
 from dataclasses import replace
 
-from oomproof.diagnosis.text_words import HALF_THE_BATCH
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.facts import CaseFile
 from oomproof.units import GIB, MIB, format_size
@@ -15,6 +14,11 @@ _LONG = 160  # a longer command line would push the advice off the screen, and h
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
+
+HALF_THE_BATCH = Remedy(
+    "half the batch and twice the gradient accumulation: the same effective batch",
+    change=Change("argument", "batch_size"),
+)
 
 
 def as_flag(size: int) -> str:

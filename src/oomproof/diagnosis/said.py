@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.texts.finding import Finding
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.collect import TextCase
+    from oomproof.evidence.texts.finding import Finding
 
 _NO_DEATH = ("not-a-crash", "finished")
 _KERNELS = ("segfault", "gpf", "xid")

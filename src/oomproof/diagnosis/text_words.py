@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oomproof.diagnosis.advice import HALF_THE_BATCH
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.units import MIB, format_size
@@ -274,10 +275,6 @@ def gpu_next(gpu: GpuNumbers | None) -> str:
     return "halve the batch and double gradient accumulation: the same effective batch"
 
 
-HALF_THE_BATCH = Remedy(
-    "half the batch and twice the gradient accumulation: the same effective batch",
-    change=Change("argument", "batch_size"),
-)
 _GPU = ("cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc")
 _HOST_KILLS = ("oom-kill-global", "oom-kill-memcg", "slurm-oom")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from oomproof.evidence.facts import CaseFile, Evidence
-from oomproof.evidence.texts.finding import Finding
 from oomproof.units import format_size
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.finding import Finding
 
 _MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
 

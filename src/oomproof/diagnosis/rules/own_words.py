@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
 from oomproof.diagnosis.death import Death, death_of
@@ -14,7 +15,9 @@ from oomproof.diagnosis.said import said
 from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Verdict, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.texts.finding import Finding
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.finding import Finding
 
 # Signals by which a program ends through its own doing: what it printed before belongs to the story
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
