@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -176,3 +177,30 @@ def test_ctrl_c_leaves_no_traceback(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and b"Traceback" not in said
+
+
+@pytest.mark.parametrize("how", ["no rows", "an empty file", "no file", "not a database"])
+def test_a_recording_without_samples(tmp_path: Path, how: str) -> None:
+    """The verdict, both pages and the bundle say what there is."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    job = [sys.executable, "-c", "raise MemoryError('none left')"]
+    words = [sys.executable, "-m", "oomproof.cli.main", "run", "--name", "bare", "--", *job]
+    assert subprocess.run(words, env=environment, capture_output=True).returncode == 1
+    (attempt,) = tmp_path.glob("oomproof/runs/*/1")
+    (attempt / "verdict.json").unlink()
+    recording = attempt / "recording.sqlite"
+    if how == "no rows":
+        with sqlite3.connect(recording) as db:
+            for table in ("host", "job", "process", "gpu", "event", "phase", "meta"):
+                db.execute(f"DELETE FROM {table}")
+    else:
+        for each in attempt.glob("recording.sqlite*"):
+            each.unlink()
+        if how != "no file":
+            recording.write_bytes(b"" if how == "an empty file" else b"not a database at all" * 100)
+    done = why(
+        "--md", "r.md", "--html", "r.html", "--bundle", "r.tgz", "bare", home=tmp_path, cwd=tmp_path
+    )  # fmt: skip
+    assert done.returncode == 0 and "Python ran out of memory: none left (proven)" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert all((tmp_path / name).stat().st_size > 500 for name in ("r.md", "r.html", "r.tgz"))

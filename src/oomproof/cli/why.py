@@ -99,8 +99,9 @@ def _one(arguments: argparse.Namespace) -> int:
     if _are_files(arguments.what):
         from oomproof.diagnosis.from_texts import judge_texts
         from oomproof.evidence.texts.collect import read_texts
+        from oomproof.evidence.texts.names import by_name
 
-        verdict = judge_texts(read_texts(arguments.what))
+        verdict = judge_texts(by_name(read_texts(arguments.what)))
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:

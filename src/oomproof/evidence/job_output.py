@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from oomproof.evidence.facts import Output
 
 # The first part of an output past its cap, the one before the last, and the last (runner/keeper.py)
 _PARTS = ("output.first.log", "output.prev.log", "output.log")
+_NAME = "output.log"
 _TAIL = 4 << 20  # half a second of reading; a chain of failures is told within kilobytes
 _BLOCK = 1 << 20
 _LAST = 16 << 10
@@ -37,13 +39,36 @@ def _size(path: Path) -> int | None:
         return None
 
 
+@dataclass
+class _Named:
+    path: str
+    notes: list[str] = field(default_factory=list)
+
+
 def _parsed(parts: list[tuple[Path, int]], last_line: str) -> Output:
-    from oomproof.evidence.texts.collect import read_lines
-    from oomproof.evidence.texts.reading import lines_of
+    """By the parsers that read any other text; a job's output may hold an engine's or a guard's words as well."""
+    from oomproof.evidence.texts.collect import TextCase
+    from oomproof.evidence.texts.guards import GuardParser
+    from oomproof.evidence.texts.kernel import KernelParser
+    from oomproof.evidence.texts.reading import LONGEST, Lines
+    from oomproof.evidence.texts.training import TrainingParser
+
+    def pieces() -> Iterator[tuple[int, bytes]]:
+        for number, line in enumerate(data.split(b"\n"), first):
+            for at in range(0, max(1, len(line)), LONGEST):
+                yield number, line[at : at + LONGEST]
 
     skip = max(0, sum(size for _, size in parts) - _TAIL)
     first = 1 + sum(block.count(b"\n") for block in _blocks(parts, 0, skip))
-    text = read_lines("output.log", lines_of("output.log", _blocks(parts, skip, None), first))
+    data = b"".join(_blocks(parts, skip, None))
+    kernel, guards, job = KernelParser(_NAME), GuardParser(_NAME), TrainingParser(_NAME)
+    for number, line in Lines(_Named(_NAME), pieces()):
+        kernel.feed(number, line)
+        guards.feed(number, line)
+        job.feed(number, line)
+    system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
+    told = tuple(job.finish())
+    text = TextCase((_NAME,), tuple(system), told, job.progress, job.end)
     return Output(text.last_line or last_line, text, None)
 
 

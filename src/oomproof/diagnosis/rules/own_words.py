@@ -136,6 +136,10 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     headline = f"ended with an error of its own (exit code {death.code})"
     headline += f"; its last line: {last[:160]}" if last else ""
     next_step = f"read its last lines: {read_output(case)}"
+    if case.output.empty:
+        next_step = (
+            f"it printed nothing: look for a log of its own, or start it with more words: {command(case)}"
+        )
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
         headline, next_step = f"the command was {text}", "check the command's name and PATH"

@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
-__all__ = ["LONGEST", "Lines", "UnreadableText", "lines_of", "marked_lines", "open_lines"]
+__all__ = ["LONGEST", "Lines", "UnreadableText", "marked_lines", "open_lines"]
 
 LONGEST = 64 * 1024  # bytes of one piece; a longer line comes in several, under one number
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -22,6 +21,8 @@ _SPAN_LINES = 6000  # and behind the start of a report, up to its end
 
 
 class Source(Protocol):
+    """Whoever gives the bytes: what it is called, and what could not be read of it."""
+
     path: str
     notes: list[str]
 
@@ -80,17 +81,6 @@ def open_lines(path: str) -> Lines:
     return Lines(stream, _numbered(_transcoded(stream.blocks())))
 
 
-@dataclass
-class _Blocks:
-    path: str
-    notes: list[str] = field(default_factory=list)
-
-
-def lines_of(name: str, blocks: Iterator[bytes], first: int = 1) -> Lines:
-    """The same of bytes that are at hand; the first line has this number."""
-    return Lines(_Blocks(name), _numbered(blocks, first))
-
-
 def _transcoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """UTF-16 (PowerShell's ``>``) as UTF-8, by its byte order mark; anything else as it is."""
     first = next(blocks, b"")
@@ -104,8 +94,8 @@ def _transcoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield from blocks
 
 
-def _numbered(blocks: Iterator[bytes], number: int = 1) -> Iterator[tuple[int, bytes]]:
-    rest = b""
+def _numbered(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    number, rest = 1, b""
     for block in blocks:
         lines = block.split(b"\n")
         if rest:
