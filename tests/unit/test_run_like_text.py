@@ -42,7 +42,8 @@ def test_the_same_cause_as_the_text(tmp_path: Path, name: str, how: str) -> None
         return
     assert verdict.cause == told.cause, verdict.headline
     assert verdict.gpu == told.gpu
-    assert not verdict.cause.startswith("oom-kill-"), "no counter moved"
+    if verdict.cause.startswith("oom-kill-"):  # of another machine: a launcher tells of its pod
+        assert verdict.certainty != "proven", "no counter moved"
     known = {each.id for each in verdict.evidence}
     assert all(id in known for each in verdict.causes for id in each.evidence)
 

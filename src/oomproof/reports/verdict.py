@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
+from typing import TextIO
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.facts import Evidence
@@ -14,6 +16,7 @@ _COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 _GOOD = ("finished", "not-a-crash")
 _OURS = ("stopped-by-guard", "stopped-by-user", "interrupted")
 _LABEL = " " * 9
+_NARROW = 40  # columns: below, a terminal's own wrapping reads better
 
 
 def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = None) -> str:
@@ -24,6 +27,19 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
         kind = "good" if verdict.cause in _GOOD else "ours" if verdict.cause in _OURS else "bad"
         label = f"\x1b[1;{_COLOURS[kind]}m{label}\x1b[0m"
     return "\n".join((label, _told("why", verdict.why, width), _told("next", verdict.next, width)))
+
+
+def fitted(lines: str, stream: TextIO) -> str:
+    """The three lines for this stream: wrapped under their labels on a terminal, whole in a file or a pipe."""
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return lines
+    if width < _NARROW:
+        return lines
+    return "\n".join(
+        part for line in lines.splitlines() for part in _wrapped(line, "", width, _LABEL) or [""]
+    )
 
 
 def _told(label: str, text: str, width: int | None) -> str:
@@ -106,7 +122,7 @@ def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> 
     """Lines of at most that width; what is typed or looked up (paths, flags) is not broken."""
     return textwrap.wrap(
         _line(text) if hanging is None else text,
-        max(40, width),
+        max(_NARROW, width),
         initial_indent=indent,
         subsequent_indent=indent + "  " if hanging is None else hanging,
         break_long_words=False,
