@@ -108,15 +108,25 @@ def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
     return tuple(found)
 
 
+def twin(case: CaseFile) -> tuple[Remedy, ...]:
+    """The same command twice at once is the commonest reason, and the cheapest to mend."""
+    if case.twin is None:
+        return ()
+    title = (
+        f"one at a time: the same command runs as pid {case.twin.pid} and holds {format_size(case.twin.held)}"
+    )
+    return (Remedy(title, "measured", case.twin.held, command=f"kill {case.twin.pid}"),)
+
+
 def neighbours(case: CaseFile) -> tuple[Remedy, ...]:
-    """What others held on the machine at the end: often the twin of this very job."""
+    """What else was held on the machine at the end."""
     host, job = case.host, case.job
     if host is None or job is None:
         return ()
-    others = host.total - host.available - job.used
+    others = host.total - host.available - job.used - (case.twin.held if case.twin else 0)
     if others < host.total * _MUCH:
         return ()
-    title = f"free what others held on this machine: {format_size(others)}; a twin of this job is the first to look for"
+    title = f"free what others held on this machine: {format_size(others)}"
     return (Remedy(title, "measured", others, command="oomproof check"),)
 
 

@@ -67,6 +67,10 @@ def collect(
     missing += more
     case, more = _with_reboot(case, wtmp, proc)
     missing += more
+    if _may_have_a_twin(case):
+        from oomproof.evidence.twin import living_twin
+
+        case = replace(case, twin=living_twin(case.argv, string(run.get("cwd")), proc))
     if _told_to_end_just_now(case):
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
@@ -255,12 +259,25 @@ def _with_kernel(
     return case, missing
 
 
-def _told_to_end_just_now(case: CaseFile) -> bool:
-    """Ended by what a shutdown sends, in this boot and moments ago: worth asking whether one is under way."""
+def _failed_just_now(case: CaseFile) -> bool:
+    """In this boot and moments ago: what the machine is now, it was then."""
     status = case.status
     if status is None or status.code == 0 or case.rebooted or status.boottime is None:
         return False
-    if not 0 <= boottime() - status.boottime <= _JUST_NOW:
+    return 0 <= boottime() - status.boottime <= _JUST_NOW
+
+
+def _may_have_a_twin(case: CaseFile) -> bool:
+    """Ended for memory, by the kernel or by us, or killed by nobody knows whom."""
+    acted = any(action.by == "guard" and action.action != "warn" for action in case.actions)
+    killed = case.status is not None and case.status.signal == signal.SIGKILL
+    return _failed_just_now(case) and (case.kernel_killed or acted or killed)
+
+
+def _told_to_end_just_now(case: CaseFile) -> bool:
+    """Ended by what a shutdown sends: worth asking whether one is under way."""
+    status = case.status
+    if status is None or not _failed_just_now(case):
         return False
     by_signal = (status.signal or (status.code or 0) - 128) in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
     asked = any(event.kind == "sigterm" for event in case.keeper_events)

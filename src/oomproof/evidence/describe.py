@@ -106,6 +106,9 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
         text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
         yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
+    if case.twin is not None:
+        text = f"pid {case.twin.pid} runs the same command and holds {format_size(case.twin.held)}"
+        yield "sample.twin", "/proc", end, text, "a twin of this job, alive right after its end"
     for gpu in case.gpus:
         text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
         yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"

@@ -179,6 +179,14 @@ class SilentHandler:
 
 
 @dataclass(frozen=True, slots=True)
+class Twin:
+    """The same command, running beside this one."""
+
+    pid: int
+    held: int  # by it and its descendants
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What the job printed. ``text`` is what the parsers found in its end, for a run that did not end well."""
 
@@ -237,6 +245,7 @@ class CaseFile:
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
+    twin: Twin | None = None  # alive right after the end
     openmp: str | None = None  # two OpenMP runtimes in one process
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()

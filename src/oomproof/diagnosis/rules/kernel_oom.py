@@ -11,7 +11,15 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from oomproof.diagnosis.advice import as_flag, command, higher_limit, neighbours, raise_limit, smaller_job
+from oomproof.diagnosis.advice import (
+    as_flag,
+    command,
+    higher_limit,
+    neighbours,
+    raise_limit,
+    smaller_job,
+    twin,
+)
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import guard_stop
 from oomproof.diagnosis.lost_worker import explains_the_end
@@ -156,10 +164,13 @@ def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> Weigh
         _headline(case, kill, death, reading.whose, limit, held),
         why,
         _next(case, reading.whose, limit),
-        evidence=case.evidence_from("exit", "counter.", "kernel.kill", "sample.host", "sample.job"),
+        evidence=case.evidence_from(
+            "exit", "counter.", "kernel.kill", "sample.host", "sample.job", "sample.twin"
+        ),
         test="the line 'oom-kill:constraint=' in the kernel log: sudo dmesg | grep -A1 oom-kill:",
         victim=Victim.of(kill) if kill else _leader(case, death),
         remedies=(
+            *(twin(case) if reading.whose != _OWN else ()),
             *(neighbours(case) if reading.whose == _MACHINE else ()),
             *(raise_limit(case, limit) if reading.whose == _OWN else ()),
             *smaller_job(case),
