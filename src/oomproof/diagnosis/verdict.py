@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oomproof.evidence.facts import Evidence, Missing
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import Evidence, KernelKill, Missing
 
 SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]
