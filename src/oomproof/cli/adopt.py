@@ -68,7 +68,7 @@ def _order(arguments: argparse.Namespace, adopted: Adopted) -> Order:
         name=arguments.name,
         margin=parse_size(str(given["margin"])) if given["margin"] else None,
         floor=parse_size(str(given["floor"])) if given["floor"] else None,
-        grace=seconds_of(given["grace"]),
+        grace=seconds_of("--grace", given["grace"], 30.0),
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
         stop_signal=signal_of(given["stop_signal"]),
         watch_only=str(given["watch_only"]).lower() in ("1", "true", "yes", "on"),

@@ -1,13 +1,15 @@
 """Runs any command under watch: recorded, kept inside its memory limit, explained when it dies.
 
 The command's arguments, its terminal and its exit status stay as they are. Without --limit the kernel keeps only the
-machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, asked to
-save and stop (the stop file, --stop-signal), then ended, before the kernel picks a victim.
+machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, paused while
+another run can finish and give room, else asked to save and stop (the stop file, --stop-signal), then ended, before the
+kernel picks a victim.
 
   oomproof run -- python train.py --epochs 3
   oomproof run --limit 20G --name big -- python train.py
   oomproof run --stop-signal USR1 --grace 60 -- python train.py
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
+  oomproof run --protect -- python train.py       the younger runs make room first
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and promised to nobody
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
@@ -21,24 +23,30 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
+from oomproof.guard.facts import FREEZE_MAX
 from oomproof.guard.loop import HostView
 from oomproof.machine.arguments import script_of
 from oomproof.recording import runs
 from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Order, Outcome, describe_run, supervise, working_folder
+from oomproof.runner.supervise import GPU_TURN, Order, Outcome, describe_run, supervise, working_folder
 from oomproof.runner.waiting import Cancelled
 from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
+
+if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_share import GpuShare
 
 _SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 
@@ -58,8 +66,9 @@ _MESSENGERS = {
 
 SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
-    "stop_file", "stop_signal", "watch_only", "oom_exit_code", "need", "gpu_need", "priority", "no_wait", "wait_max",
-    "not_before", "allow_twin", "ledger",
+    "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
+    "need", "gpu_need", "priority", "no_wait", "wait_max", "not_before", "allow_twin", "ledger",
+    "gpu_share", "gpu_turn",
 }  # fmt: skip
 
 
@@ -118,6 +127,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
     add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
     add(
+        "--protect",
+        action="store_true",
+        default=None,
+        help="never pause this run, and end it for the machine's sake only after all others",
+    )
+    add(
+        "--freeze-max",
+        metavar="SECONDS",
+        help="a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
+    )
+    add(
+        "--gpu-share",
+        action="store_true",
+        default=None,
+        help="take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
+    )
+    add(
+        "--gpu-turn",
+        metavar="SECONDS",
+        help="with --gpu-share: how long a turn lasts while another waits (default 120)",
+    )
+    add(
         "--detach",
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
@@ -154,13 +185,21 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
     run = runs.new_run()
     try:
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
+        share = None
         try:
             if ticket.waited:
                 _look_for_twins(order)  # it may have been started meanwhile
-            return supervise(run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket)
-        except OomproofError:
+            if order.gpu_share:
+                share = _turn_on_the_card(run, order, lambda text: on_waiting(run, text))
+            return supervise(
+                run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket, share
+            )
+        except (OomproofError, KeyboardInterrupt):
             ticket.drop()
             raise
+        finally:
+            if share is not None:
+                share.close()
     except (OomproofError, Cancelled, KeyboardInterrupt):
         from shutil import rmtree
 
@@ -183,7 +222,19 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
         from oomproof.machine.twins import identity
 
         order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
-    return ask(run, order.argv, order.name, order.asked, folder, _tell, waiting)
+    asked = replace(order.asked, gpu_need=None, gpu=None) if order.gpu_share else order.asked
+    return ask(run, order.argv, order.name, asked, folder, _tell, waiting)
+
+
+def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
+    """With --gpu-share: its place on the card, after a wait if need be."""
+    from oomproof.runner.gpu_share import join
+
+    def say(text: str) -> None:
+        _tell(text)
+        on_waiting(text.removeprefix("oomproof: "))
+
+    return join(run.id, order.asked.gpu, order.asked.gpu_need, order.gpu_turn, say)
 
 
 def _look_for_twins(order: Order) -> None:
@@ -259,14 +310,18 @@ def _order(arguments: argparse.Namespace) -> Order:
         limit=sizes["limit"],
         margin=sizes["margin"],
         floor=sizes["floor"],
-        grace=seconds_of(given["grace"]),
+        grace=seconds_of("--grace", given["grace"], 30.0),
         alerts=Alerts(sizes["alert_above"], sizes["alert_gpu_above"], _truth(given["alert_swap_growth"])),
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
         stop_signal=signal_of(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
+        protect=_truth(given["protect"]),
+        freeze_max=seconds_of("--freeze-max", given["freeze_max"], FREEZE_MAX),
         asked=_asked(given, sizes),
+        gpu_share=_truth(given["gpu_share"]),
+        gpu_turn=seconds_of("--gpu-turn", given["gpu_turn"], GPU_TURN),
         allow_twin=_truth(given["allow_twin"]),
     )
 
@@ -335,15 +390,15 @@ def gpu_is_here() -> bool:
     return any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
 
 
-def seconds_of(value: Any) -> float:
+def seconds_of(flag: str, value: Any, default: float) -> float:
     if value is None:
-        return 30.0
+        return default
     try:
         seconds = float(value)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e7:
-        raise OomproofError(f"--grace {value} is no time", "give seconds, such as --grace 60", USAGE)
+        raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
     return seconds
 
 
@@ -395,6 +450,7 @@ def _check_stop_file(path: Path | None) -> None:
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
     from oomproof.reports.after import Conclusion, conclude
+    from oomproof.reports.verdict import fitted
 
     conclusion: Conclusion | None = None
     try:
@@ -404,7 +460,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
         if not quiet:
             if outcome.trouble:
                 _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-            _tell(conclusion.text)
+            _tell(fitted(conclusion.text, sys.stderr))
     except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
         _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
     return exit_status(outcome.run, conclusion, outcome.exit)

@@ -15,10 +15,14 @@ import sys
 import time
 from pathlib import Path
 
+from oomproof.cli.freeze import CARD_SECONDS
 from oomproof.errors import OomproofError
+from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
 from oomproof.machine import processes
+from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration
 
@@ -56,6 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
     try:
+        if found.frozen() or job.freezer.is_frozen():  # it could not answer; a kill needs no thaw of its own
+            if steps != ["kill"]:
+                actions.take("thaw", "oomproof stop")
+            freezing.remove_mark(found.attempt)
+        pause = GpuPause(found.attempt)
+        if pause.paused and steps != ["kill"] and not pause.take_back(Query().answer(CARD_SECONDS).gpus).done:
+            print(
+                "oomproof: its GPU memory could not be restored: it may not be able to save", file=sys.stderr
+            )
         for step in steps:
             actions.take(step, "oomproof stop")
             wait = 30.0 if step == "kill" else grace

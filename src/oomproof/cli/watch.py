@@ -16,6 +16,7 @@ from pathlib import Path
 from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
+from oomproof.guard.facts import FREEZE_MAX, Settings
 from oomproof.guard.loop import HostView
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
@@ -83,20 +84,23 @@ def run(arguments: argparse.Namespace) -> int:
 
         stay(found, int(started["job"]["pid"]), adopted)
     from oomproof.reports.after import conclude
+    from oomproof.reports.verdict import fitted
 
     conclusion = conclude(found)
-    print(conclusion.text, file=sys.stderr)
+    print(fitted(conclusion.text, sys.stderr), file=sys.stderr)
     return exit_status(found, conclusion)
 
 
-def _settings(run: runs.Run) -> policy.Settings:
+def _settings(run: runs.Run) -> Settings:
     kept = run.info.get("settings") or {}
     limit = kept.get("limit")
-    return policy.Settings(
+    return Settings(
         margin=int(kept.get("margin", 0)),
         floor=int(kept.get("floor", 0)),
         grace=float(kept.get("grace", 30.0)),
         limit=limit,
         limit_floor=policy.default_limit_floor(limit) if limit else 0,
         watch_only=bool(kept.get("watch_only")),
+        protected=bool(kept.get("protect")),
+        freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),
     )

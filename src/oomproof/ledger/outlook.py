@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from oomproof.ledger.live import LiveRun, runtime_folder
+from oomproof.ledger.live import RUNS, LiveRun, runtime_folder
 
 LOOK_AHEAD = 600.0  # seconds of growth that a run without a known need has reserved
 FAR = 10.0  # nobody looks further ahead than this many times as far as was looked back
@@ -38,16 +38,23 @@ def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHO
 class LiveClaim(LiveRun):
     """A run's place among the living that also tells how fast the run grows, for those who want to start beside it."""
 
-    def __init__(self, run_id: str, boottime: float, folder: Path | None = None) -> None:
-        super().__init__(run_id, boottime, folder)
+    def __init__(
+        self,
+        run_id: str,
+        boottime: float,
+        folder: Path | None = None,
+        protected: bool = False,
+        leader: tuple[int, int | None] = (0, None),
+    ) -> None:
+        super().__init__(run_id, boottime, folder, protected, leader)
         self._samples: deque[tuple[float, int]] = deque()
         outlooks = (folder or runtime_folder()) / "outlook"
         outlooks.mkdir(mode=0o700, exist_ok=True)
         self._outlook_path = outlooks / run_id
         self._outlook = os.open(self._outlook_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def update(self, use: int, boottime: float) -> None:
-        super().update(use, boottime)
+    def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
+        super().update(use, boottime, rate, frozen)
         samples = self._samples
         if not samples or boottime - samples[-1][0] >= 0.9:
             samples.append((boottime, use))

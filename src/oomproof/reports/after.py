@@ -49,6 +49,6 @@ def verdict_of(run: runs.Run) -> Conclusion | None:
     kept = runs.read_json(run.attempt / "verdict.json")
     if kept.get("verdict"):
         return Conclusion(kept, str(kept.get("lines", "")))
-    if run.state() in ("running", "lost its guard", "starting", "waiting"):
+    if run.state() in ("running", "frozen", "lost its guard", "starting", "waiting"):
         return None
     return conclude(run)

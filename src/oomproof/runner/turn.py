@@ -19,7 +19,8 @@ from oomproof.ledger.picture import Picture, Strangers, look, wish_of
 from oomproof.ledger.store import Busy, Ledger
 from oomproof.ledger.words import waiting_words, when_words
 from oomproof.machine.clock import boottime
-from oomproof.machine.gpu import Gpus, Query, driver_present, read_amd
+from oomproof.machine.gpu import Gpus, Query, read_amd
+from oomproof.machine.nvidia import driver_present
 from oomproof.recording.secrets import mask_argv
 from oomproof.runner.admission import Question, Ticket, at_once
 from oomproof.runner.waiting import Waiting
