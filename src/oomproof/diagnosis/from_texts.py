@@ -182,7 +182,9 @@ def _victim(finding: Finding) -> Victim | None:
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
         name = (sizes.name if sizes else None) or finding.details.get("victim_name")
-        return Victim(finding.pids[0], name) if finding.pids else None
+        if finding.pids:
+            return Victim(finding.pids[0], name)
+        return Victim(None, sizes.name) if sizes is not None and sizes.name else None
     return Victim(sizes.pid, sizes.name, sizes.total_vm, sizes.anon_rss, sizes.file_rss, sizes.shmem_rss)
 
 

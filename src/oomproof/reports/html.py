@@ -133,7 +133,7 @@ def _victim(story: Story) -> str:
     victim = story.verdict.victim
     if victim is None:
         return ""
-    rows = [("process", f"{victim.name or '?'} (pid {victim.pid})")]
+    rows = [("process", victim.who)]
     for name, size in (
         ("its own memory", victim.anon_rss_bytes),
         ("shared memory", victim.shmem_rss_bytes),
@@ -256,7 +256,7 @@ def _kills(story: Story) -> str:
         return ""
     body = "".join(
         f"<tr><td>{escape(when(kill.time, date=True))}</td><td>{escape(kill.cause)}</td>"
-        f'<td>{escape(kill.victim.name or "?")} (pid {kill.victim.pid})</td><td class="n">'
+        f'<td>{escape(kill.victim.who)}</td><td class="n">'
         f"{format_size(kill.victim.anon_rss_bytes) if kill.victim.anon_rss_bytes is not None else ''}</td></tr>"
         for kill in kills[-200:]
     )

@@ -115,7 +115,7 @@ def _root_cause(story: Story) -> str:
             if size
         ]
         held = f", holding {' and '.join(sizes)}" if sizes else ""
-        parts.append(f"The process that died: {_text(victim.name or '?')} (pid {victim.pid}){held}.")
+        parts.append(f"The process that died: {_text(victim.who)}{held}.")
     if (gpu := verdict.gpu) is not None:
         told = (
             ("asked for", gpu.requested_bytes),

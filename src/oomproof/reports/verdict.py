@@ -55,6 +55,8 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
         where.append(f"phase    {verdict.phase}{step}")
     if (victim := verdict.victim) is not None:
         text = f"victim   pid {victim.pid}" + (f" ({victim.name})" if victim.name else "")
+        if victim.pid is None:
+            text = f"victim   {victim.who}"
         if victim.anon_rss_bytes is not None:
             # total-vm is left out on purpose: it is address space, and people read it as memory
             shared = f", shared {format_size(victim.shmem_rss_bytes)}" if victim.shmem_rss_bytes else ""
