@@ -76,7 +76,7 @@ def ending(code: int, text: str) -> str:
 def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     machine.zram(128)
     stall, before = f"/tmp/stall-{time.monotonic_ns()}", "oomproof run --" if guard == "oomproof" else ""
-    watcher = session.start(f"python3 {IN_GUEST}/bystander.py {stall}")
+    session.start(f"python3 {IN_GUEST}/bystander.py {stall}")
     machine.wait_until(f"test -s {stall}")
     time.sleep(10)
     idle = float(machine.get(stall))
@@ -88,7 +88,7 @@ def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     done = [machine.wait(one, timeout=400) for one in (loader, training)]
     seconds = time.monotonic() - begun
     longest = float(machine.get(stall))
-    machine.kill(watcher)
+    machine.run(f"kill -9 $(cat {stall}.pid)")
     machine.swapoff()
     if guard == "oomproof":
         print(*(line for line in done[0].out.splitlines() if line.startswith("oomproof:")), sep="\n")
