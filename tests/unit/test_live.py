@@ -31,7 +31,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     new = live.LiveRun("new", 2.0, tmp_path)
     old.update(100, 5.0, 7.5, BY_HAND)
     (seen,) = new.others(6.0)
-    assert seen == Live(old.me.name, 100, 5.0, 7, BY_HAND, True, 77, 88)
+    assert seen == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88)
     assert seen.id == "old"
     (silent,) = new.others(60.0)
     assert silent.rate == 0, "the growth of a guard that has been silent for a minute is not believed"
@@ -44,7 +44,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_record_of_the_first_version_is_understood(tmp_path: Path) -> None:
     old, new = live.LiveRun("old", 1.0, tmp_path), live.LiveRun("new", 2.0, tmp_path)
     os.pwrite(old._fd, struct.pack("=qd", 123, 4.0), 0)
-    assert new.others(4.0) == [Live(old.me.name, 123, 4.0)]
+    assert new.others(4.0) == [Live(old.name, 123, 4.0)]
     for one in (old, new):
         one.leave()
 

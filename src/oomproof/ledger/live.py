@@ -125,7 +125,9 @@ class LiveRun:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         sweep(self._folder)
         name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
-        self.me = Live(name, protected=protected, pid=leader[0], start=leader[1] or 0)
+        self.name, self.protected = name, protected
+        self._frozen = RUNS
+        self._who = (leader[0], leader[1] or 0)
         while True:
             self._fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -135,16 +137,20 @@ class LiveRun:
         self._latch = os.open(self._folder.parent / "latch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
-        self.me = me = replace(self.me, use=use, t=boottime, rate=int(rate), frozen=frozen)
-        record = _RECORD.pack(me.use, me.t, me.rate, me.frozen, me.protected, me.pid, me.start)
+        self._frozen = frozen
+        record = _RECORD.pack(use, boottime, int(rate), frozen, self.protected, *self._who)
         os.pwrite(self._fd, record, 0)
+
+    def me(self, use: int, t: float, rate: float) -> Live:
+        """This run as the others would see it now."""
+        return Live(self.name, use, t, int(rate), self._frozen, self.protected, *self._who)
 
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""
         found = []
         for name in sorted(os.listdir(self._folder)):
             path = self._folder / name
-            if name != self.me.name and is_locked(path):
+            if name != self.name and is_locked(path):
                 one = _read(path)
                 found.append(one if now - one.t <= _STALE else replace(one, rate=0))
         return found
@@ -167,7 +173,7 @@ class LiveRun:
 
     def leave(self) -> None:
         try:
-            os.unlink(self._folder / self.me.name)
+            os.unlink(self._folder / self.name)
         except OSError:
             pass  # the folder was cleaned under us
         os.close(self._fd)
