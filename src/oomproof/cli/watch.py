@@ -33,6 +33,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
+    if found.waits():
+        raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():
@@ -49,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from oomproof.cli.logs import follow
 
     started = found.started()
+    adopted = os.pidfd_open(int(started["job"]["pid"])) if found.info.get("adopted") else None
     settings = _settings(found)
     kept = found.info.get("settings") or {}
     stop_file = kept.get("stop_file")
@@ -76,6 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     finally:
         watch.stop()
+    if adopted is not None:
+        from oomproof.runner.adopt import stay
+
+        stay(found, int(started["job"]["pid"]), adopted)
     from oomproof.reports.after import conclude
 
     conclusion = conclude(found)

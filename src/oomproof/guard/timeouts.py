@@ -13,7 +13,6 @@ NCCL_PAUSE = 480.0
 # Nothing is lost: told, not acted on.
 
 _LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "horovodrun")
-_RANKS = ("WORLD_SIZE", "TORCH_NCCL", "NCCL_", "RANK", "LOCAL_RANK")
 _ESTABLISHED = "01"
 _MAPS_BYTES = 4 << 20  # a PyTorch process has 300 KiB of maps
 
@@ -27,11 +26,9 @@ class Timeout:
 def may_have_ranks(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Several processes that wait for each other: a launcher of such, or the variables it sets.
 
-    libnccl alone says nothing: every PyTorch with CUDA maps it.
+    libnccl alone says nothing: every PyTorch with CUDA maps it, and many people set NCCL_DEBUG for good.
     """
     if environment.get("WORLD_SIZE", "") not in ("", "1"):
-        return True
-    if any(name.startswith(("TORCH_NCCL", "NCCL_")) for name in environment):
         return True
     return any(launcher in word for word in argv[:8] for launcher in _LAUNCHERS)
 
@@ -44,7 +41,7 @@ def look(
     names = {_name(pid, proc) for pid in pids}
     if may_have_ranks(argv, environment) and any(_maps_nccl(pid, proc) for pid in pids):
         found.append(
-            Timeout("NCCL gives a collective 10 minutes, so it goes on after 8 at the latest", NCCL_PAUSE)
+            Timeout("NCCL gives a collective 10 minutes; a pause longer than 8 may end the job", NCCL_PAUSE)
         )
     if any(name.startswith("wandb") for name in names):
         found.append(Timeout("wandb may show the run as crashed until it goes on; nothing is lost"))

@@ -206,3 +206,20 @@ def sweep(live: Path) -> None:
     for path in live.iterdir():
         if not is_locked(path):
             path.unlink(missing_ok=True)
+
+
+def held_by_all(folder: Path) -> dict[str, tuple[int, float]]:
+    """Run → (bytes held, boottime of that update), as the runs themselves wrote it; for readers."""
+    found: dict[str, tuple[int, float]] = {}
+    try:
+        names = os.listdir(folder / "live")
+    except OSError:
+        return found
+    for name in names:
+        try:
+            with open(f"{folder}/live/{name}", "rb", buffering=0) as file:
+                held, at = _FIRST.unpack(file.read(_FIRST.size))
+        except (OSError, struct.error):  # gone, or just being made
+            continue
+        found[name.partition("-")[2]] = (int(held), float(at))
+    return found

@@ -32,6 +32,7 @@ PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
 OUTBOX = 1 << 20  # bytes waiting for a slow front; above it the job's output is left in its pipes
 LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
+GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
 FROZEN = "frozen.json"  # who made the job stand still; written by the guard or `oomproof freeze`
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
 
@@ -208,6 +209,7 @@ class Keeper:
         self.leftovers: list[str] = []
         self.ending_since: float | None = None
         self.term_sent: float | None = None
+        self.helper: int | None = None  # restores the job's GPU memory; no process of the job
 
     # --- starting the job -------------------------------------------------------------------------------------
 
@@ -335,6 +337,30 @@ class Keeper:
         if self.status is None:
             append_event(self.folder, event="guard-lost")
             self.thaw_without_guard()
+            self.give_the_card_again()
+
+    def give_the_card_again(self) -> None:
+        """Its GPU memory was given back and nobody is left to restore it: tried until it works, by a process of its own."""
+        if self.helper is not None or not os.path.exists(f"{self.folder}/{GPU_PAUSED}"):
+            return
+        if os.path.exists(f"{self.folder}/{FROZEN}"):
+            return  # the user froze it
+        with contextlib.suppress(OSError):
+            self.helper = os.posix_spawn(
+                sys.executable,
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    self.spec["gpu_script"],
+                    "resume-marked",
+                    f"{self.folder}/{GPU_PAUSED}",
+                ],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)
+                ],
+            )
 
     def thaw_without_guard(self) -> None:
         """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof thaw` is theirs."""
@@ -458,6 +484,10 @@ class Keeper:
                 return
             if pid == 0:
                 return
+            if pid == self.helper:
+                self.helper = None
+                gone = not os.path.exists(f"{self.folder}/{GPU_PAUSED}")
+                append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
             if pid == self.leader:
                 self.status = status
                 if self.slave is not None:  # from now on EIO says that the last one has closed it
@@ -480,7 +510,7 @@ class Keeper:
                 if pid not in pids:
                     pids.append(pid)
                     queue.extend(children_of(pid))
-        return [pid for pid in pids if pid > 0 and pid != me and not is_zombie(pid)]
+        return [pid for pid in pids if pid > 0 and pid not in (me, self.helper) and not is_zombie(pid)]
 
     def end_leftovers(self, now: bool = False) -> bool:
         """After the leader: let the rest finish, then SIGTERM, then SIGKILL. True when nobody is left."""
@@ -544,6 +574,7 @@ class Keeper:
                 timeout = None if self.front is not None else LOOK_AFTER
                 if self.front is None and not self.has_guard():
                     self.thaw_without_guard()
+                    self.give_the_card_again()
             for key, mask in (self.narrow if len(self.outbox) > OUTBOX else self.selector).select(timeout):
                 fd = key.fd
                 if fd == wake_read:
@@ -605,6 +636,8 @@ class Keeper:
         }
         with contextlib.suppress(OSError):
             os.unlink(f"{self.folder}/{FROZEN}")
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self.folder}/{GPU_PAUSED}")
         if self.output.trouble:
             append_event(self.folder, event="disk-full", text=self.output.trouble)
         try:

@@ -8,29 +8,38 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof import __version__
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.facts import FREEZE_MAX, Settings
+from oomproof.guard.gpu_pause import host_room_problem
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.live import LiveRun
+from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.runner import code
+from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
+
+if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.gpu_share import GpuShare
+
+GPU_TURN = 120.0  # seconds: moving 60 GiB out and back takes one minute on an H200, 10 GiB ten seconds
 
 
 @dataclass
@@ -52,6 +61,10 @@ class Order:
     oom_exit_code: int | None = None
     protect: bool = False
     freeze_max: float = FREEZE_MAX
+    asked: Asked = field(default_factory=Asked)
+    gpu_share: bool = False
+    gpu_turn: float = GPU_TURN
+    allow_twin: bool = False
 
     def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
@@ -69,14 +82,16 @@ class Order:
         )
 
 
-def _folder() -> str:
+def working_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # removed under us
         return "(removed)"
 
 
-def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, Any]:
+def describe_run(
+    run: runs.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     import socket
 
@@ -85,7 +100,7 @@ def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, A
         "id": run.id,
         "name": order.name,
         "argv": mask_argv(order.argv),
-        "cwd": _folder(),
+        "cwd": working_folder(),
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
@@ -105,6 +120,7 @@ def describe_run(run: runs.Run, order: Order, settings: Settings) -> dict[str, A
             "protect": order.protect,
             "freeze_max": order.freeze_max,
         },
+        "claim": claim,
         "code": None,
     }
 
@@ -122,6 +138,7 @@ class Watch:
         alerts: Alerts,
         stop_file: Path | None = None,
         stop_signal: int | None = None,
+        gpu: GpuFeed | None = None,
     ) -> None:
         self._say = say
         self._run = run
@@ -136,7 +153,7 @@ class Watch:
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         self._live: LiveRun | None = None
         try:
-            self._live = LiveRun(
+            self._live = LiveClaim(
                 run.id,
                 float(started.get("boottime") or boottime()),
                 protected=settings.protected,
@@ -153,8 +170,8 @@ class Watch:
         self.guard = Guard(
             self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
         )
-        self._gpu = None
-        if (
+        self._gpu = gpu
+        if gpu is None and (
             os.path.exists("/dev/nvidiactl")
             or os.path.exists("/proc/driver/nvidia")
             or os.path.exists("/dev/dxg")
@@ -167,6 +184,33 @@ class Watch:
     def start(self) -> None:
         self.guard.start()
         self.sampler.start()
+
+    def share_card(self, share: GpuShare) -> None:
+        """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
+        moment, margin = self.guard.moment, self.guard.settings.margin
+
+        def host_room(size: int) -> str:
+            return host_room_problem(size, moment.available, margin, self._limit_left())
+
+        share.attach(
+            self._attempt, self.job.pids, host_room, self.job.freezer.is_frozen, self._on_turn, self._say
+        )
+
+    def _limit_left(self) -> int | None:
+        memory = self.guard.moment.memory
+        return self.job.limit - memory.charged if self.job.limit is not None and memory is not None else None
+
+    def _on_turn(self, kind: str, why: str) -> None:
+        self.writer.event(boottime(), kind, why)
+        line = {
+            "boottime": boottime(),
+            "wall": time.time(),
+            "by": "guard",
+            "action": kind,
+            "why": why,
+            "facts": {},
+        }
+        self.errands.do(lambda: runs.append_line(self._attempt / "actions.jsonl", line))
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
@@ -247,17 +291,24 @@ def oom_score_by_age(older: int) -> int:
     return min(500, 200 + 100 * older) if older else 0
 
 
-def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
+def supervise(
+    run: runs.Run,
+    order: Order,
+    on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
+    share: GpuShare | None = None,
+) -> Outcome:
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
-    info = describe_run(run, order, settings)
+    info = describe_run(run, order, settings, ticket.as_json() if ticket else None)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
         **os.environ,
+        **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
     }
@@ -278,7 +329,7 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     front.catch_signals()
     try:
         news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started)
+        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
     finally:
         front.release_signals()
     del guard_lock
@@ -294,6 +345,8 @@ def _stay(
     info: dict[str, Any],
     news: dict[str, Any],
     on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
+    share: GpuShare | None = None,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     started = {
@@ -319,10 +372,16 @@ def _stay(
         order.alerts,
         stop_file=order.stop_file,
         stop_signal=order.stop_signal,
+        gpu=share.feed if share else None,
     )
     lock_memory()
     watch.start()
-    describing = threading.Thread(target=_add_code, args=(run, info, order.argv), name="code", daemon=True)
+    if share is not None:
+        watch.share_card(share)
+    over = threading.Event()
+    describing = threading.Thread(
+        target=write_down, args=(run, info, order.argv, started, ticket, over), name="code", daemon=True
+    )
     describing.start()  # not among the errands: a slow git must not hold up a stop file
 
     def on_interrupt(how: str) -> None:
@@ -335,6 +394,7 @@ def _stay(
         if record is None:
             _end_without_keeper(watch.job, front)
     finally:
+        over.set()
         watch.stop()
         describing.join(1.0)
     front.close()
@@ -355,8 +415,17 @@ def _end_without_keeper(job: Job, front: Front) -> None:
                 time.sleep(0.025)
 
 
-def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:
-    """git takes its time: after the start, off every path that matters."""
+def write_down(
+    run: runs.Run,
+    info: dict[str, Any],
+    argv: list[str],
+    started: dict[str, Any],
+    ticket: Ticket | None,
+    over: threading.Event,
+) -> None:
+    """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
+    if ticket is not None:
+        ticket.started(started, over)
     try:
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
     except (OSError, OomproofError):
