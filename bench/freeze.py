@@ -75,6 +75,7 @@ def ending(code: int, text: str) -> str:
 
 def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     machine.zram(128)
+    machine.run("rm -rf /home/ada/.local/state/oomproof")  # nothing is known of these commands from before
     stall, before = f"/tmp/stall-{time.monotonic_ns()}", "oomproof run --" if guard == "oomproof" else ""
     session.start(f"python3 {IN_GUEST}/bystander.py {stall}")
     machine.wait_until(f"test -s {stall}")

@@ -59,6 +59,21 @@ def test_latch_lets_one_act_at_a_time(tmp_path: Path) -> None:
         each.leave()
 
 
+def test_a_run_that_goes_on_does_not_wait_for_itself(tmp_path: Path) -> None:
+    """Its own thaw, and it fills the machine at once: it must be ended now, not in a second."""
+    mine = live.LiveRun("mine", 1.0, tmp_path)
+    assert mine.take_latch(100.0, 5.0, thaw=True)
+    script = (
+        "from pathlib import Path; from oomproof.ledger.live import LiveRun\n"
+        f"print(LiveRun('other', 2.0, Path({str(tmp_path)!r})).take_latch(100.1))"
+    )
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert other.stdout == "False\n", "but everybody else waits to see what it takes"
+    assert mine.take_latch(100.2)
+    assert not mine.take_latch(100.3)
+    mine.leave()
+
+
 def test_killed_guards_leave_the_list(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path; from oomproof.ledger.live import LiveRun\n"

@@ -367,8 +367,9 @@ class Guard:
 
     def _act(self, action: Action, facts: Facts) -> None:
         machine_wide = action.scope == "machine" and action.kind in ("freeze", "thaw", "term", "kill")
-        pause = pausing.THAW_PAUSE if action.kind == "thaw" else ledger.ACTION_PAUSE
-        if machine_wide and self._live is not None and not self._live.take_latch(facts.t, pause):
+        thaw = action.kind == "thaw"
+        pause = pausing.THAW_PAUSE if thaw else ledger.ACTION_PAUSE
+        if machine_wide and self._live is not None and not self._live.take_latch(facts.t, pause, thaw):
             return  # another run's guard acted a moment ago: see first what that brings
         why = action.why
         if action.scope == "machine" and "not this job's" in why and self._strangers.named:
@@ -389,9 +390,8 @@ class Guard:
         self._idleness.reset(facts.t)
         self.moment.paused_since = facts.t
         self._pause.begin(why, time.time() + self.settings.freeze_max, facts.can_push)
-        self._tell_the_others(
-            facts.use, facts.t
-        )  # at once: the next guard must not freeze one more for nothing
+        # at once: the next guard must not freeze one more for nothing
+        self._tell_the_others(facts.use, facts.t)
 
     def _end_pause(self, action: Action, facts: Facts) -> None:
         self._state = pausing.thawed(self._state, action.gave_up)

@@ -14,9 +14,8 @@ from oomproof.guard.job import Job
 from oomproof.recording import runs
 from oomproof.units import format_size
 
-if (
-    TYPE_CHECKING
-):  # most runs are never paused: what only a pause needs is imported then, off the guard's thread
+# Most runs are never paused: what only a pause needs is imported then, off the guard's thread.
+if TYPE_CHECKING:
     from oomproof.guard.push_out import PushOut
 
 

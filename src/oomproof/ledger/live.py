@@ -21,6 +21,7 @@ from oomproof.recording.runs import is_locked
 # the leader's pid and start
 _RECORD = struct.Struct("=qdqBBiq")
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
+_LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a thaw
 ACTION_PAUSE = 1.0  # seconds between machine-wide actions: freed memory needs a moment to show
 _STALE = 3.0  # seconds: a guard that is short of memory writes ten times a second, one that is not, once
 
@@ -155,18 +156,22 @@ class LiveRun:
                 found.append(one if now - one.t <= _STALE else replace(one, rate=0))
         return found
 
-    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE) -> bool:
-        """True when no other run acted on the machine's shortage within ``pause``; then this one has it."""
+    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE, thaw: bool = False) -> bool:
+        """True when no run acted on the machine's shortage within ``pause``; then this one has it.
+
+        A thaw of one's own does not count: a job that goes on and fills the machine at once must not wait for itself.
+        """
         try:
             fcntl.flock(self._latch, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
         try:
-            data = os.pread(self._latch, 8, 0)
-            last = struct.unpack("=d", data)[0] if len(data) == 8 else 0.0
-            if 0 <= boottime - last < pause:
+            data = os.pread(self._latch, _LATCH.size, 0)
+            last, who, thawed = _LATCH.unpack(data) if len(data) == _LATCH.size else (0.0, 0, False)
+            own_thaw = thawed and who == os.getpid()
+            if 0 <= boottime - last < pause and not own_thaw:
                 return False
-            os.pwrite(self._latch, struct.pack("=d", boottime), 0)
+            os.pwrite(self._latch, _LATCH.pack(boottime, os.getpid(), thaw), 0)
             return True
         finally:
             fcntl.flock(self._latch, fcntl.LOCK_UN)
