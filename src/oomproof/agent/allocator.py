@@ -12,6 +12,7 @@ from typing import Any
 
 from . import cuda_room, nvml, segments
 from .biggest import biggest
+from .release import size
 
 _FULL_REPORTS = 3  # of one process: a job that catches the error and tries smaller batches is not slowed down
 _SNAPSHOT = 20 << 20  # bytes of a snapshot file
@@ -19,7 +20,9 @@ _SAMPLE_EVERY = 1.0  # seconds, with a small purse for phase edges that come tog
 _PURSE = 4.0
 _PIECES_EVERY = 10.0  # seconds between two looks at the single blocks, while there are few of them
 _FEW_BLOCKS = 2000  # about 4 ms
-_TELL_AGAIN = 10.0  # seconds after which a sample is told although nothing moved
+_TELL_AGAIN = 60.0  # seconds after which a sample is told although nothing moved
+_TOLD = 400  # samples told by one process; the newest always stands in its file
+_RECORD = 1024  # bytes of that file
 _MOVED = 0.02
 _LEAK_RISES = 12  # in a row, at the same kind of edge
 _LEAK_SHARE = 0.05  # of the card
@@ -42,6 +45,10 @@ class _State:
     watch: Watch | None = None
 
 
+def current() -> Watch | None:
+    return _State.watch
+
+
 class Watch:
     def __init__(self, torch: Any, agent: Any) -> None:
         self.torch, self.agent = torch, agent
@@ -56,6 +63,9 @@ class Watch:
         self._told: dict[int, Any] = {}
         self._rises: dict[str, list[int]] = {}
         self._leak_told = False
+        self._told_count = 0
+        self._record_fd: int | None = None
+        self.generating: Any = None  # of the generate() under way: (room, cached, requested) -> its numbers
 
     # --- CUDA starts ------------------------------------------------------------------------------------------
 
@@ -101,6 +111,7 @@ class Watch:
                     first = self.outside_first.setdefault(device, room.outside)
                     if room.outside < first:
                         self.outside_first[device] = room.outside
+                    self._write(room)
                     self._tell(room, edge)
                     self._suspect(room, edge)
         except Exception as error:
@@ -115,6 +126,20 @@ class Watch:
         self._purse -= 1.0
         return True
 
+    def _write(self, room: cuda_room.Room) -> None:
+        """The newest sample, where a verdict about a neighbour finds it: how much of its memory does this one use?"""
+        import json
+
+        if self._record_fd is None or os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._record_fd = os.open(
+                self.agent.file("allocator.json"), os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
+            )
+        value = {"wall": time.time(), "phase": self.agent.phase_now, "step": self.agent.step, **told(room)}
+        text = json.dumps(value, separators=(",", ":")).encode()
+        if len(text) < _RECORD:
+            os.pwrite(self._record_fd, text.ljust(_RECORD - 1) + b"\n", 0)
+
     def _tell(self, room: cuda_room.Room, edge: str) -> None:
         last = self._told.get(room.device)
         now = time.monotonic()
@@ -128,9 +153,10 @@ class Watch:
                 and room.retries == before.retries
                 and room.ooms == before.ooms
             )
-            if still and now - last[0] < _TELL_AGAIN:
+            if (still and now - last[0] < _TELL_AGAIN) or self._told_count >= _TOLD:
                 return
         self._told[room.device] = (now, room)
+        self._told_count += 1
         fields = told(room)
         if (
             now - self._pieces_at >= _PIECES_EVERY
@@ -191,7 +217,9 @@ class Watch:
             except BaseException:
                 pass
 
-    def report(self, device: int, requested: int | None, free: int | None = None) -> None:
+    def report(
+        self, device: int, requested: int | None, free: int | None = None, error: BaseException | None = None
+    ) -> None:
         """One full account: the recording gets the figures, the attempt's folder the snapshot."""
         begun = time.monotonic()
         torch, agent = self.torch, self.agent
@@ -215,10 +243,20 @@ class Watch:
         fields["neighbours"] = [each._asdict() for each in neighbours]
         if room is not None and room.backend == "native":
             self._with_snapshot(fields, device)
-        fields.update(_owners(torch, "cuda", device))
+        fields.update(_owners(torch, "cuda", device, error))
         if room is not None:
             fields["unseen"] = max(0, room.allocated - int(fields.get("seen", 0)))
+        if self.generating is not None and room is not None:
+            cached = sum(each["bytes"] for each in fields["owners"] if each["kind"] == "kv-cache")
+            try:
+                fields["generating"] = self.generating(room, cached, requested or 0)
+            except Exception as problem:
+                fields["generating_failed"] = str(problem)[:200]
         fields["took"] = round(time.monotonic() - begun, 3)
+        write_json(
+            agent.file(f"cuda-oom-{self.reports}.json"), fields
+        )  # a datagram may be lost, or come too late
+        fields["text"] = headline(fields)
         agent.report("cuda-oom", **fields)
 
     def _with_snapshot(self, fields: dict[str, Any], device: int) -> None:
@@ -234,6 +272,24 @@ class Watch:
             )
         except Exception as error:
             fields["no_snapshot"] = f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def headline(fields: dict[str, Any]) -> str:
+    asked = fields.get("requested")
+    where = f" in {fields['phase']}" if fields.get("phase") else ""
+    words = f"asked for {size(asked)}" if asked else "out of memory"
+    return f"GPU {fields.get('device')}{where}: {words}, {size(fields.get('free') or 0)} was free"
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    import json
+
+    data = json.dumps({"pid": os.getpid(), "wall": time.time(), **value}, default=str).encode()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
 
 
 def told(room: cuda_room.Room) -> dict[str, Any]:
@@ -288,9 +344,11 @@ def stack(most: int = 6) -> list[str]:
     return (own or all_of_them)[:most]
 
 
-def _owners(torch: Any, device_type: str, index: int | None = None) -> dict[str, Any]:
+def _owners(
+    torch: Any, device_type: str, index: int | None = None, error: BaseException | None = None
+) -> dict[str, Any]:
     try:
-        found = biggest(torch, device_type, index)
+        found = biggest(torch, device_type, index, error=error)
         return {"owners": found["owners"], "seen": found["seen"], "owners_complete": found["complete"]}
     except Exception as error:
         return {"owners": [], "seen": 0, "owners_complete": False, "owners_failed": str(error)[:200]}
@@ -309,7 +367,7 @@ def biggest_report(agent: Any, error: BaseException | None = None) -> None:
             if watch is not None and not watch.observing and watch.reports < _FULL_REPORTS:
                 watch.reports += 1
                 devices = cuda_room.devices(torch)
-                watch.report(devices[0] if devices else 0, None)
+                watch.report(devices[0] if devices else 0, None, error=error)
             return
         kind = "mps" if "MPS backend" in text else "cpu"
         fields: dict[str, Any] = {"device_type": kind, "phase": agent.phase_now, "step": agent.step}
@@ -319,7 +377,8 @@ def biggest_report(agent: Any, error: BaseException | None = None) -> None:
                     fields[name] = int(getattr(torch.mps, name)())
                 except Exception:
                     pass
-        fields.update(_owners(torch, kind))
+        fields.update(_owners(torch, kind, error=error))
+        write_json(agent.file("tensors.json"), fields)
         agent.report("tensors", **fields)
     except Exception:
         pass

@@ -63,7 +63,12 @@ class _Tally:
 
 
 def biggest(
-    torch: Any, device_type: str = "cuda", index: int | None = None, seconds: float = 2.0, top: int = 16
+    torch: Any,
+    device_type: str = "cuda",
+    index: int | None = None,
+    seconds: float = 2.0,
+    top: int = 16,
+    error: BaseException | None = None,
 ) -> dict[str, Any]:
     """{"owners": [{kind, owner, bytes, count, example}…], "seen": bytes, "complete": bool, "seconds": s}."""
     begun = time.monotonic()
@@ -74,7 +79,7 @@ def biggest(
     _of_optimizers(optimizers, kinds, tally)
     for cache in caches:
         _of_cache(cache, kinds, tally)
-    _of_frames(kinds, tally)
+    _of_frames(kinds, tally, error)
     _of_globals(kinds, tally)
     rest = []
     for tensor in tensors:
@@ -214,9 +219,14 @@ def _of_cache(cache: Any, kinds: _Kinds, tally: _Tally) -> None:
                     tally.claim(each, "kv-cache", owner, f"{type(cache).__name__}.{name}")
 
 
-def _of_frames(kinds: _Kinds, tally: _Tally) -> None:
-    """Local variables of every thread, the user's functions before the libraries', so that the name is the user's."""
-    frames = [frame for frame in _frames() if "/oomproof/agent/" not in frame.f_code.co_filename]
+def _of_frames(kinds: _Kinds, tally: _Tally, error: BaseException | None) -> None:
+    """Local variables of every thread, and of the functions an error came through; the user's functions before the
+    libraries', so that the name is the user's."""
+    frames = [
+        frame
+        for frame in [*_of_error(error), *_frames()]
+        if "/oomproof/agent/" not in frame.f_code.co_filename
+    ]
     for library in (False, True):
         for frame in frames:
             if is_library(frame.f_code.co_filename) == library:
@@ -226,6 +236,15 @@ def _of_frames(kinds: _Kinds, tally: _Tally) -> None:
                 _of_names(frame.f_locals, place, kinds, tally)
                 if tally.late:
                     return
+
+
+def _of_error(error: BaseException | None) -> list[FrameType]:
+    found = []
+    traceback = error.__traceback__ if error is not None else None
+    while traceback is not None:
+        found.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    return found[::-1]
 
 
 def _frames() -> Iterator[FrameType]:

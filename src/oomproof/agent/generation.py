@@ -7,12 +7,13 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from . import cuda_room
+from . import allocator, cuda_room
 from .kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
 from .release import Releaser, size
 
 _WARNINGS = 3  # of one process
 _QUIET = 10.0  # seconds between two reports of calls that fit
+_CAREFUL = 0.9  # of what was within reach: reserved memory exceeds what is live by 2 to 12 % (measured)
 
 
 class Plan(NamedTuple):
@@ -94,15 +95,26 @@ class Watched:
             if plan.device is None:
                 return plan, need, None
             room = cuda_room.read(self.torch, plan.device)
-            if room is not None and need.total > room.within_reach:
-                self._warn(plan, need, room)
+            if room is not None:
+                self._under_way(plan, need, room)
+                if need.total > room.within_reach:
+                    self._warn(plan, need, room)
             return plan, need, room
         except Exception as error:
             self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
             return None
 
+    def _under_way(self, plan: Plan, need: Need, room: cuda_room.Room) -> None:
+        """Should memory run out in this call, the account of it knows what was asked for and what would have fitted."""
+        watch = allocator.current()
+        if watch is not None:
+            watch.generating = functools.partial(in_hindsight, plan, need, room)
+
     def after(self, planned: tuple[Plan, Need, Any] | None) -> None:
         try:
+            watch = allocator.current()
+            if watch is not None:
+                watch.generating = None
             now = time.monotonic()
             if planned is None or now - self._told < _QUIET:
                 return
@@ -139,6 +151,22 @@ def facts(plan: Plan, need: Need) -> dict[str, Any]:
         "cache": need.cache,
         "copy": need.copy,
         "logits": need.logits,
+    }
+
+
+def in_hindsight(
+    plan: Plan, need: Need, before: cuda_room.Room, now: cuda_room.Room, cached: int, requested: int
+) -> dict[str, Any]:
+    """The call in which memory ran out: what it took beside its cache so far, and what would have fitted with that."""
+    beside = max(0, now.allocated + requested - before.allocated - cached)
+    room = int((before.within_reach - max(0, beside - need.copy - need.logits)) * _CAREFUL)
+    batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, max(0, room))
+    return {
+        **facts(plan, need),
+        "reach": before.within_reach,
+        "beside": beside,
+        "fitting_batch": batch,
+        "fitting_new_tokens": new_tokens,
     }
 
 

@@ -20,6 +20,7 @@ from oomproof.evidence.facts import (
     Settings,
 )
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.evidence.gpu_oom import last_oom
 from oomproof.evidence.kernel_lines import find_faults, find_kills
 from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
@@ -110,6 +111,7 @@ def _from_files(
         job=tail.job,
         job_peak=tail.job_peak,
         gpus=tail.gpus,
+        gpu_oom=last_oom(folder),
         shm_total=shm_total,
         shm_free=shm_free,
         shm_low=tail.shm_low,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+from oomproof.evidence import gpu_oom
 from oomproof.evidence.facts import CaseFile, Evidence
 from oomproof.units import format_size
 
@@ -33,7 +34,7 @@ def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
             *_output(case),
             *_boots(case),
         )
-    )
+    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.gpu_oom))
 
 
 _Item = tuple[str, str, float | None, str, str]

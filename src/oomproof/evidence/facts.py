@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from oomproof.evidence.gpu_oom import GpuOom
 from oomproof.evidence.kernel_lines import KernelFault, KernelKill
 from oomproof.evidence.output_tail import OutputTail
 
@@ -161,6 +162,7 @@ class CaseFile:
     job: JobSample | None = None
     job_peak: int | None = None
     gpus: tuple[GpuSample, ...] = ()
+    gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it

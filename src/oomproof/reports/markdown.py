@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.runs import Run
-from oomproof.reports import saving
+from oomproof.reports import gpu_account, saving
 from oomproof.reports.chart import draw
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
@@ -47,6 +47,7 @@ def render(story: Story) -> str:
         ("What happened", _what_happened(story)),
         ("Timeline", _timeline(story)),
         ("Root cause", _root_cause(story)),
+        ("Who held the card's memory", _account(story)),
         ("Evidence", _evidence(story)),
         ("What was changed", _changed(story)),
         ("Before and after", _before_after(story)),
@@ -95,6 +96,17 @@ def _timeline(story: Story) -> str:
         picture = draw(samples, width=72, limit=story.limit)
         body += f"\n\nMemory of the job (anonymous + shared + swapped):\n\n{_fence(picture)}"
     return body
+
+
+def _account(story: Story) -> str:
+    oom = story.gpu_oom
+    if oom is None:
+        return ""
+    rows = [
+        (_text(part.name), format_size(part.bytes), _text(part.what)) for part in gpu_account.account(oom)
+    ]
+    table = _table(("who", "held", "what"), rows, ready=True)
+    return f"{_text(gpu_account.heading(oom))}:\n\n{table}"
 
 
 def _root_cause(story: Story) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oomproof.diagnosis.rules.machine_down import ORDERLY
+from oomproof.evidence.gpu_oom import last_oom
 from oomproof.recording.reader import Peaks, Recording, open_recording
 from oomproof.recording.runs import Run
+from oomproof.reports import gpu_account
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
 from oomproof.runner.code import hash_file
@@ -179,7 +181,12 @@ def show(run: Run, width: int = 80) -> str:
     if samples:
         lines += ["", "  memory of the job (anonymous + shared + swapped)"]
         lines.append(draw(samples, width=max(20, min(100, width - 22)), limit=settings.get("limit")))
-    events = recording.rows("SELECT t, kind, text FROM event ORDER BY t")
+    oom = last_oom(run.attempt)
+    if oom is not None and summary.cause == "cuda-oom":
+        lines += ["", *gpu_account.lines(oom, width)]
+    events = recording.rows(
+        "SELECT t, kind, text FROM event WHERE NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t"
+    )
     if events:
         lines += ["", "  what happened"]
         lines += [

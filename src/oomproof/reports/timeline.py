@@ -136,7 +136,9 @@ def load(attempt: Path) -> Timeline:
     events = tuple(
         Mark(float(t) - end, str(kind), str(text or ""))
         for t, kind, text in _rows(
-            recording, "SELECT t, kind, text FROM event WHERE t IS NOT NULL ORDER BY t"
+            recording,
+            "SELECT t, kind, text FROM event WHERE t IS NOT NULL"
+            " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t",  # figures, without words
         )
     )
     phases = _phases(recording, end)

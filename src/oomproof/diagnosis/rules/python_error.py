@@ -8,6 +8,7 @@ from oomproof.diagnosis.advice import command, read_output, smaller_job
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.error_texts import OTHER, Meaning, gpu_numbers, meaning_of
+from oomproof.diagnosis.gpu_shortage import gpu_of, same_failure, shortage
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Change, Gpu, Remedy, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -92,6 +93,15 @@ def _claim(
             f"{meaning.headline}: asked for {format_size(gpu.requested_bytes)}, "
             f"{format_size(gpu.free_bytes)} of {format_size(gpu.total_bytes)} was free"
         )
+    next_step = meaning.next.format(command=command(case), output=read_output(case))
+    remedies = _remedies(case, meaning, gpu)
+    account = ""
+    if meaning.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, gpu):
+        # the job's own allocator spoke before the exception did, and knows who held what
+        found = shortage(case.gpu_oom, case)
+        gpu = gpu_of(case.gpu_oom)
+        headline = f"{meaning.headline}{_where(case)}: {found.headline}"
+        account, next_step, remedies = f"; {found.why}", found.next, found.remedies
     said = "its last traceback says so" if weight == "error.final" else f"it printed: {error.line}"
     why = f"it ended by itself with {death.phrase}; {said}"
     if (case.moved.vmstat_oom_kill or 0) == 0 and meaning.cause in MEMORY_CAUSES and not case.our_kills:
@@ -101,13 +111,20 @@ def _claim(
         odds(weight),
         certainty,
         headline,
-        why,
-        meaning.next.format(command=command(case), output=read_output(case)),
-        evidence=case.evidence_from("exit", "output.", "sample.gpu"),
+        why + account,
+        next_step,
+        evidence=case.evidence_from("exit", "output.", "sample.gpu", "gpu."),
         test="the traceback in output.log",
         gpu=gpu,
-        remedies=_remedies(case, meaning, gpu),
+        remedies=remedies,
     )
+
+
+def _where(case: CaseFile) -> str:
+    oom = case.gpu_oom
+    if oom is None or not oom.phase:
+        return ""
+    return f" in {oom.phase}" + (f", step {oom.step}" if oom.step is not None else "")
 
 
 def _remedies(case: CaseFile, meaning: Meaning, gpu: Gpu | None) -> tuple[Remedy, ...]:
