@@ -103,7 +103,7 @@ def _claim(
         headline,
         why,
         meaning.next.format(command=command(case), output=read_output(case)),
-        evidence=case.evidence_from("exit", "output.", "sample.gpu"),
+        evidence=case.evidence_from("exit", "output.", "sample.gpu", "agent.exception", "agent.position"),
         test="the traceback in output.log",
         gpu=gpu,
         remedies=_remedies(case, meaning, gpu),
