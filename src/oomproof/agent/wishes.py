@@ -28,6 +28,7 @@ class Wish:
         self._path = os.environ.get(f"OOMPROOF_{name.upper()}_FILE") or ""
         self._at_path = os.path.join(agent.folder, name + ".at")
         self._at: int | None = None
+        self._done_at: int | None = None
         self._looked = 0.0
         self._there = False
 
@@ -48,7 +49,7 @@ class Wish:
 
     def done(self) -> None:
         """It was carried out. The request is taken away, so that it is not carried out again."""
-        self._at, self._there = None, False
+        self._done_at, self._at, self._there = self._at, None, False
         if not self._agent.rank:
             for path in (self._path, self._at_path):
                 try:
@@ -70,7 +71,8 @@ class Wish:
     def _agreed(self, count: int) -> int | None:
         try:
             with open(self._at_path) as file:
-                return int(file.read())
+                at = int(file.read())
+            return None if at == self._done_at else at  # rank 0 is about to take it away
         except (OSError, ValueError):
             pass
         if self._agent.rank or not os.path.exists(self._path):
