@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
+    "save": ("save", "ask a running job to write a checkpoint and go on"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
 

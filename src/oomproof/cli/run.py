@@ -49,7 +49,7 @@ _MESSENGERS = {
 
 _SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
-    "stop_file", "stop_signal", "watch_only", "oom_exit_code",
+    "stop_file", "stop_signal", "watch_only", "oom_exit_code", "no_agent",
 }  # fmt: skip
 
 
@@ -87,6 +87,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
     add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
+    add(
+        "--no-agent",
+        action="store_true",
+        default=None,
+        help="look at the job from outside only: no phases, no steps, no Python stacks",
+    )
     add(
         "--detach",
         action="store_true",
@@ -173,6 +179,7 @@ def _order(arguments: argparse.Namespace) -> Order:
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
         stop_signal=_signal(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
+        agent=not _truth(given["no_agent"]),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
     )

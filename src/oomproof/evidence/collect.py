@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence import output_tail
+from oomproof.evidence import agent_files, output_tail
 from oomproof.evidence.describe import describe
 from oomproof.evidence.facts import (
     Action,
@@ -85,6 +85,9 @@ def _from_files(
     if shm_total is None and tail.job is not None:
         shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
     keeper = part(started, "keeper")
+    position = agent_files.position(
+        folder / "agent"
+    )  # exact to the step; the recording's is of the last second
     return CaseFile(
         run=string(run.get("id")) or folder.parent.name,
         attempt=int(folder.name) if folder.name.isdigit() else None,
@@ -115,13 +118,16 @@ def _from_files(
         shm_total=shm_total,
         shm_free=shm_free,
         shm_low=tail.shm_low,
-        phase=tail.phase,
-        step=tail.step,
+        phase=position.phase if position is not None else tail.phase,
+        step=position.step if position is not None else tail.step,
+        step_time=position.t if position is not None else None,
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
         actions=_actions(folder / "actions.jsonl"),
         keeper_events=_keeper_events(folder / "keeper.jsonl"),
         output=output_tail.read(folder / "output.log"),
+        crashes=agent_files.crashes(folder / "agent"),
+        told=tail.told,
     )
 
 

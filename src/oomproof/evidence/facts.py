@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from oomproof.evidence.agent_files import Crash, Told
 from oomproof.evidence.gpu_oom import GpuOom
 from oomproof.evidence.kernel_lines import KernelFault, KernelKill
 from oomproof.evidence.output_tail import OutputTail
@@ -168,12 +169,15 @@ class CaseFile:
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it
     phase: str = "unknown"
     step: int | None = None
+    step_time: float | None = None  # when that step was made, or the phase entered
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
 
     actions: tuple[Action, ...] = ()
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: OutputTail = field(default_factory=OutputTail)
+    crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
+    told: tuple[Told, ...] = ()  # by the agent inside the job
 
     kernel_readable: bool = False
     kernel_complete: bool = False  # and its silence about our processes means something

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from oomproof.recording.schema import INSERTS, TABLES, VERSION
+from oomproof.recording.schema import ADDED, INSERTS, TABLES, VERSION
 
 Row = tuple[object, ...]
 
@@ -57,6 +57,11 @@ class Writer:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA cache_size=-256")  # KiB; the recording is only appended to
         connection.executescript("BEGIN;" + TABLES + "COMMIT;")
+        for table, column in ADDED:
+            try:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+            except sqlite3.OperationalError:
+                pass  # it has it
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?,?)", self._meta.items())
         return connection
 

@@ -202,11 +202,15 @@ def _phases(story: Story) -> str:
     if not rows:
         return ""
     gpu = any(row.gpu_peak for row in rows)
-    head = '<tr><th>phase</th><th class="n">entered</th><th class="n">time in it</th><th class="n">peak</th>'
+    head = '<tr><th>phase</th><th class="n">entered</th><th class="n">time in it</th><th class="n">at entry</th><th class="n">peak</th>'
+    head += '<th class="n">at exit</th><th class="n optional">floor</th>'
     head += ('<th class="n">peak on the GPU</th>' if gpu else "") + '<th class="n">last step</th></tr>'
     body = "".join(
         f'<tr><td>{escape(row.name)}</td><td class="n">{row.entered}</td><td class="n">{format_duration(row.seconds)}</td>'
-        f'<td class="n">{format_size(row.peak) if row.peak is not None else "–"}</td>'
+        + "".join(
+            f'<td class="n{extra}">{format_size(size) if size is not None else "–"}</td>'
+            for size, extra in ((row.entry, ""), (row.peak, ""), (row.exit, ""), (row.floor, " optional"))
+        )
         + (f'<td class="n">{format_size(row.gpu_peak) if row.gpu_peak else "–"}</td>' if gpu else "")
         + f'<td class="n">{row.last_step if row.last_step is not None else "–"}</td></tr>'
         for row in rows

@@ -165,13 +165,20 @@ def _root_cause(story: Story) -> str:
                 _text(row.name),
                 str(row.entered),
                 format_duration(row.seconds),
-                format_size(row.peak) if row.peak is not None else "–",
+                *(
+                    format_size(size) if size is not None else "–"
+                    for size in (row.entry, row.peak, row.exit, row.floor)
+                ),
                 format_size(row.gpu_peak) if row.gpu_peak else "–",
             )
             for row in story.timeline.phase_rows
         ]
         parts.append(
-            _table(("phase", "entered", "time in it", "peak", "peak on the GPU"), phases, ready=True)
+            _table(
+                ("phase", "entered", "time in it", "at entry", "peak", "at exit", "floor", "peak on the GPU"),
+                phases,
+                ready=True,
+            )
         )
     if len(verdict.causes) > 1:
         rows = [(f"{one.probability:.1%}", one.cause, one.test) for one in verdict.causes[:12]]

@@ -23,7 +23,8 @@ from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
-from oomproof.runner import code
+from oomproof.runner import agent_feed, code
+from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
@@ -47,6 +48,8 @@ class Order:
     detached: bool = False
     output_cap: int = 96 << 20
     oom_exit_code: int | None = None
+    agent: bool = True
+    agent_settings: dict[str, Any] = field(default_factory=dict)  # what the agent inside the job is told
 
     def settings(self, ram: int, inside_a_limit: bool = False) -> policy.Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
@@ -95,6 +98,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
             "watch_only": order.watch_only,
             "alerts": asdict(order.alerts),
             "oom_exit_code": order.oom_exit_code,
+            "agent": order.agent,
         },
         "code": None,
     }
@@ -113,6 +117,7 @@ class Watch:
         alerts: Alerts,
         stop_file: Path | None = None,
         stop_signal: int | None = None,
+        agent: bool = True,
     ) -> None:
         self._say = say
         self._attempt = run.attempt
@@ -142,10 +147,17 @@ class Watch:
 
             self._gpu = gpu_feed.start()
         self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
+        self.agents = AgentFeed(run.id, self._attempt, self.writer, self._tell, self._use) if agent else None
+
+    def _use(self) -> int | None:
+        memory = self.guard.moment.memory
+        return memory.use if memory is not None else None
 
     def start(self) -> None:
         self.guard.start()
         self.sampler.start()
+        if self.agents is not None:
+            self.agents.start()
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
@@ -155,6 +167,8 @@ class Watch:
             "kill": "killed the job, all of it",
         }
         self._tell(f"{words[kind]}: {why}")
+        if self.agents is not None and kind in ("ask", "term"):
+            self.agents.ask_stacks(f"when it was {'asked to stop' if kind == 'ask' else 'sent SIGTERM'}")
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
@@ -171,6 +185,8 @@ class Watch:
     def stop(self) -> None:
         self.guard.stop()
         self.sampler.stop()
+        if self.agents is not None:
+            self.agents.stop()
         if self._gpu is not None:
             self._gpu.close()
         self.errands.close()
@@ -216,9 +232,10 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
-        **os.environ,
+        **(agent_feed.without(os.environ) if not order.agent else os.environ),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
+        **(agent_feed.environment(run.attempt, run.id, order.agent_settings) if order.agent else {}),
     }
     launch = Launch(
         argv=order.argv,
@@ -277,6 +294,7 @@ def _stay(
         order.alerts,
         stop_file=order.stop_file,
         stop_signal=order.stop_signal,
+        agent=order.agent,
     )
     lock_memory()
     watch.start()

@@ -6,6 +6,7 @@ import re
 import signal
 
 from oomproof.diagnosis.advice import command, read_output, smaller_job
+from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.verdict import Certainty, Remedy, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -28,6 +29,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     read = f"read the last lines: {read_output(case)}"
     tail = case.output.lines[-_LINES:]
     why = f"it ended by {death.phrase}"
+    crash = crash_of(case, signal.SIGABRT)
+    if crash is not None and crash.frames:
+        why += f"; the Python line was {crash.where}"
     if line := _find(_BAD_ALLOC, tail):
         refused = "the system refused it memory (a limit on addresses, overcommit, or a huge request)"
         return [
@@ -50,6 +54,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return [_claim(case, "abort", certainty, headline, f"{why}; it printed: {line}", read, "abort.told")]
     stack = f"get the Python stack of the abort: PYTHONFAULTHANDLER=1 {command(case)}"
     headline = "aborted by its own native code, not an OOM kill"
+    if crash is not None and crash.line is not None:
+        headline = f"aborted by its own native code at {crash.line}, not an OOM kill"
+        stack = f"look at what {crash.line} calls; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
+        return [_claim(case, "abort", certainty, headline, why, stack, "abort")]
     return [_claim(case, "abort", certainty, headline, f"{why} and did not say why", stack, "abort")]
 
 
@@ -74,7 +82,7 @@ def _claim(
         headline,
         why,
         next_step,
-        evidence=case.evidence_from("exit", "output."),
+        evidence=case.evidence_from("exit", "output.", "agent.crash", "agent.position"),
         test="PYTHONFAULTHANDLER=1 shows the Python line that led to the abort",
         remedies=remedies,
     )

@@ -120,6 +120,8 @@ def _claim(
         headline,
         why,
         next_step,
-        evidence=case.evidence_from("exit", "counter.", "sample.host", "sample.job", "kernel.other"),
+        evidence=case.evidence_from(
+            "exit", "counter.", "sample.host", "sample.job", "kernel.other", "agent.position"
+        ),
         test=_TEST,
     )

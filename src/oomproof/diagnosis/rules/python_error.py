@@ -113,7 +113,9 @@ def _claim(
         headline,
         why + account,
         next_step,
-        evidence=case.evidence_from("exit", "output.", "sample.gpu", "gpu."),
+        evidence=case.evidence_from(
+            "exit", "output.", "sample.gpu", "gpu.", "agent.exception", "agent.position"
+        ),
         test="the traceback in output.log",
         gpu=gpu,
         remedies=remedies,

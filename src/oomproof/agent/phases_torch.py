@@ -1,0 +1,136 @@
+"""Phases and steps of a PyTorch program, from the few calls that every training makes.
+
+Each of ours steps aside while a graph is being compiled: torch.compile then sees the call it would have seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from .core import in_phase
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .core import Agent
+
+
+class _Mode:
+    """Of this process."""
+
+    evaluating = False  # what the last eval() or train() of an outermost module said
+
+
+def install(module: Any, agent: Agent) -> None:
+    if module.__name__ == "torch.utils.data.dataloader":
+        _watch_loader(module, agent)
+        return
+    agent.set_base("load")
+    watched = _Watched(module, agent)
+    for part in (watched.optimizer, watched.backward, watched.modes, watched.files):
+        try:
+            part()
+        except Exception as error:  # a torch of another age lacks one of them: the others still tell
+            agent.failed("phases_torch." + part.__name__, error)
+
+
+class _Watched:
+    def __init__(self, torch: Any, agent: Agent) -> None:
+        self.torch, self.agent = torch, agent
+        self.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
+        self.steps: dict[int, int] = {}
+        self.inside = False  # train() calls itself for every submodule
+
+    def optimizer(self) -> None:
+        agent, compiling, steps = self.agent, self.compiling, self.steps
+
+        def stepped(optimizer: Any, *_: Any) -> None:
+            if compiling():
+                return
+            key = id(optimizer)
+            steps[key] = steps.get(key, 0) + 1
+            _Mode.evaluating = False
+            if agent.base != "train":
+                agent.set_base("train")
+            if not agent.steps_told:  # a trainer that counts for itself knows better, also after a resume
+                agent.stepped(max(steps.values()))
+
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(stepped)
+
+    def backward(self) -> None:
+        agent, compiling = self.agent, self.compiling
+        original = self.torch.autograd.backward
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if agent.base != "train" and not compiling():
+                agent.set_base("train")
+            return original(*args, **kwargs)
+
+        self.torch.autograd.backward = backward
+
+    def modes(self) -> None:
+        module = self.torch.nn.Module
+        train, evaluate = module.train, module.eval
+
+        @functools.wraps(train)
+        def ours_train(this: Any, mode: bool = True) -> Any:
+            if self.inside or self.compiling():
+                return train(this, mode)
+            self.inside = True
+            try:
+                return train(this, mode)
+            finally:
+                self.inside = False
+                self.switched(not mode)
+
+        @functools.wraps(evaluate)
+        def ours_eval(this: Any) -> Any:
+            if self.inside or self.compiling():
+                return evaluate(this)
+            self.inside = True
+            try:
+                return evaluate(this)
+            finally:
+                self.inside = False
+                self.switched(True)
+
+        module.train, module.eval = ours_train, ours_eval
+
+    def switched(self, evaluating: bool) -> None:
+        agent = self.agent
+        if agent.phase_now == "load":  # loading leaves a model in eval mode, which says nothing yet
+            return
+        _Mode.evaluating = evaluating
+        if agent.base in ("train", "eval"):
+            agent.set_base("eval" if evaluating else "train")
+
+    def files(self) -> None:
+        torch, agent = self.torch, self.agent
+        for name, phase in (("save", "save"), ("load", "load")):
+            wrapped = in_phase(agent, phase, getattr(torch, name))
+            setattr(torch, name, wrapped)
+            setattr(torch.serialization, name, wrapped)  # the same in both places: it is pickled by its name
+
+
+def _watch_loader(module: Any, agent: Agent) -> None:
+    """A batch taken while gradients are off is for evaluation, whether or not anybody called eval()."""
+    iterator = module._BaseDataLoaderIter
+    original = iterator.__next__
+
+    @functools.wraps(original)
+    def ours(this: Any) -> Any:
+        batch = original(this)
+        torch = sys.modules["torch"]
+        name = "train" if torch.is_grad_enabled() and not _Mode.evaluating else "eval"
+        if agent.base != name:
+            agent.set_base(name)
+        return batch
+
+    iterator.__next__ = ours
+
+
+def _never() -> bool:
+    return False
