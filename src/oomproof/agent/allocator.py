@@ -65,6 +65,7 @@ class Watch:
         self._leak_told = False
         self._told_count = 0
         self._record_fd: int | None = None
+        self._record_pid = 0
         self.generating: Any = None  # of the generate() under way: (room, cached, requested) -> its numbers
 
     # --- CUDA starts ------------------------------------------------------------------------------------------
@@ -130,15 +131,18 @@ class Watch:
         """The newest sample, where a verdict about a neighbour finds it: how much of its memory does this one use?"""
         import json
 
-        if self._record_fd is None or os.getpid() != self._pid:
-            self._pid = os.getpid()
-            self._record_fd = os.open(
-                self.agent.file("allocator.json"), os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
-            )
+        if self._record_fd is None or os.getpid() != self._record_pid:
+            self._record_pid = os.getpid()
+            from .start import open_high
+
+            self._record_fd = open_high(self.agent.file("allocator.json"))
         value = {"wall": time.time(), "phase": self.agent.phase_now, "step": self.agent.step, **told(room)}
         text = json.dumps(value, separators=(",", ":")).encode()
-        if len(text) < _RECORD:
-            os.pwrite(self._record_fd, text.ljust(_RECORD - 1) + b"\n", 0)
+        if len(text) < _RECORD and self._record_fd >= 0:
+            try:
+                os.pwrite(self._record_fd, text.ljust(_RECORD - 1) + b"\n", 0)
+            except OSError:  # closed by the job's own housekeeping: never write to that number again
+                self._record_fd = -1
 
     def _tell(self, room: cuda_room.Room, edge: str) -> None:
         last = self._told.get(room.device)

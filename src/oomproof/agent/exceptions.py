@@ -30,6 +30,10 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             thread=thread,
             frames=told,
         )
+        if "torch" in sys.modules:
+            from .allocator import biggest_report
+
+            biggest_report(agent, error)
     except Exception as problem:
         agent.failed("exception", problem)
 

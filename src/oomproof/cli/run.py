@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from oomproof.cli import run_gpu
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
@@ -50,7 +51,7 @@ _MESSENGERS = {
 _SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
     "stop_file", "stop_signal", "watch_only", "oom_exit_code", "no_agent",
-}  # fmt: skip
+} | run_gpu.SETTINGS  # fmt: skip
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +94,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="look at the job from outside only: no phases, no steps, no Python stacks",
     )
+    run_gpu.add_flags(parser)
     add(
         "--detach",
         action="store_true",
@@ -180,6 +182,7 @@ def _order(arguments: argparse.Namespace) -> Order:
         stop_signal=_signal(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         agent=not _truth(given["no_agent"]),
+        agent_settings=run_gpu.agent_settings(given, with_agent=not _truth(given["no_agent"])),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
     )
