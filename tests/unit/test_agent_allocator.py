@@ -290,7 +290,9 @@ LONG_AGO = Since(steps=50, seconds=600.0, retries=0)
         ("warn", room(), LONG_AGO, "warn"),
         ("warn", room(reserved=5 * GIB, splits=0), LONG_AGO, ""),  # not much
         ("always", room(), Since(1, 0.1, 0), "release"),
-        ("auto", room(), LONG_AGO, ""),  # nobody is short
+        ("auto", room(free=14 * GIB, total=36 * GIB), LONG_AGO, ""),  # nobody is short
+        ("auto", room(), LONG_AGO, "release"),  # a neighbour is there, and we sit on more than is left
+        ("auto", room(total=20 * GIB + 512 * MIB), LONG_AGO, ""),  # alone: only our own context is outside
         ("auto", room(free=512 * MIB), LONG_AGO, "release"),  # a neighbour is there, and gets nothing more
         (
             "auto",
@@ -300,8 +302,13 @@ LONG_AGO = Since(steps=50, seconds=600.0, retries=0)
         ),  # alone on the card: only our own context
         ("auto", room(free=512 * MIB), Since(1, 600.0, 0), ""),  # generates every step
         ("auto", room(free=512 * MIB), Since(50, 3.0, 0), ""),  # has just given back
-        ("auto", room(splits=3 * GIB), Since(50, 600.0, 2), "release"),  # splits made the driver refuse
-        ("auto", room(splits=3 * GIB), LONG_AGO, ""),
+        (
+            "auto",
+            room(total=21 * GIB, splits=3 * GIB),
+            Since(50, 600.0, 2),
+            "release",
+        ),  # splits made the driver refuse
+        ("auto", room(total=21 * GIB, splits=3 * GIB), LONG_AGO, ""),
         ("auto", room(free=512 * MIB), Since(None, 600.0, 0), "release"),  # no steps are counted at all
     ],
 )

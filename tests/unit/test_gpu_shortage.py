@@ -185,6 +185,25 @@ def test_a_neighbour_of_ours_tells_what_it_does_not_use(tmp_path: Path) -> None:
     assert stale is not None and stale.neighbours[0].unused is None
 
 
+def test_a_run_of_ours_that_the_driver_does_not_list_is_found_by_its_card(tmp_path: Path) -> None:
+    attempt, other = tmp_path / "runs/mine/1", tmp_path / "runs/theirs/1"
+    for folder in (attempt, other):
+        (folder / "agent").mkdir(parents=True)
+        (folder.parent / "run.json").write_text(json.dumps({"argv": ["python", "/x/train.py"], "cwd": "/x"}))
+    (attempt / "agent/4067-cuda-oom-1.json").write_text(json.dumps(account(uuid="GPU-1")))
+    sample = {"wall": account()["wall"] - 5, "unused": GIB // 4, "reserved": 9 * GIB, "uuid": "GPU-1"}
+    told = other / "agent/77-allocator.json"
+    told.write_text(json.dumps(sample))
+    read = last_oom(attempt)
+    assert read is not None and read.neighbours[0].twin and read.neighbours[0].name == "python train.py"
+    assert shortage(read, CASE).remedies[0].command == "oomproof stop theirs"
+    told.write_text(json.dumps({**sample, "uuid": "GPU-2"}))  # on another card
+    assert last_oom(attempt).neighbours == ()  # type: ignore[union-attr]
+    told.write_text(json.dumps(sample))
+    (other / "exit.json").write_text(json.dumps({"wall": account()["wall"] - 1}))  # it had ended before
+    assert last_oom(attempt).neighbours == ()  # type: ignore[union-attr]
+
+
 SENTENCE = (
     b"Traceback (most recent call last):\n"
     b'  File "train.py", line 31, in evaluate\n'

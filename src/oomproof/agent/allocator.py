@@ -66,6 +66,7 @@ class Watch:
         self._told_count = 0
         self._record_fd: int | None = None
         self._record_pid = 0
+        self._uuids: dict[int, str | None] = {}
         self.generating: Any = None  # of the generate() under way: (room, cached, requested) -> its numbers
 
     # --- CUDA starts ------------------------------------------------------------------------------------------
@@ -136,7 +137,10 @@ class Watch:
             from .start import open_high
 
             self._record_fd = open_high(self.agent.file("allocator.json"))
+        if room.device not in self._uuids:
+            self._uuids[room.device] = cuda_room.uuid_of(self.torch, room.device)
         value = {"wall": time.time(), "phase": self.agent.phase_now, "step": self.agent.step, **told(room)}
+        value["uuid"] = self._uuids[room.device]
         text = json.dumps(value, separators=(",", ":")).encode()
         if len(text) < _RECORD and self._record_fd >= 0:
             try:
@@ -235,6 +239,7 @@ class Watch:
             device=device, requested=requested, number=self.reports, phase=agent.phase_now, step=agent.step
         )
         fields["outside_first"] = self.outside_first.get(device)
+        fields["uuid"] = cuda_room.uuid_of(torch, device)
         fields["stack"] = stack()
         fields["torch"] = str(getattr(torch, "__version__", ""))
         fields["settings"] = cuda_room.settings_text()[:300]

@@ -118,6 +118,14 @@ def backend_of(torch: Any) -> str:
         return "native"
 
 
+def uuid_of(torch: Any, device: int) -> str | None:
+    """The card's own id: two processes may give the same card different numbers. PyTorch 2.4 and newer."""
+    try:
+        return str(torch.cuda.get_device_properties(device).uuid)
+    except Exception:
+        return None
+
+
 def settings_text() -> str:
     """The allocator's settings, as the environment gives them (the new name wins, as in PyTorch)."""
     return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""

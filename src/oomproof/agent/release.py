@@ -17,7 +17,7 @@ QUIET = ("eval", "generate")  # what is released after
 _MUCH = 0.10  # of the card, and at least this many bytes:
 _MUCH_BYTES = GIB
 _SHORT = 0.05  # of the card free: whoever else is there gets nothing more
-_NEIGHBOUR = GIB  # outside our allocator beyond our own context (0.75 GiB measured): somebody else is there
+_NEIGHBOUR = 3 * GIB // 2  # outside our allocator; our own context and libraries take 0.75 GiB (measured)
 _APART = 10.0  # seconds between two releases
 
 
@@ -40,7 +40,8 @@ def decide(policy: str, room: cuda_room.Room, since: Since) -> str:
         return "warn"
     if since.seconds < _APART or (since.steps is not None and since.steps <= 1):
         return ""  # it would be asked for again at once
-    neighbour_short = room.outside >= _NEIGHBOUR and room.free < room.total * _SHORT
+    # short: hardly anything is left, or we sit idle on more than all that is left
+    neighbour_short = room.outside >= _NEIGHBOUR and room.free < max(room.total * _SHORT, room.returnable)
     blocked = since.retries > 0 and room.splits >= room.total * _SHORT
     return "release" if neighbour_short or blocked else ""
 

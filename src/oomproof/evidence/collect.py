@@ -20,7 +20,7 @@ from oomproof.evidence.facts import (
     Settings,
 )
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
-from oomproof.evidence.gpu_oom import last_oom
+from oomproof.evidence.gpu_oom import host_owners, last_oom
 from oomproof.evidence.kernel_lines import find_faults, find_kills
 from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
@@ -115,6 +115,7 @@ def _from_files(
         job_peak=tail.job_peak,
         gpus=tail.gpus,
         gpu_oom=last_oom(folder),
+        host_owners=host_owners(folder),
         shm_total=shm_total,
         shm_free=shm_free,
         shm_low=tail.shm_low,

@@ -35,7 +35,7 @@ def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
             *_agent(case),
             *_boots(case),
         )
-    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.gpu_oom))
+    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.gpu_oom, case.host_owners))
 
 
 _Item = tuple[str, str, float | None, str, str]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from oomproof.evidence.agent_files import Crash, Told
-from oomproof.evidence.gpu_oom import GpuOom
+from oomproof.evidence.gpu_oom import GpuOom, Owner
 from oomproof.evidence.kernel_lines import KernelFault, KernelKill
 from oomproof.evidence.output_tail import OutputTail
 
@@ -164,6 +164,7 @@ class CaseFile:
     job_peak: int | None = None
     gpus: tuple[GpuSample, ...] = ()
     gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
+    host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it

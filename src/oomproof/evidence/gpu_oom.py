@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence.files import integer, number, string
+from oomproof.evidence.files import integer, load, number, string
 from oomproof.units import format_size
 
 _LARGEST = 1 << 20  # bytes of one account; the agent writes about 10 KiB
@@ -92,6 +92,7 @@ class GpuOom:
     snapshot: str | None = None
     pid: int | None = None
     wall: float | None = None
+    uuid: str | None = None  # of the card
 
     @property
     def unused(self) -> int:
@@ -121,8 +122,15 @@ def last_oom(attempt: Path) -> GpuOom | None:
             newest = found
     if newest is None:
         return None
-    runs = attempt.parent.parent
-    return replace(newest, neighbours=tuple(_known(each, runs, newest.wall) for each in newest.neighbours))
+    return _with_our_runs(newest, attempt)
+
+
+def host_owners(attempt: Path) -> tuple[Owner, ...]:
+    """Who kept tensors alive in the host's memory, or on Apple's GPU, when an allocation there was refused."""
+    owners: list[Owner] = []
+    for path in _files(attempt / "agent", "*-tensors.json"):
+        owners += [_owner(each) for each in _dicts(_load(path).get("owners"))]
+    return tuple(sorted(owners, key=lambda each: -each.bytes)[:6])
 
 
 def parse(value: dict[str, Any]) -> GpuOom | None:
@@ -170,6 +178,7 @@ def parse(value: dict[str, Any]) -> GpuOom | None:
         snapshot=string(value.get("snapshot")),
         pid=integer(value.get("pid")),
         wall=number(value.get("wall")),
+        uuid=string(value.get("uuid")),
     )
 
 
@@ -202,23 +211,63 @@ def _generating(value: object) -> Generating | None:
     return Generating(*(each or 0 for each in figures))
 
 
-def _known(neighbour: OnTheCard, runs: Path, wall: float | None) -> OnTheCard:
-    """A neighbour that is a run of ours has told how much of its memory it uses."""
-    best: tuple[float, dict[str, Any], str] | None = None
-    for path in _files(runs, f"*/[0-9]*/agent/{neighbour.pid}-allocator.json"):
-        value = _load(path)
-        at = number(value.get("wall"))
-        if at is None or (wall is not None and not wall - _STALE <= at <= wall + _STALE):
+def _with_our_runs(oom: GpuOom, attempt: Path) -> GpuOom:
+    """Neighbours that are runs of ours have told how much of their memory they use; one that the driver does not list
+    (it gives pids of another namespace, or none) is found by its card's id."""
+    found = {each.pid: each for each in oom.neighbours}
+    mine = load(attempt.parent / "run.json")[0]
+    for path in _files(attempt.parent.parent, "*/[0-9]*/agent/*-allocator.json"):
+        if path.parents[1] == attempt or path.parents[2] == attempt.parent:
             continue
-        if best is None or at > best[0]:
-            best = (at, value, path.parents[2].name)
-    if best is None:
-        return neighbour
-    return replace(neighbour, unused=integer(best[1].get("unused")), run=best[2])
+        value, pid = _load(path), _pid(path)
+        at, reserved = number(value.get("wall")), integer(value.get("reserved"))
+        if pid is None or at is None or not reserved or not _was_alive(path.parents[1], at, oom.wall):
+            continue
+        known = found.get(pid)
+        same_card = oom.uuid is not None and value.get("uuid") == oom.uuid
+        if known is None and not same_card:
+            continue
+        run = load(path.parents[2] / "run.json")[0]
+        argv = [str(each) for each in _list(run.get("argv"))]
+        found[pid] = OnTheCard(
+            pid,
+            known.used if known is not None and known.used is not None else reserved,
+            (known.name if known is not None else "") or _short_name(argv),
+            (known is not None and known.twin) or (bool(argv) and _same(run, mine)),
+            integer(value.get("unused")),
+            path.parents[2].name,
+        )
+    largest_first = sorted(found.values(), key=lambda each: -(each.used or 0))
+    return replace(oom, neighbours=tuple(largest_first))
 
 
-def describe(oom: GpuOom | None) -> Iterator[tuple[str, str, float | None, str, str]]:
+def _was_alive(attempt: Path, told: float, wall: float | None) -> bool:
+    if wall is None:
+        return True
+    ended = number(load(attempt / "exit.json")[0].get("wall"))
+    return wall - _STALE <= told <= wall + _STALE and (ended is None or ended >= wall)
+
+
+def _same(run: dict[str, Any], mine: dict[str, Any]) -> bool:
+    return run.get("argv") == mine.get("argv") and run.get("cwd") == mine.get("cwd")
+
+
+def _short_name(argv: list[str]) -> str:
+    return " ".join(word.rpartition("/")[2] for word in argv[:2])
+
+
+def _pid(path: Path) -> int | None:
+    first = path.name.split("-")[0]
+    return int(first) if first.isdigit() else None
+
+
+def describe(
+    oom: GpuOom | None, on_host: tuple[Owner, ...] = ()
+) -> Iterator[tuple[str, str, float | None, str, str]]:
     """(id, source, wall-clock seconds, text, what it says) for the list of evidence."""
+    for index, owner in enumerate(on_host[:4], 1):
+        says = "who kept tensors alive when the allocation was refused"
+        yield f"tensor.owner.{index}", "the job's tensors", None, _owner_words(owner), says
     if oom is None:
         return
     asked = f"asked for {format_size(oom.requested)}, " if oom.requested is not None else ""
@@ -232,9 +281,8 @@ def describe(oom: GpuOom | None) -> Iterator[tuple[str, str, float | None, str, 
         "what PyTorch's allocator held at that moment",
     )  # fmt: skip
     for index, owner in enumerate(oom.owners[:6], 1):
-        example = f", such as {owner.example}" if owner.example else ""
-        text = f"{owner.owner}: {format_size(owner.bytes)} in {owner.count} tensors{example}"
-        yield f"gpu.owner.{index}", "the job's tensors", oom.wall, text, "who kept tensors alive on the card"
+        says = "who kept tensors alive on the card"
+        yield f"gpu.owner.{index}", "the job's tensors", oom.wall, _owner_words(owner), says
     for index, one in enumerate(oom.neighbours[:4], 1):
         yield (
             f"gpu.neighbour.{index}",
@@ -243,6 +291,12 @@ def describe(oom: GpuOom | None) -> Iterator[tuple[str, str, float | None, str, 
             neighbour_words(one),
             "another process on the same card",
         )
+
+
+def _owner_words(owner: Owner) -> str:
+    example = f", such as {owner.example}" if owner.example else ""
+    many = "1 tensor" if owner.count == 1 else f"{owner.count} tensors"
+    return f"{owner.owner}: {format_size(owner.bytes)} in {many}{example}"
 
 
 def neighbour_words(one: OnTheCard) -> str:

@@ -114,7 +114,7 @@ def _claim(
         why + account,
         next_step,
         evidence=case.evidence_from(
-            "exit", "output.", "sample.gpu", "gpu.", "agent.exception", "agent.position"
+            "exit", "output.", "sample.gpu", "gpu.", "tensor.", "agent.exception", "agent.position"
         ),
         test="the traceback in output.log",
         gpu=gpu,
