@@ -14,7 +14,7 @@ from . import cuda_room
 GIB = 1 << 30
 POLICIES = ("warn", "auto", "always", "never")
 QUIET = ("eval", "generate")  # what is released after
-_MUCH = 0.10  # of the card, and at least this many bytes:
+_MUCH = 0.02  # of the card, and at least this many bytes:
 _MUCH_BYTES = GIB
 _SHORT = 0.05  # of the card free: whoever else is there gets nothing more
 _NEIGHBOUR = 3 * GIB // 2  # outside our allocator; our own context and libraries take 0.75 GiB (measured)
