@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="the extra [ml] is not installed")
 PYTHON = sys.executable
 ML = JOBS / "ml"
 MANY = "1000000"
+LOAD_GPT2 = "import sys; from transformers import GPT2LMHeadModel as M; print(M.from_pretrained(sys.argv[1]).config.n_embd)"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -84,8 +85,7 @@ def test_hugging_face_trainer_saves_goes_on_and_stops(lab: Lab, tmp_path: Path) 
     assert running.wait() == 0
     last = max(int(each.name.split("-")[1]) for each in out.glob("checkpoint-*"))
     assert last > int(first[0].split("-")[1])
-    load = "import sys; from transformers import GPT2LMHeadModel as M; print(M.from_pretrained(sys.argv[1]).config.n_embd)"
-    assert python(load, out / f"checkpoint-{last}") == "32"
+    assert python(LOAD_GPT2, out / f"checkpoint-{last}") == "32"
     assert running.verdict()["verdict"]["step"] == last
     assert {"load", "train", "eval", "save"} <= phases(running)
     assert not events(running, "agent:agent-failed")
@@ -149,20 +149,41 @@ def test_torchrun_ranks_stop_in_the_same_step(lab: Lab, tmp_path: Path) -> None:
     assert not events(running, "agent:agent-failed")
 
 
-def test_accelerate_launch_of_a_trainer_on_two_ranks(lab: Lab, tmp_path: Path) -> None:
+def test_accelerate_launch(lab: Lab, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     out = tmp_path / "out"
-    words = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    words += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
-    running, path = start(lab, "acc", tmp_path, PYTHON, *words, str(ML / "hf_trainer.py"), str(out), MANY)
+    words = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
+    words += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    running, _ = start(lab, "acc", tmp_path, PYTHON, *words, str(ML / "hf_trainer.py"), str(out), MANY)
     steps(running, 5)
     assert lab.run("stop", "--grace", "100", "acc").returncode == 0
     assert running.wait() == 0
-    found = [each for each in out.glob("checkpoint-*")]
-    assert len(found) == 1
-    load = "import sys; from transformers import GPT2LMHeadModel as M; print(M.from_pretrained(sys.argv[1]).config.n_embd)"
-    assert python(load, found[0]) == "32"
+    (found,) = out.glob("checkpoint-*")
+    assert python(LOAD_GPT2, found) == "32"
+    assert "the script goes on after train()" in (running.attempt / "output.log").read_text()
+    assert running.verdict()["verdict"]["step"] == int(found.name.split("-")[1])
+    assert not events(running, "agent:agent-failed")
+
+
+def test_trainer_on_two_ranks_of_torchrun(lab: Lab, tmp_path: Path) -> None:
+    """Saving is a joint act of all ranks: each must come to it in the same step, once for each request."""
+    pytest.importorskip("transformers")
+    out = tmp_path / "out"
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    running, path = start(lab, "hf2", tmp_path, PYTHON, *words, str(ML / "hf_trainer.py"), str(out), MANY)
+    steps(running, 5)
+    saved = lab.run("save", "hf2")
+    assert saved.returncode == 0, saved.stderr
+    before = steps(running, 0).step or 0
+    steps(running, before + 10)
+    assert lab.run("stop", "--grace", "100", "hf2").returncode == 0
+    assert running.wait() == 0
+    found = sorted(out.glob("checkpoint-*"), key=lambda each: int(each.name.split("-")[1]))
+    assert len(found) == 2
+    assert python(LOAD_GPT2, found[-1]) == "32"
     assert (running.attempt / "output.log").read_text().count("the script goes on after train()") == 2
     assert not events(running, "agent:agent-failed")
-    assert stderr_of(path).count("the Hugging Face Trainer saves and stops") == 1, "rank 0 speaks for all"
+    said = stderr_of(path)
+    assert said.count("the Hugging Face Trainer saves and goes on") == 1, "rank 0 speaks for all"
+    assert said.count("the Hugging Face Trainer saves and stops") == 1

@@ -39,6 +39,7 @@ class Agent:
         self._socket: Any = None
         self._outbox: deque[bytes] = deque()
         self._sending = False
+        self._retry_at = 0.0
         self._base = ""
         self._stack: list[_Phase] = []
         self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
@@ -241,6 +242,9 @@ class Agent:
     def _flush(self) -> None:
         if self._sending or not self._socket_path:  # another thread is at it
             return
+        now = time.monotonic()
+        if now < self._retry_at:
+            return
         self._sending = True
         try:
             if self._socket is None:
@@ -252,9 +256,9 @@ class Agent:
                 self._socket.sendto(self._outbox[0], self._socket_path)
                 self._outbox.popleft()
         except BlockingIOError:
-            pass  # the front is busy; with the next report
+            self._retry_at = now + 0.005  # the front is busy
         except OSError:  # no front: it was killed, and `oomproof watch` may come
-            pass
+            self._retry_at = now + 1.0
         except IndexError:
             pass
         finally:

@@ -167,8 +167,9 @@ class Watch:
             "kill": "killed the job, all of it",
         }
         self._tell(f"{words[kind]}: {why}")
-        if self.agents is not None and kind in ("ask", "term"):
-            self.agents.ask_stacks(f"when it was {'asked to stop' if kind == 'ask' else 'sent SIGTERM'}")
+        if self.agents is not None and kind == "ask":
+            agents = self.agents
+            self.errands.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)

@@ -1,4 +1,4 @@
-"""Incident I2: a two-tower training with a progress bar that dies in one of five ways at a given batch."""
+"""Incident I2: a two-tower training with a progress bar that dies in one of five ways after a given number of batches."""
 
 import argparse
 import ctypes
@@ -41,14 +41,13 @@ def main():
     optimizer = torch.optim.AdamW([*left.parameters(), *right.parameters()], lr=1e-3)
     data = DataLoader(TensorDataset(torch.randn(4000, 32), torch.randn(4000, 32)), batch_size=4)
     bar = tqdm(data, desc="train", mininterval=0, file=sys.stderr)
-    for batch, (a, b) in enumerate(bar, 1):
+    for done, (a, b) in enumerate(bar):
+        if done == arguments.at:
+            die(arguments.die, arguments.go)
         loss = (left(a) - right(b)).pow(2).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if batch == arguments.at:
-            bar.update(0)
-            die(arguments.die, arguments.go)
     print("done", flush=True)
 
 
