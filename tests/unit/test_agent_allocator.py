@@ -288,7 +288,7 @@ LONG_AGO = Since(steps=50, seconds=600.0, retries=0)
     [
         ("never", room(), LONG_AGO, ""),
         ("warn", room(), LONG_AGO, "warn"),
-        ("warn", room(reserved=5 * GIB, splits=0), LONG_AGO, ""),  # not much
+        ("warn", room(reserved=9 * GIB // 2, splits=0), LONG_AGO, ""),  # not much
         ("always", room(), Since(1, 0.1, 0), "release"),
         ("auto", room(free=14 * GIB, total=36 * GIB), LONG_AGO, ""),  # nobody is short
         ("auto", room(), LONG_AGO, "release"),  # a neighbour is there, and we sit on more than is left

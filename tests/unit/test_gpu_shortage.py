@@ -255,3 +255,34 @@ def test_the_rows_add_up_to_the_card() -> None:
     assert [part.name for part in rows][:2] == ["KV cache", "list all_logits in evaluate (train.py:31)"]
     text = "\n".join(gpu_account.lines(told))
     assert "optimizer state" in text and "free" in text and "at evaluate (train.py:31)" in text
+
+
+def test_the_page_and_the_report_tell_who_held_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from helpers_report import make_run, verdict
+
+    from oomproof.reports import html, markdown
+    from oomproof.reports.redaction import Redactor
+    from oomproof.reports.story import tell
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = make_run(tmp_path, seconds=60)
+    folder = run.attempt / "agent"
+    folder.mkdir(exist_ok=True)
+    hostile = ("list", "list <b>preds</b> in evaluate (train.py:31)", 11 * GIB)
+    (folder / "4067-cuda-oom-1.json").write_text(
+        json.dumps(account(owners=owners(hostile), snapshot="4067-cuda-oom-1.pickle"))
+    )
+    story = tell(replace(verdict(run.id), cause="cuda-oom"), run, Redactor())
+    page = html.render(story)
+    assert "Who held the card&#x27;s memory" in page and "&lt;b&gt;preds" in page and "<b>preds" not in page
+    assert "optimizer state" in page and "11.0 GiB" in page and "4067-cuda-oom-1.pickle" in page
+    report = markdown.render(story)
+    assert "Who held the card's memory" in report and "optimizer state" in report
+    other = tell(
+        verdict(run.id), run, Redactor()
+    )  # died of something else: an OOM it had caught is not its story
+    assert "Who held the card" not in html.render(other)

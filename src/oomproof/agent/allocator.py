@@ -273,6 +273,8 @@ class Watch:
             snapshot = self.torch.cuda.memory._snapshot()
             parts = snapshot["segments"]
             fields["pieces"] = segments.summarize(parts, device)
+            if (snapshot.get("allocator_settings") or {}).get("expandable_segments") is True:
+                fields["expandable"] = True  # set by the script itself, not by the environment
             lines = segments.lines_of(parts, device) if self.tracing else []
             if lines:
                 fields["lines"] = lines

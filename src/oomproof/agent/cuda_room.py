@@ -86,7 +86,7 @@ def from_stats(
 def read(torch: Any, device: int) -> Room | None:
     """None where CUDA is not started in this process (it is never started by us) or does not answer."""
     try:
-        if not torch.cuda.is_initialized():
+        if not torch.cuda.is_initialized() or capturing(torch):
             return None
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         free, total = torch.cuda.mem_get_info(device)
@@ -95,6 +95,12 @@ def read(torch: Any, device: int) -> Room | None:
         )
     except Exception:
         return None
+
+
+def capturing(torch: Any) -> bool:
+    """While a CUDA graph is captured, a question to the driver may spoil it."""
+    ask = getattr(torch.cuda, "is_current_stream_capturing", None)
+    return ask is not None and bool(ask())
 
 
 def devices(torch: Any) -> list[int]:

@@ -102,7 +102,7 @@ class Limit:
     def look(self) -> None:
         """Cards that have come into use; and, now and then, how large the context has become."""
         try:
-            if not self.torch.cuda.is_initialized():
+            if not self.torch.cuda.is_initialized() or cuda_room.capturing(self.torch):
                 return
             again = time.monotonic() - self._measured >= _MEASURE_EVERY
             for card in cuda_room.devices(self.torch):

@@ -219,6 +219,8 @@ def _with_our_runs(oom: GpuOom, attempt: Path) -> GpuOom:
     for path in _files(attempt.parent.parent, "*/[0-9]*/agent/*-allocator.json"):
         if path.parents[1] == attempt or path.parents[2] == attempt.parent:
             continue
+        if oom.wall is not None and _changed(path) < oom.wall - _STALE:
+            continue
         value, pid = _load(path), _pid(path)
         at, reserved = number(value.get("wall")), integer(value.get("reserved"))
         if pid is None or at is None or not reserved or not _was_alive(path.parents[1], at, oom.wall):
@@ -254,6 +256,13 @@ def _same(run: dict[str, Any], mine: dict[str, Any]) -> bool:
 
 def _short_name(argv: list[str]) -> str:
     return " ".join(word.rpartition("/")[2] for word in argv[:2])
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _pid(path: Path) -> int | None:

@@ -95,13 +95,14 @@ def _claim(
         )
     next_step = meaning.next.format(command=command(case), output=read_output(case))
     remedies = _remedies(case, meaning, gpu)
-    account = ""
+    account, phase, step = "", "", None
     if meaning.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, gpu):
         # the job's own allocator spoke before the exception did, and knows who held what
         found = shortage(case.gpu_oom, case)
         gpu = gpu_of(case.gpu_oom)
         headline = f"{meaning.headline}{_where(case)}: {found.headline}"
         account, next_step, remedies = f"; {found.why}", found.next, found.remedies
+        phase, step = case.gpu_oom.phase, case.gpu_oom.step
     said = "its last traceback says so" if weight == "error.final" else f"it printed: {error.line}"
     why = f"it ended by itself with {death.phrase}; {said}"
     if (case.moved.vmstat_oom_kill or 0) == 0 and meaning.cause in MEMORY_CAUSES and not case.our_kills:
@@ -119,6 +120,8 @@ def _claim(
         test="the traceback in output.log",
         gpu=gpu,
         remedies=remedies,
+        phase=phase,
+        step=step,
     )
 
 
