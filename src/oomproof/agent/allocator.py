@@ -191,8 +191,10 @@ class Watch:
         grown = rises[-1] - rises[0]
         if len(rises) > _LEAK_RISES and grown > room.total * _LEAK_SHARE and not self._leak_told:
             self._leak_told = True
+            text = f"GPU {room.device}: memory in use rose at each of the last {len(rises)} looks, by {size(grown)}"
             self.agent.report(
                 "gpu-leak",
+                text=text,
                 device=room.device,
                 edge=edge,
                 grown=grown,

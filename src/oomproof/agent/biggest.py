@@ -16,8 +16,11 @@ from .segments import is_library
 
 _CACHE_NAMES = ("past_key_values", "past_key_value", "past", "kv_cache", "cache_params")
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_LEAVES = (str, bytes, int, float, ModuleType, type, FunctionType)
 _LONG = 20_000  # elements of one container that are looked at
 _DEEP = 4  # containers within containers
+_MOST_OF_IT = 0.995
+_OBJECTS = 2  # of those levels, how many may be plain objects: their attributes lead everywhere
 _LEFT_OVER = 48  # tensors nobody has claimed whose holders are searched for: one more pass over the heap
 
 
@@ -28,6 +31,8 @@ class _Tally:
         self.torch, self.device_type, self.index, self.deadline = torch, device_type, index, deadline
         self.owners: dict[tuple[str, str], dict[str, Any]] = {}
         self.claimed: dict[int, int] = {}
+        self.held = 0  # bytes claimed so far
+        self.alive = 0  # bytes of all tensors found on the heap
         self.late = False
         self._ticks = 0
 
@@ -49,11 +54,17 @@ class _Tally:
             return
         address, size = found
         self.claimed[address] = size
+        self.held += size
         entry = self.owners.setdefault((kind, owner), {"bytes": 0, "count": 0, "largest": 0, "example": ""})
         entry["bytes"] += size
         entry["count"] += 1
         if size > entry["largest"]:
             entry["largest"], entry["example"] = size, _describe(tensor, name)
+
+    @property
+    def enough(self) -> bool:
+        """The rest is small change, and the search for it the dearest part."""
+        return self.held >= self.alive * _MOST_OF_IT
 
     def out_of_time(self) -> bool:
         self._ticks += 1
@@ -75,6 +86,7 @@ def biggest(
     tally = _Tally(torch, device_type, index, begun + seconds)
     kinds = _Kinds(torch)
     tensors, modules, optimizers, caches = _sort_heap(kinds, tally)
+    tally.alive = sum({key[0]: key[1] for key in map(tally.key, tensors) if key is not None}.values())
     _of_modules(modules, tally)
     _of_optimizers(optimizers, kinds, tally)
     for cache in caches:
@@ -234,7 +246,7 @@ def _of_frames(kinds: _Kinds, tally: _Tally, error: BaseException | None) -> Non
                     frame.f_code.co_name, frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno
                 )
                 _of_names(frame.f_locals, place, kinds, tally)
-                if tally.late:
+                if tally.late or tally.enough:
                     return
 
 
@@ -261,7 +273,7 @@ def _frames() -> Iterator[FrameType]:
 def _of_globals(kinds: _Kinds, tally: _Tally) -> None:
     """What a notebook or a script keeps at its top level."""
     main = sys.modules.get("__main__")
-    if main is not None:
+    if main is not None and not tally.enough:
         _of_names(vars(main), "the main module", kinds, tally)
 
 
@@ -275,9 +287,9 @@ def _of_names(names: Any, place: str, kinds: _Kinds, tally: _Tally) -> None:
         if kind == "tensor":
             running = getattr(value, "grad_fn", None) is not None
             tally.claim(value, "activation" if running else "tensor", f"{name} in {place}", name)
-        elif not kind and not isinstance(value, (str, bytes, int, float, ModuleType, type, FunctionType)):
+        elif not kind and not _is(value, _LEAVES):
             held = "kv-cache" if name in _CACHE_NAMES else _word(value)
-            for tensor, path in _tensors_in(value, name, kinds, tally, _DEEP, set()):
+            for tensor, path in _tensors_in(value, name, kinds, tally, _DEEP, _OBJECTS, set()):
                 tally.claim(tensor, held, f"{_word(value)} {name} in {place}", path)
         if tally.out_of_time():
             return
@@ -285,51 +297,59 @@ def _of_names(names: Any, place: str, kinds: _Kinds, tally: _Tally) -> None:
 
 def _word(value: Any) -> str:
     kind = type(value)
-    return kind.__name__ if kind in _CONTAINERS else "dict" if isinstance(value, dict) else "object"
+    return kind.__name__ if kind in _CONTAINERS else "dict" if _is(value, (dict,)) else "object"
 
 
 def _tensors_in(
-    value: Any, path: str, kinds: _Kinds, tally: _Tally, depth: int, seen: Any
+    value: Any, path: str, kinds: _Kinds, tally: _Tally, depth: int, objects: int, seen: Any
 ) -> Iterator[tuple[Any, str]]:
     if depth < 0 or id(value) in seen or tally.late:
         return
     seen.add(id(value))
+    if not _is(value, _CONTAINERS) and type(value).__name__ != "deque":
+        objects -= 1
+        if objects < 0:
+            return
     for name, each in _parts(value):
         kind = kinds.of(each)
         if kind == "tensor":
             yield each, path + name
-        elif kind == "" and not isinstance(each, (str, bytes, int, float, ModuleType, type, FunctionType)):
-            yield from _tensors_in(each, path + name, kinds, tally, depth - 1, seen)
+        elif kind == "" and not _is(each, _LEAVES):
+            yield from _tensors_in(each, path + name, kinds, tally, depth - 1, objects, seen)
         if tally.out_of_time():
             return
+
+
+def _is(value: Any, kinds: tuple[type, ...]) -> bool:
+    """isinstance() would ask the object for its __class__: a lazy proxy then loads what it stands for."""
+    return issubclass(type(value), kinds)
 
 
 def _parts(value: Any) -> Iterable[tuple[str, Any]]:
     """Elements or attributes, with how to write them. A long list of plain numbers is left after a glance."""
     try:
-        if isinstance(value, dict):
-            return [
-                (f"[{key!r}]" if isinstance(key, (str, int)) else "[…]", each)
-                for key, each in list(value.items())[:_LONG]
-            ]
-        if isinstance(value, (list, tuple)):
-            if len(value) > 64 and all(isinstance(each, (int, float, str, bytes)) for each in value[:16]):
+        if _is(value, (dict,)):
+            return [(_key(key), each) for key, each in list(value.items())[:_LONG]]
+        if _is(value, (list, tuple)):
+            if len(value) > 64 and all(_is(each, (int, float, str, bytes)) for each in value[:16]):
                 return ()
             return [(f"[{number}]", each) for number, each in enumerate(value[:_LONG])]
-        if isinstance(value, (set, frozenset)):
+        if _is(value, (set, frozenset)):
             return [("{…}", each) for each in list(value)[:_LONG]]
         if type(value).__name__ == "deque":
             return [(f"[{number}]", each) for number, each in enumerate(list(value)[:_LONG])]
-        own = getattr(type(value), "__dict__", {}).get(
-            "__dict__"
-        )  # no __getattr__ of the object's own is run
-        if own is not None or hasattr(type(value), "__dictoffset__"):
-            plain: Any = type(value).__getattribute__
-            inside: Any = value.__dict__ if plain is object.__getattribute__ else {}
-            return [("." + str(name), each) for name, each in list(inside.items())[:256]]
+        plain: Any = type(value).__getattribute__
+        if (
+            plain is object.__getattribute__ and type(value).__dictoffset__
+        ):  # no code of the object's own is run
+            return [("." + str(name), each) for name, each in list(value.__dict__.items())[:256]]
     except Exception:
         pass
     return ()
+
+
+def _key(key: Any) -> str:
+    return f"[{key[:24]!r}]" if _is(key, (str,)) else f"[{key}]" if _is(key, (int,)) else "[…]"
 
 
 def _of_referrers(tensors: list[Any], kinds: _Kinds, tally: _Tally) -> None:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from . import cuda_room, nvml
+from .release import size
 
 MIB = 1 << 20
 CONTEXT = 768 * MIB  # PyTorch 2.11 on an H200 with cuBLAS and cuDNN: 751 to 771 MiB
@@ -135,8 +136,10 @@ class Limit:
         share = fraction_of(limit, self._context[card], total)
         self.torch.cuda.set_per_process_memory_fraction(share, card)
         cuda_room.FRACTIONS[card] = share
+        text = f"GPU {card}: may reserve {size(share * total)} of {size(total)}" if first else ""
         self.agent.report(
             "gpu-limit",
+            text=text,
             device=card,
             limit=limit,
             context=self._context[card],

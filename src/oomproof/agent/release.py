@@ -57,6 +57,7 @@ class Releaser:
         self._step: int | None = None
         self._retries = 0
         self._warned = False
+        self._told_release = False
 
     def phase_changed(self, agent: Any, before: str, now: str) -> None:
         if before in QUIET and now not in QUIET:
@@ -101,8 +102,10 @@ class Releaser:
         self._released = time.monotonic()
         left = cuda_room.read(self.torch, room.device)
         freed = room.reserved - (left.reserved if left is not None else room.reserved)
+        first, self._told_release = not self._told_release, True
+        text = f"gave {size(freed)} of GPU {room.device} back after {after}" if first else ""
         self.agent.report(
-            "release", did="released", device=room.device, after=after, freed=freed, policy=self.policy,
+            "release", text=text, did="released", device=room.device, after=after, freed=freed, policy=self.policy,
             seconds=round(self._released - begun, 4), step=self.agent.step,
         )  # fmt: skip
 

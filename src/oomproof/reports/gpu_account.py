@@ -81,7 +81,7 @@ def lines(oom: GpuOom, width: int = 80) -> list[str]:
     parts = account(oom)
     most = max((part.bytes for part in parts), default=1)
     name = max((len(part.name) for part in parts), default=0)
-    name = min(name, 44)
+    name = min(name, 52)
     found = [f"  who held the card when it ran out ({heading(oom)})"]
     for part in parts:
         bar = "█" * max(1, round(16 * part.bytes / most))

@@ -14,6 +14,7 @@ from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Change, Gpu, Re
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
 from oomproof.evidence.output_tail import PythonError
+from oomproof.evidence.texts.cuda_sentence import gpu_numbers as sentence_numbers
 from oomproof.units import format_size
 
 _NEAR = 40  # lines from the end in which an error's words count without a traceback
@@ -95,6 +96,10 @@ def _claim(
         )
     next_step = meaning.next.format(command=command(case), output=read_output(case))
     remedies = _remedies(case, meaning, gpu)
+    numbers = sentence_numbers(f"{error.text}\n{error.more}") if meaning.cause == "cuda-oom" else None
+    if numbers is not None and (numbers.neighbours or 0) >= max(1, numbers.requested or 1):
+        others = "end or move the other process on the card"
+        remedies = (Remedy(others, "measured", numbers.neighbours, "nvidia-smi"), *remedies)
     account, phase, step = "", "", None
     if meaning.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, gpu):
         # the job's own allocator spoke before the exception did, and knows who held what
