@@ -249,6 +249,27 @@ def test_owners_of_real_tensors() -> None:
     assert found["complete"]
 
 
+def test_what_no_variable_names_is_found_by_its_container() -> None:
+    torch = pytest.importorskip("torch")
+    from oomproof.agent.biggest import biggest
+
+    class Slots:  # neither a frame nor a plain object's attributes lead there
+        __slots__ = ("hidden",)
+
+    def keeper() -> Any:
+        kept = Slots()
+        kept.hidden = [torch.zeros(300, 1000) for _ in range(3)]
+        return lambda: kept.hidden
+
+    keep = keeper()
+    found = biggest(torch, "cpu", seconds=60.0)
+    assert owner_of(found, "a list of 3 items")["bytes"] == 3 * 1_200_000
+    assert not any(
+        "of 2 items" in each["owner"] for each in found["owners"]
+    )  # the search's own lists are nobody's
+    assert len(keep()) == 3
+
+
 def test_the_search_ends_at_its_deadline() -> None:
     torch = pytest.importorskip("torch")
     from oomproof.agent.biggest import biggest

@@ -100,7 +100,8 @@ def biggest(
             rest.append((found[1], tensor))
     rest.sort(key=lambda each: -each[0])
     if rest and not tally.late:
-        _of_referrers([tensor for _, tensor in rest[:_LEFT_OVER]], kinds, tally)
+        ours = {id(rest), id(tensors), *map(id, rest)}
+        _of_referrers([tensor for _, tensor in rest[:_LEFT_OVER]], ours, kinds, tally)
     for _, tensor in rest:
         graph = getattr(tensor, "grad_fn", None) is not None
         tally.claim(
@@ -352,11 +353,11 @@ def _key(key: Any) -> str:
     return f"[{key[:24]!r}]" if _is(key, (str,)) else f"[{key}]" if _is(key, (int,)) else "[…]"
 
 
-def _of_referrers(tensors: list[Any], kinds: _Kinds, tally: _Tally) -> None:
+def _of_referrers(tensors: list[Any], ours: set[int], kinds: _Kinds, tally: _Tally) -> None:
     """One pass over the heap for the containers that hold what nobody has named."""
     wanted = {id(each) for each in tensors}
     for holder in gc.get_referrers(*tensors):
-        if holder is tensors or tally.out_of_time():
+        if holder is tensors or id(holder) in ours or tally.out_of_time():
             continue
         if isinstance(holder, dict):
             for name, each in list(holder.items())[:_LONG]:
