@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 _LARGEST = 32 * 1024  # bytes of one datagram
 _WAITING = 64  # datagrams kept for a front that is slow; the kernel itself holds only ten
-_PAUSE = 0.05  # seconds between two told changes of phase: a loop that generates in every step changes all the time
+_RATE, _BURST = (
+    20.0,
+    40.0,
+)  # changes of phase told a second, and at once: a loop that generates in every step has many
 _RECORD = 160  # bytes of the record that outlives a kill
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
 
@@ -43,7 +46,7 @@ class Agent:
         self._base = ""
         self._stack: list[_Phase] = []
         self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
-        self._told_at = 0.0
+        self._room, self._filled = _BURST, 0.0  # changes that may be told now, and when that was so
         self._told_files: set[tuple[str, str]] = set()
         self._now_fd: int | None = None
         self._first: tuple[int, float] | None = None  # (step, time) of the first step seen, for the rate
@@ -169,8 +172,8 @@ class Agent:
             if self._first is None or step < self._first[0]:
                 self._first = (step, now)
             self._write_now(now)
-            if self._told[0] != self.phase_now and now - self._told_at >= _PAUSE:
-                self._tell_phase(now)
+            if self._told[0] != self.phase_now and self._may_tell(now):
+                self._tell_phase()
             elif self._outbox:
                 self._flush()
             for callback in self._on_step:
@@ -184,15 +187,23 @@ class Agent:
                 return
             now = boottime()
             self._write_now(now)
-            if now - self._told_at >= _PAUSE:
-                self._tell_phase(now)
+            if self._may_tell(now):
+                self._tell_phase()
             for callback in self._on_phase:
                 callback(self, before, self.phase_now)
         except Exception as error:
             self.failed("phase", error)
 
-    def _tell_phase(self, now: float) -> None:
-        self._told, self._told_at = (self.phase_now, self.step), now
+    def _may_tell(self, now: float) -> bool:
+        self._room = min(_BURST, self._room + (now - self._filled) * _RATE)
+        self._filled = now
+        if self._room < 1.0:
+            return False  # the step, or the record, tells it later
+        self._room -= 1.0
+        return True
+
+    def _tell_phase(self) -> None:
+        self._told = (self.phase_now, self.step)
         self.report("phase", name=self.phase_now, step=self.step, anon=_anonymous(), gpu=_on_gpu())
 
     def _write_now(self, now: float) -> None:
@@ -232,7 +243,7 @@ class Agent:
     def close(self) -> None:
         """At the interpreter's end: what still waits gets a tenth of a second."""
         if self.phase_now and self._told != (self.phase_now, self.step):
-            self._tell_phase(boottime())
+            self._tell_phase()
         for _ in range(10):
             self._flush()
             if not self._outbox:
