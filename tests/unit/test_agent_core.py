@@ -47,7 +47,8 @@ def test_steps_stand_in_the_record_at_once(agent: Agent, tmp_path: Path) -> None
     for step in (1, 2, 3):
         agent.stepped(step)
     (found,) = now.read_all(tmp_path)
-    assert (found.step, found.first_step, found.phase) == (3, 1, "train") and steps == [1, 2, 3]
+    assert (found.step, found.phase) == (3, "train") and steps == [1, 2, 3]
+    assert found.place.endswith("in test_steps_stand_in_the_record_at_once")
     assert (tmp_path / f"{found.pid}-now.txt").stat().st_mode & 0o077 == 0
 
 

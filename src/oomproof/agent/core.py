@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 
 _LARGEST = 32 * 1024  # bytes of one datagram
 _WAITING = 64  # datagrams kept for a front that is slow; the kernel itself holds only ten
-_PAUSE = 0.05  # seconds between two told changes of phase: a loop that generates in every step changes all the time
-_RECORD = 160  # bytes of the record that outlives a kill
+_RATE, _BURST = (
+    20.0,
+    40.0,
+)  # changes of phase told a second, and at once: a loop that generates in every step has many
+_RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
+_PLACE = 240
+_DEEP = 40  # frames between the optimizer and the loop that calls it
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_STANDARD = os.path.dirname(os.__file__)
 
 
 def boottime() -> float:
@@ -43,10 +52,11 @@ class Agent:
         self._base = ""
         self._stack: list[_Phase] = []
         self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
-        self._told_at = 0.0
+        self._room, self._filled = _BURST, 0.0  # changes that may be told now, and when that was so
         self._told_files: set[tuple[str, str]] = set()
         self._now_fd: int | None = None
-        self._first: tuple[int, float] | None = None  # (step, time) of the first step seen, for the rate
+        self._place: tuple[Any, int] | None = None  # the code and line that made the last step
+        self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
         self._installed: set[tuple[str, str]] = set()
         self._failed: set[str] = set()
@@ -166,11 +176,10 @@ class Agent:
         try:
             self.step = step
             now = boottime()
-            if self._first is None or step < self._first[0]:
-                self._first = (step, now)
             self._write_now(now)
-            if self._told[0] != self.phase_now and now - self._told_at >= _PAUSE:
-                self._tell_phase(now)
+            self._write_place()
+            if self._told[0] != self.phase_now and self._may_tell(now):
+                self._tell_phase()
             elif self._outbox:
                 self._flush()
             for callback in self._on_step:
@@ -184,15 +193,23 @@ class Agent:
                 return
             now = boottime()
             self._write_now(now)
-            if now - self._told_at >= _PAUSE:
-                self._tell_phase(now)
+            if self._may_tell(now):
+                self._tell_phase()
             for callback in self._on_phase:
                 callback(self, before, self.phase_now)
         except Exception as error:
             self.failed("phase", error)
 
-    def _tell_phase(self, now: float) -> None:
-        self._told, self._told_at = (self.phase_now, self.step), now
+    def _may_tell(self, now: float) -> bool:
+        self._room = min(_BURST, self._room + (now - self._filled) * _RATE)
+        self._filled = now
+        if self._room < 1.0:
+            return False  # the step, or the record, tells it later
+        self._room -= 1.0
+        return True
+
+    def _tell_phase(self) -> None:
+        self._told = (self.phase_now, self.step)
         self.report("phase", name=self.phase_now, step=self.step, anon=_anonymous(), gpu=_on_gpu())
 
     def _write_now(self, now: float) -> None:
@@ -204,16 +221,41 @@ class Agent:
             path = self.file("now.txt")
             self._now_fd = open_high(path)
         step = -1 if self.step is None else self.step
-        first = self._first or (-1, 0.0)
         rank = -1 if self._rank is None else self._rank
         phase = self.phase_now or "unknown"
-        text = f"1 {now:.3f} {step} {first[0]} {first[1]:.3f} {rank} {phase}"
+        text = f"1 {now:.3f} {step} {rank} {phase}"
         data = text.encode("utf-8", "replace")[: _RECORD - 1].ljust(_RECORD - 1) + b"\n"
         if self._now_fd >= 0:
             try:
                 os.pwrite(self._now_fd, data, 0)
             except OSError:  # closed by the job's own housekeeping: never write to that number again
                 self._now_fd = -1
+
+    def _write_place(self) -> None:
+        """The line of the user's own code that made the step; written when it is another than before."""
+        frame: Any = sys._getframe(2)
+        known = self._libraries
+        for _ in range(_DEEP):
+            if frame is None:
+                return
+            code = frame.f_code
+            library = known.get(code)
+            if library is None:
+                library = known[code] = _is_library(code.co_filename)
+            if not library:
+                break
+            frame = frame.f_back
+        else:
+            return
+        if self._place == (code, frame.f_lineno) or self._now_fd is None or self._now_fd < 0:
+            return
+        self._place = (code, frame.f_lineno)
+        text = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+        data = text.encode("utf-8", "replace")[-_PLACE + 1 :].ljust(_PLACE - 1) + b"\n"
+        try:
+            os.pwrite(self._now_fd, data, _RECORD)
+        except OSError:
+            self._now_fd = -1
 
     # --- the process ------------------------------------------------------------------------------------------
 
@@ -227,12 +269,12 @@ class Agent:
         self._base = ""
         self._told = ("", None)
         self._told_files = set()
-        self.step = self._first = None
+        self.step = self._place = None
 
     def close(self) -> None:
         """At the interpreter's end: what still waits gets a tenth of a second."""
         if self.phase_now and self._told != (self.phase_now, self.step):
-            self._tell_phase(boottime())
+            self._tell_phase()
         for _ in range(10):
             self._flush()
             if not self._outbox:
@@ -333,6 +375,12 @@ def in_phase(agent: Agent, name: str, function: Any) -> Any:
             return function(*args, **kwargs)
 
     return inner
+
+
+def _is_library(path: str) -> bool:
+    return (
+        "site-packages" in path or "dist-packages" in path or path.startswith((_HERE, "<frozen", _STANDARD))
+    )
 
 
 def _anonymous() -> int | None:

@@ -121,6 +121,7 @@ def _from_files(
         shm_low=tail.shm_low,
         phase=position.phase if position is not None else tail.phase,
         step=position.step if position is not None else tail.step,
+        step_place=position.place if position is not None else "",
         step_time=position.t if position is not None else None,
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),

@@ -143,6 +143,8 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
         end = case.status.boottime if case.status else None
         if case.step_time is not None and end is not None:
             text += f", {max(0.0, end - case.step_time):.1f} s before the end"
+        if case.step_place:
+            text += f"; steps are made at {case.step_place}"
         yield "agent.position", "agent", case.step_time, text, "where the job stood"
     for index, crash in enumerate(case.crashes[-_MOST:], 1):
         text = f"{crash.kind} in pid {crash.pid}: {crash.where}"

@@ -170,6 +170,7 @@ class CaseFile:
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it
     phase: str = "unknown"
     step: int | None = None
+    step_place: str = ""  # the user's line that made it
     step_time: float | None = None  # when that step was made, or the phase entered
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None

@@ -11,34 +11,27 @@ class Now:
     pid: int
     t: float  # boottime of the last step or change of phase
     step: int | None
-    first_step: int | None
-    first_t: float
     rank: int | None
     phase: str
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        if self.step is None or self.first_step is None or self.step <= self.first_step:
-            return None
-        return (self.t - self.first_t) / (self.step - self.first_step)
+    place: str = ""  # the line of the user's code that made the last step
 
 
 def read_now(path: Path) -> Now | None:
     """None for what is absent, cut or not ours."""
     try:
-        words = path.read_bytes()[:400].decode("utf-8", "replace").split(None, 6)
+        line, _, place = path.read_bytes()[:400].decode("utf-8", "replace").partition("\n")
+        words = line.split(None, 4)
         pid = int(path.name.split("-")[0])
-        version, t, step, first, first_t, rank, phase = words
+        version, t, step, rank, phase = words
         if version != "1":
             return None
         return Now(
             pid,
             float(t),
             int(step) if int(step) >= 0 else None,
-            int(first) if int(first) >= 0 else None,
-            float(first_t),
             int(rank) if int(rank) >= 0 else None,
             phase.strip(),
+            place.strip(),
         )
     except (OSError, ValueError):
         return None

@@ -229,8 +229,8 @@ def agent_words(run: Run) -> str | None:
     now = best(read_all(folder))
     if now is not None and now.step is not None:
         told += f"; phase {now.phase}, step {now.step}"
-        if (pace := now.seconds_per_step) is not None:
-            told += f", {_pace(pace)} a step"
+        if (pace := _phases(recording_of(run)).get("per step")) is not None:
+            told += f", {pace} a step"
     listeners = {
         path.read_text().split("\n")[1] for path in folder.glob("*-listens.txt") if path.stat().st_size
     }
@@ -239,6 +239,23 @@ def agent_words(run: Run) -> str | None:
 
 def _pace(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)
+
+
+def phases_json(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "phase": row.name,
+            "entered": row.entered,
+            "seconds": round(row.seconds, 3),
+            "entry_bytes": row.entry,
+            "peak_bytes": row.peak,
+            "exit_bytes": row.exit,
+            "floor_bytes": row.floor,
+            "peak_gpu_bytes": row.gpu_peak,
+            "last_step": row.last_step,
+        }
+        for row in timeline.load(run.attempt).phase_rows
+    ]
 
 
 def _phase_table(run: Run) -> list[str]:

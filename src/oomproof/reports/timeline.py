@@ -14,6 +14,7 @@ from oomproof.recording.runs import read_lines
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
+_MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
 
@@ -321,6 +322,8 @@ def _phases(recording: Recording, end: float) -> list[Span]:
     spans: list[Span] = []
     for t, name, step in _rows(recording, "SELECT t, name, step FROM phase WHERE t IS NOT NULL ORDER BY t"):
         at = float(t) - end
+        if spans and name != "unknown" == spans[-1].name and at - spans[-1].begin < _MOMENT:
+            spans.pop()  # only the moment between two
         if spans and spans[-1].name == name:
             last = spans[-1]
             first = last.first_step if last.first_step is not None else step

@@ -88,7 +88,7 @@ class AgentFeed:
         self._writer, self._tell, self._use = writer, tell, use
         self._events = 0
         self._voice: tuple[bool, int] | None = None  # whose phases are the job's: has it steps, its pid
-        self._last_step: tuple[str, int] | None = None
+        self._last_step: tuple[str, int | None] | None = None
         self._steepest = float(_STEEP)
         self._looks = 0
         self._before: tuple[float, int] | None = None
@@ -201,7 +201,7 @@ class AgentFeed:
         if not self._speaks(pid, has_steps, rank):
             return
         name = str(fields.get("name") or "unknown")[:60]
-        self._last_step = (name, step) if isinstance(step, int) else None
+        self._last_step = (name, step if isinstance(step, int) else None)
         numbers = [
             each if isinstance(each, int) else None for each in (step, fields.get("anon"), fields.get("gpu"))
         ]
@@ -230,10 +230,10 @@ class AgentFeed:
     def _read_step(self, pid: int) -> None:
         """The job's step about once a second, from the record it keeps: steps themselves send nothing."""
         now = read_now(self._folder / f"{pid}-now.txt")
-        if now is None or now.step is None or self._last_step == (now.phase, now.step):
+        if now is None or self._last_step == (now.phase, now.step):
             return
         self._last_step = (now.phase, now.step)
-        self._voice = (True, pid)
+        self._voice = (now.step is not None, pid)
         self._writer.put("phase", (now.t, now.phase, now.step, pid, None, None))
 
     def _watch_growth(self, t: float) -> None:
