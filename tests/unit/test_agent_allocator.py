@@ -117,7 +117,9 @@ def test_a_build_without_cuda_is_left_alone(agent: FakeAgent) -> None:
     allocator.install(torch, agent)
     with agent.phase("eval"):
         pass
-    assert agent.reports == []
+    with agent.around_inference():
+        assert not torch.is_grad_enabled()
+    assert agent.reports == [] and torch.is_grad_enabled()
 
 
 def test_steady_figures_are_told_once(card: Card, agent: FakeAgent) -> None:
@@ -495,7 +497,6 @@ def test_a_real_model_generates_the_same_under_watch(agent: FakeAgent) -> None:
         assert utils.GenerationMixin.generate.__wrapped__ is original
         (told,) = agent.of("generate")
         assert told["tokens"] == 12 and told["cache"] == 2 * 2 * 32 * 12 * 2 * 4
-        assert agent.around_inference is not None
     finally:
         utils.GenerationMixin.generate = original
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import cuda_room, nvml, segments
 from .biggest import biggest
-from .release import size
+from .release import Releaser, size
 
 _FULL_REPORTS = 3  # of one process: a job that catches the error and tries smaller batches is not slowed down
 _SNAPSHOT = 20 << 20  # bytes of a snapshot file
@@ -32,6 +32,9 @@ def install(module: Any, agent: Any) -> None:
     watch = Watch(module, agent)
     agent.on_phase(watch.phase_changed)
     agent.on_step(watch.stepped)
+    releaser = Releaser(module, agent)
+    agent.on_phase(releaser.phase_changed)
+    agent.around_inference = releaser.inference
     _State.watch = watch
     if not hasattr(module._C, "_cuda_getDeviceCount"):
         return  # a build without CUDA

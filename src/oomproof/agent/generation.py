@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from . import allocator, cuda_room
 from .kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
-from .release import Releaser, size
+from .release import size
 
 _WARNINGS = 3  # of one process
 _QUIET = 10.0  # seconds between two reports of calls that fit
@@ -36,9 +36,6 @@ def install(module: Any, agent: Any) -> None:
     mixin = utils.GenerationMixin
     if getattr(mixin.generate, "_oomproof", False):
         return
-    releaser = Releaser(torch, agent)
-    agent.on_phase(releaser.phase_changed)
-    agent.around_inference = releaser.inference
     mixin.generate = wrapped(mixin.generate, Watched(torch, agent))
 
 
