@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
+import pytest
 from conftest import JOBS, Lab
 
 CARD = JOBS / "card"
@@ -48,3 +50,15 @@ def test_without_the_agent_the_sentence_alone_speaks(lab: Lab) -> None:
     assert done.returncode == 1
     head = lab.verdict("alone")["verdict"]
     assert head["cause"] == "cuda-oom" and "asked for 15.0 GiB" in head["headline"]
+
+
+PYTHONS = sorted(
+    path for minor in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python")
+)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parents[1].name)
+def test_on_every_python_a_job_may_have(lab: Lab, python: Path) -> None:
+    lab.environment["PYTHONPATH"] = str(CARD)
+    assert lab.run("run", "--name", "one", "--", str(python), str(CARD / "evaluates.py")).returncode == 1
+    assert "the list all_logits in evaluate (evaluates.py:" in lab.verdict("one")["verdict"]["headline"]

@@ -27,13 +27,11 @@ class Plan(NamedTuple):
 
 
 def install(module: Any, agent: Any) -> None:
-    """``module``: transformers.generation.utils, or transformers itself once that part of it is loaded."""
-    utils = module if hasattr(module, "GenerationMixin") and module.__name__.endswith(".utils") else None
-    utils = utils or sys.modules.get("transformers.generation.utils")
+    """``module``: transformers.generation.utils."""
     torch = sys.modules.get("torch")
-    if utils is None or torch is None:
+    if torch is None:
         return
-    mixin = utils.GenerationMixin
+    mixin = module.GenerationMixin
     if getattr(mixin.generate, "_oomproof", False):
         return
     mixin.generate = wrapped(mixin.generate, Watched(torch, agent))

@@ -11,7 +11,7 @@ HOOKS: dict[str, list[str]] = {
     "torch.utils.data.dataloader": ["phases_torch"],
     "safetensors.torch": ["phases_files"],
     "transformers.modeling_utils": ["phases_files"],
-    "transformers.generation.utils": ["phases_transformers", "generation"],
+    "transformers.generation.utils": ["generation"],
     "transformers.trainer": ["phases_transformers"],
     "lightning.pytorch.trainer.trainer": ["phases_lightning"],
     "pytorch_lightning.trainer.trainer": ["phases_lightning"],

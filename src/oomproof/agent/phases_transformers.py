@@ -1,4 +1,4 @@
-"""Hugging Face: generate() and the Trainer. Its phases, its own step count, and requests to save or to stop."""
+"""The Hugging Face Trainer (generate() is generation.py's). Its phases, its own step count, and requests to save or to stop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 
 def install(module: Any, agent: Agent) -> None:
-    if module.__name__ == "transformers.generation.utils":
-        mixin = module.GenerationMixin
-        mixin.generate = in_phase(agent, "generate", mixin.generate)
-        return
     trainer = module.Trainer
     for name, phase in (
         ("evaluate", "eval"),
