@@ -35,7 +35,8 @@ def test_the_account_reaches_the_verdict(lab: Lab) -> None:
     )
     folder = lab.folder_of("eval")
     assert folder is not None
-    (account,) = (folder / "1/agent").glob("*-cuda-oom-1.json")
+    assert len(list((folder / "1/agent").glob("*-cuda-oom-*.json"))) == 2  # the first one was caught
+    (account,) = (folder / "1/agent").glob("*-cuda-oom-2.json")
     assert account.stat().st_mode & 0o777 == 0o600
     assert json.loads(account.read_text())["uuid"] == "card-of-this-test"
     # the limit was set when the job started CUDA, less what CUDA itself takes: (22 - 0.75) / 24
@@ -62,3 +63,5 @@ def test_on_every_python_a_job_may_have(lab: Lab, python: Path) -> None:
     lab.environment["PYTHONPATH"] = str(CARD)
     assert lab.run("run", "--name", "one", "--", str(python), str(CARD / "evaluates.py")).returncode == 1
     assert "the list all_logits in evaluate (evaluates.py:" in lab.verdict("one")["verdict"]["headline"]
+    folder = lab.folder_of("one")
+    assert folder is not None and "freed" in (folder / "1/output.log").read_text()

@@ -19,6 +19,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 _LEAVES = (str, bytes, int, float, ModuleType, type, FunctionType)
 _LONG = 20_000  # elements of one container that are looked at
 _DEEP = 4  # containers within containers
+_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's own fast variables
 _MOST_OF_IT = 0.995
 _OBJECTS = 2  # of those levels, how many may be plain objects: their attributes lead everywhere
 _LEFT_OVER = 48  # tensors nobody has claimed whose holders are searched for: one more pass over the heap
@@ -109,6 +110,7 @@ def biggest(
             "activation" if graph else "unnamed",
             "tensors of a running graph" if graph else "tensors that no variable names",
         )
+    tensor = cache = None  # nothing of the job's may outlive this search
     owners = [
         {
             "kind": kind,
@@ -235,20 +237,28 @@ def _of_cache(cache: Any, kinds: _Kinds, tally: _Tally) -> None:
 def _of_frames(kinds: _Kinds, tally: _Tally, error: BaseException | None) -> None:
     """Local variables of every thread, and of the functions an error came through; the user's functions before the
     libraries', so that the name is the user's."""
-    frames = [
-        frame
-        for frame in [*_of_error(error), *_frames()]
-        if "/oomproof/agent/" not in frame.f_code.co_filename
-    ]
-    for library in (False, True):
-        for frame in frames:
-            if is_library(frame.f_code.co_filename) == library:
-                place = "{} ({}:{})".format(
-                    frame.f_code.co_name, frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno
-                )
-                _of_names(frame.f_locals, place, kinds, tally)
-                if tally.late or tally.enough:
-                    return
+    frames = [*_of_error(error), *_frames()]
+    frames.sort(key=lambda each: is_library(each.f_code.co_filename))  # stable: the innermost still first
+    while frames:
+        _of_frame(frames.pop(0), kinds, tally)
+        if tally.late or tally.enough:
+            break
+    frames.clear()
+
+
+def _of_frame(frame: FrameType, kinds: _Kinds, tally: _Tally) -> None:
+    code = frame.f_code
+    if "/oomproof/agent/" in code.co_filename:
+        return
+    place = f"{code.co_name} ({code.co_filename.rpartition('/')[2]}:{frame.f_lineno})"
+    names = frame.f_locals
+    try:
+        _of_names(names, place, kinds, tally)
+    finally:
+        # before 3.13 a function's f_locals is a copy that the frame keeps: left as it is, it would hold the job's
+        # tensors alive after the job has dropped them. A module's is the module itself.
+        if sys.version_info < (3, 13) and code.co_flags & _OPTIMIZED:
+            names.clear()
 
 
 def _of_error(error: BaseException | None) -> list[FrameType]:
@@ -260,15 +270,23 @@ def _of_error(error: BaseException | None) -> list[FrameType]:
     return found[::-1]
 
 
-def _frames() -> Iterator[FrameType]:
-    own: FrameType | None = sys._getframe(1)
-    seen = set()
-    for start in [own, *list(sys._current_frames().values())]:
-        frame = start
-        while frame is not None and id(frame) not in seen:
-            seen.add(id(frame))
-            yield frame
+def _frames() -> list[FrameType]:
+    """Of this thread from the caller outwards, then of the others. Never our own: a frame that holds itself in a
+    variable lives on, and with it all that its callers hold."""
+    from _thread import get_ident
+
+    found: list[FrameType] = []
+    own = get_ident()
+    others = [start for thread, start in sys._current_frames().items() if thread != own]
+    for start in [sys._getframe(1), *others]:
+        frame: FrameType | None = start
+        while frame is not None:
+            if "/oomproof/agent/" not in frame.f_code.co_filename:
+                found.append(frame)
             frame = frame.f_back
+    others.clear()
+    del start
+    return found
 
 
 def _of_globals(kinds: _Kinds, tally: _Tally) -> None:
