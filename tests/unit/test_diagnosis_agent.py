@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers_case import END, LEADER, WALL, Attempt
 
+from oomproof.diagnosis.judge import judge
+
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Attempt:
@@ -124,3 +126,17 @@ def test_events_from_inside_are_evidence(attempt: Attempt) -> None:
     texts = {each.id: each.text for each in attempt.collect().evidence}
     assert texts["agent.exception.1"] == "ValueError at train.py:3 in main"
     assert texts["agent.saved.1"] == "saved out/checkpoint-7 at step 7"
+
+
+@pytest.mark.parametrize("end", [b"ConnectionResetError: [Errno 104] Connection reset by peer\n", b""])
+def test_a_lost_worker_is_told_whatever_the_parent_stumbled_over(attempt: Attempt, end: bytes) -> None:
+    attempt.ended(code=1)
+    attempt.output = b"Traceback (most recent call last):\n  File 'x'\n" + end + b"lost sys.stderr\n"
+    attempt.case()
+    db = sqlite3.connect(attempt.dir / "recording.sqlite")
+    text = "DataLoader worker (pid 4100) is killed by signal: Killed."
+    db.execute("INSERT INTO event VALUES(?,?,?,NULL)", (END - 1, "worker-lost", text))
+    db.commit()
+    db.close()
+    verdict = judge(attempt.collect())
+    assert verdict.cause == "dataloader-killed" and "4100" in verdict.headline
