@@ -112,6 +112,7 @@ def _from_files(
         host=tail.host,
         job=tail.job,
         job_peak=tail.job_peak,
+        adopted=run.get("adopted") is True,
         gpus=tail.gpus,
         shm_total=shm_total,
         shm_free=shm_free,

@@ -161,6 +161,7 @@ class CaseFile:
     host: HostSample | None = None
     job: JobSample | None = None
     job_peak: int | None = None
+    adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     gpus: tuple[GpuSample, ...] = ()
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
