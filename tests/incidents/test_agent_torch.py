@@ -131,14 +131,17 @@ def test_loader_workers_live_as_before(lab: Lab, tmp_path: Path, method: str) ->
 
 
 def test_a_killed_loader_worker_is_named(lab: Lab, tmp_path: Path) -> None:
+    """Often the parent only sees a broken connection, or loses its traceback: the verdict must not depend on that."""
     script = tmp_path / "script.py"
     script.write_text(WORKERS)
-    done = lab.run("run", "--name", "worker", "--", PYTHON, str(script), "die", "fork")
-    assert done.returncode == 1
-    verdict = lab.verdict("worker")
-    assert verdict["verdict"]["cause"] == "dataloader-killed"
-    told = [each for each in verdict["evidence"] if each["id"].startswith("agent.exception")]
-    assert told and "RuntimeError" in told[0]["text"]
+    for turn in range(3):
+        done = lab.run("run", "--name", f"worker{turn}", "--", PYTHON, str(script), "die", "fork")
+        assert done.returncode == 1
+        verdict = lab.verdict(f"worker{turn}")
+        assert verdict["verdict"]["cause"] == "dataloader-killed", done.stderr
+        assert any(
+            each["id"].startswith(("agent.exception", "agent.worker-lost")) for each in verdict["evidence"]
+        )
 
 
 def test_a_rank_that_crashes_is_told_with_its_line(lab: Lab, tmp_path: Path) -> None:

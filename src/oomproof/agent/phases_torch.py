@@ -6,7 +6,9 @@ Each of ours steps aside while a graph is being compiled: torch.compile then see
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import time
 
 from .core import in_phase
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .core import Agent
+
+
+_LAST_MOMENTS = 0.5  # seconds a dying process is waited for, by a job that has failed already
 
 
 class _Mode:
@@ -122,7 +127,13 @@ def _watch_loader(module: Any, agent: Agent) -> None:
 
     @functools.wraps(original)
     def ours(this: Any) -> Any:
-        batch = original(this)
+        try:
+            batch = original(this)
+        except StopIteration:
+            raise
+        except Exception as error:
+            _tell_lost_workers(this, error, agent)
+            raise
         torch = sys.modules["torch"]
         name = "train" if torch.is_grad_enabled() and not _Mode.evaluating else "eval"
         if agent.base != name:
@@ -130,6 +141,39 @@ def _watch_loader(module: Any, agent: Agent) -> None:
         return batch
 
     iterator.__next__ = ours
+
+
+def _tell_lost_workers(iterator: Any, error: BaseException, agent: Agent) -> None:
+    """A worker that dies while it hands a batch over leaves the parent with whatever error comes first: a broken
+    connection, or PyTorch's own words. A connection breaks some moments before its process can be asked for."""
+    lost = isinstance(error, (OSError, EOFError))
+    try:
+        deadline = time.monotonic() + (_LAST_MOMENTS if lost else 0.0)
+        while not _found_dead(iterator, agent) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    except RuntimeError as told:  # PyTorch's handler of SIGCHLD came in between, and says it better
+        if "DataLoader worker" in str(told):
+            agent.report("worker-lost", text=str(told).strip()[:500])
+    except Exception as problem:
+        agent.failed("workers", problem)
+
+
+def _found_dead(iterator: Any, agent: Agent) -> bool:
+    """Asked without reaping: who waits for it shall still find it."""
+    any_dead = False
+    for worker in getattr(iterator, "_workers", ()):
+        found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None or (found.si_code == os.CLD_EXITED and found.si_status == 0):
+            continue
+        any_dead = True
+        if found.si_code == os.CLD_EXITED:
+            how = f"exited unexpectedly with exit code {found.si_status}"
+        else:
+            import signal
+
+            how = f"is killed by signal: {signal.strsignal(found.si_status)}"
+        agent.report("worker-lost", text=f"DataLoader worker (pid {worker.pid}) {how}.", worker=worker.pid)
+    return any_dead
 
 
 def _never() -> bool:

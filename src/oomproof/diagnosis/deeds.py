@@ -47,6 +47,19 @@ def _exited_cleanly(case: CaseFile) -> bool:
     return case.status is not None and case.status.code == 0
 
 
+def paused(case: CaseFile) -> tuple[float, bool]:
+    """(seconds it stood still in all its finished pauses, whether it stands still now): no hang, but our own doing."""
+    deeds = [(action.boottime, action.action) for action in case.actions]
+    deeds += [(event.boottime, event.kind) for event in case.keeper_events if event.boottime is not None]
+    total, since = 0.0, None
+    for at, what in sorted(deeds):
+        if what == "freeze":
+            since = at if since is None else since
+        elif what in ("thaw", "term", "kill") and since is not None:
+            total, since = total + at - since, None
+    return total, since is not None
+
+
 def keeper_was_asked(case: CaseFile) -> bool:
     """A ``sigterm`` event near the last sign of life."""
     last = case.last_sign

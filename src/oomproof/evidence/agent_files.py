@@ -35,7 +35,7 @@ class Told:
     """An event that came from inside the job."""
 
     t: float
-    kind: str  # exception, saved, stacks
+    kind: str  # exception, saved, stacks, worker-lost
     text: str
 
 

@@ -113,6 +113,7 @@ def _from_files(
         host=tail.host,
         job=tail.job,
         job_peak=tail.job_peak,
+        adopted=run.get("adopted") is True,
         gpus=tail.gpus,
         gpu_oom=last_oom(folder),
         host_owners=host_owners(folder),

@@ -156,6 +156,7 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
 
 _TOLD = {
     "exception": "the error that ended it, with the sizes of its variables",
+    "worker-lost": "the job's own process found its loader worker dead",
     "stacks": "where the code stood",
     "saved": "a checkpoint was written",
 }

@@ -162,6 +162,7 @@ class CaseFile:
     host: HostSample | None = None
     job: JobSample | None = None
     job_peak: int | None = None
+    adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     gpus: tuple[GpuSample, ...] = ()
     gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
     host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory

@@ -136,7 +136,7 @@ def last_samples(path: Path) -> RecordingTail:
         phase = _rows(connection, "SELECT name, step FROM phase ORDER BY t DESC LIMIT 1")
         told = _rows(
             connection,
-            "SELECT t, kind, text FROM event WHERE kind IN ('exception', 'saved', 'stacks') ORDER BY t",
+            "SELECT t, kind, text FROM event WHERE kind IN ('exception', 'saved', 'stacks', 'worker-lost') ORDER BY t",
         )
         return RecordingTail(
             meta=meta,

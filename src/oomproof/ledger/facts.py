@@ -8,7 +8,8 @@ import sys as system
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from oomproof.ledger.budget import Budget, budget
+from oomproof.ledger.budget import Budget
+from oomproof.ledger.room import budget_from
 from oomproof.machine import (
     daemons,
     gpu,
@@ -101,19 +102,4 @@ def _without_us(processes: Mapping[int, jobs.Process]) -> dict[int, jobs.Process
 
 def budget_of(facts: Facts, margin: int | None = None, promised: int = 0) -> Budget:
     """The budget these facts leave."""
-    swap_total, swap_free = swap.disk(facts.swaps)
-    tightest, fullest = facts.limits.tightest, facts.limits.fullest
-    return budget(
-        ram_total=facts.memory.total,
-        ram_available=facts.memory.available,
-        swap_total=swap_total,
-        swap_free=swap_free,
-        zram_total=sum(area.total for area in facts.swaps if area.zram),
-        limit=tightest.limit if tightest else None,
-        limit_left=fullest.left if fullest else None,
-        swap_limit=facts.limits.swap_limit,
-        swap_limit_left=facts.limits.swap_left,
-        limited_by=fullest.path if fullest else None,
-        margin=margin,
-        promised=promised,
-    )
+    return budget_from(facts.memory, facts.swaps, facts.limits, margin, promised)

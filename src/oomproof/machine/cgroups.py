@@ -9,7 +9,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class JobMemory:
-    """What the job holds, in bytes. ``charged`` is what counts against a limit and reclaim cannot take."""
+    """What the job holds, in bytes. ``charged`` is what counts against a limit and reclaim cannot take.
+
+    ``swap`` leaves out what has come back from there (the swap cache): those pages stand in ``anon`` already.
+    """
 
     anon: int
     shmem: int
@@ -105,7 +108,7 @@ class CgroupV2:
             anon=stat_field(stat, b"anon"),
             shmem=stat_field(stat, b"shmem"),
             file=cache,
-            swap=_number(_pread(self._swap, 64)),
+            swap=max(0, _number(_pread(self._swap, 64)) - stat_field(stat, b"swapcached")),
             kernel=stat_field(stat, b"kernel") - stat_field(stat, b"slab_reclaimable"),
             charged=max(
                 0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")
@@ -139,7 +142,7 @@ class CgroupV1:
             anon=stat_field(stat, b"total_rss"),
             shmem=stat_field(stat, b"total_shmem"),
             file=cache,
-            swap=stat_field(stat, b"total_swap"),
+            swap=max(0, stat_field(stat, b"total_swap") - stat_field(stat, b"total_swapcached")),
             kernel=_number(_pread(self._kernel, 64)),
             charged=max(0, _number(_pread(self._usage, 64)) - cache),
         )

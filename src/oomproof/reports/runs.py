@@ -10,12 +10,14 @@ from typing import Any
 
 from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
+from oomproof.machine.clock import boottime
 from oomproof.recording.now import best, read_all
 from oomproof.recording.reader import Peaks, Recording, open_recording
 from oomproof.recording.runs import Run
-from oomproof.reports import gpu_account, timeline
+from oomproof.reports import gpu_account, pauses, timeline
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
+from oomproof.reports.pauses import Paused
 from oomproof.runner.code import hash_file
 from oomproof.units import format_duration, format_size
 
@@ -38,6 +40,7 @@ class Summary:
     why: str | None
     script_changed: bool
     problem: str | None
+    paused: tuple[Paused, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -57,6 +60,8 @@ class Summary:
             "why": self.why,
             "script_changed_since": self.script_changed,
             "problem": self.problem,
+            "pauses": len(self.paused),
+            "paused_seconds": pauses.seconds(list(self.paused), boottime()),
         }
 
 
@@ -71,7 +76,7 @@ def summarize(run: Run) -> Summary:
     verdict = verdict_of(run)
     begin = float(started.get("wall") or run.created)
     end: float | None = ended.get("wall")
-    if end is None and state in ("running", "lost its guard"):
+    if end is None and state in ("running", "frozen", "lost its guard"):
         end = time.time()
     last = recording.last_sample_time()
     if end is None and last is not None:
@@ -93,6 +98,7 @@ def summarize(run: Run) -> Summary:
         why=verdict.as_json["verdict"].get("why") if verdict else None,
         script_changed=before is not None and before != now,
         problem=recording.problem,
+        paused=tuple(pauses.pauses(run.attempt)),
     )
 
 
@@ -171,6 +177,8 @@ def show(run: Run, width: int = 80) -> str:
     ]
     if (agent := agent_words(run)) is not None:
         rows.append(("agent", agent))
+    if summary.paused:
+        rows.append(("paused", _paused_words(run, summary)))
     if code.get("git_commit"):
         dirty = " with changes not committed" if code.get("git_dirty") else ""
         rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
@@ -215,7 +223,7 @@ def show(run: Run, width: int = 80) -> str:
 def agent_words(run: Run) -> str | None:
     """Whether anybody inside the job told of it; None for runs from before there was an agent."""
     wanted = (run.info.get("settings") or {}).get("agent")
-    if wanted is None:
+    if wanted is None or run.info.get("adopted"):
         return None
     if not wanted:
         return "off (--no-agent)"
@@ -289,6 +297,20 @@ def _phase_table(run: Run) -> list[str]:
 
 def _uses(recording: Recording) -> list[Any]:
     return recording.rows("SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL ORDER BY t")
+
+
+def _paused_words(run: Run, summary: Summary) -> str:
+    total = format_duration(pauses.seconds(list(summary.paused), boottime()))
+    count = len(summary.paused)
+    words = f"{total} in {count} pauses" if count > 1 else total
+    mark = run.frozen() if summary.state == "frozen" else {}
+    if not mark:
+        return words
+    if mark.get("by") == "user":
+        return f"{words}, by you; oomproof thaw {run.name}"
+    until = mark.get("until")
+    latest = f", at the latest until {_clock(float(until))}" if until else ""
+    return f"{words}: {mark.get('why')}{latest}; oomproof thaw {run.name}"
 
 
 def _peak_words(peaks: Peaks) -> str:

@@ -180,6 +180,8 @@ class AgentFeed:
             self._store(t, "saved", text, pid, fields)
             if fields.get("asked"):
                 self._tell(text)
+        elif kind == "worker-lost":
+            self._store(t, kind, str(fields.get("text", "")), pid, {"worker": fields.get("worker")})
         elif kind == "exception":
             self._store(t, "exception", exception_words(fields), pid, fields)
         else:

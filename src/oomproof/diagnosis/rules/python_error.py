@@ -9,7 +9,7 @@ from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.error_texts import OTHER, Meaning, gpu_numbers, meaning_of
 from oomproof.diagnosis.gpu_shortage import gpu_of, same_failure, shortage
-from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.lost_worker import explains_the_end, told
 from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Change, Gpu, Remedy, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
@@ -30,9 +30,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     if ended_by_us(case) or explains_the_end(case):
         return []  # the error is how the end showed, not why it came
+    claims = [_from_lines(case, death)]
     if case.output.errors:
-        return _from_tracebacks(case, death, case.output.errors)
-    return [_from_lines(case, death)]
+        claims = _from_tracebacks(case, death, case.output.errors)
+    lost = told(case)
+    meaning = meaning_of(f"RuntimeError: {lost}") if lost is not None else None
+    if lost is not None and meaning is not None and not any(each.cause == meaning.cause for each in claims):
+        claims.append(_claim(case, death, meaning, PythonError(lost, "", 0), "worker.told", "proven"))
+    return claims
 
 
 def _from_tracebacks(case: CaseFile, death: Death, errors: tuple[PythonError, ...]) -> list[WeightedCause]:
@@ -120,7 +125,14 @@ def _claim(
         why + account,
         next_step,
         evidence=case.evidence_from(
-            "exit", "output.", "sample.gpu", "gpu.", "tensor.", "agent.exception", "agent.position"
+            "exit",
+            "output.",
+            "sample.gpu",
+            "gpu.",
+            "tensor.",
+            "agent.exception",
+            "agent.worker-lost",
+            "agent.position",
         ),
         test="the traceback in output.log",
         gpu=gpu,
