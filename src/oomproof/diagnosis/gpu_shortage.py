@@ -7,11 +7,11 @@ lies between tensors that live (split segments), and ``empty_cache()`` would hav
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from oomproof.diagnosis.advice import as_flag, command, smaller_job
-from oomproof.diagnosis.verdict import Change, Gpu, Remedy
+from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.facts import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_words
 from oomproof.units import GIB, format_size
@@ -37,6 +37,23 @@ class Shortage:
 
 def gpu_of(oom: GpuOom) -> Gpu:
     return Gpu(oom.device, oom.total, oom.free, oom.requested, oom.allocated, oom.unused)
+
+
+def with_account(claim: WeightedCause, oom: GpuOom, case: CaseFile) -> WeightedCause:
+    """What the job's output says of a CUDA out of memory, in the words of the account behind it."""
+    found = shortage(oom, case)
+    where = f" in {oom.phase}" if oom.phase else ""
+    where += f", step {oom.step}" if oom.phase and oom.step is not None else ""
+    return replace(
+        claim,
+        headline=f"out of GPU memory (CUDA){where}: {found.headline}",
+        why=f"{claim.why}; {found.why}",
+        next=found.next,
+        gpu=gpu_of(oom),
+        remedies=found.remedies,
+        phase=oom.phase,
+        step=oom.step,
+    )
 
 
 def same_failure(oom: GpuOom, said: Gpu | None) -> bool:
