@@ -23,6 +23,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -460,6 +461,7 @@ def _check_stop_file(path: Path | None) -> None:
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
     from oomproof.reports.after import Conclusion, conclude
+    from oomproof.reports.verdict import fitted
 
     conclusion: Conclusion | None = None
     try:
@@ -469,7 +471,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
         if not quiet:
             if outcome.trouble:
                 _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-            _tell(conclusion.text)
+            _tell(fitted(conclusion.text, sys.stderr))
     except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
         _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
     return exit_status(outcome.run, conclusion, outcome.exit)

@@ -85,9 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         stay(found, int(started["job"]["pid"]), adopted)
     from oomproof.reports.after import conclude
+    from oomproof.reports.verdict import fitted
 
     conclusion = conclude(found)
-    print(conclusion.text, file=sys.stderr)
+    print(fitted(conclusion.text, sys.stderr), file=sys.stderr)
     return exit_status(found, conclusion)
 
 

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from oomproof.diagnosis.advice import as_flag, command, smaller_job
+from oomproof.diagnosis.advice import HALF_THE_BATCH, as_flag, command
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.facts import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_words
@@ -78,7 +78,7 @@ def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     remedies = list(parts.get(kind, ()))
     for part in parts.values():
         remedies += [each for each in part if each not in remedies]
-    remedies += smaller_job(case)
+    remedies.append(HALF_THE_BATCH)
     return Shortage(kind, _headline(kind, oom), _why(kind, oom), _next(remedies[0], case), tuple(remedies))
 
 

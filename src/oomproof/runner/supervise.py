@@ -23,7 +23,7 @@ from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.live import LiveRun
 from oomproof.ledger.outlook import LiveClaim
-from oomproof.machine import processes
+from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
@@ -176,11 +176,7 @@ class Watch:
             self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
         )
         self._gpu = gpu
-        if gpu is None and (
-            os.path.exists("/dev/nvidiactl")
-            or os.path.exists("/proc/driver/nvidia")
-            or os.path.exists("/dev/dxg")
-        ):
+        if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = gpu_feed.start()
@@ -374,6 +370,7 @@ def _stay(
         **news["started"],
         "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
         "rung": front.rung.as_json(),
+        "terminal": [] if order.detached else list(front.terminal.tty_numbers),
         "counters": news["counters"],
     }
     try:
