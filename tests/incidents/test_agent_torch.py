@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Lab
+from conftest import Lab, until
 
 from oomproof.recording.reader import open_recording
 
@@ -172,3 +172,39 @@ def test_no_agent_and_absent_agents_are_said(lab: Lab) -> None:
     first, path = lab.run("run", "--name", "on", "--", PYTHON, "-c", code).stdout.split()
     assert first == "True" and path.split(os.pathsep)[1] == "/mine"
     assert "agent  in 1 Python process" in lab.run("runs", "show", "on").stdout
+
+
+TELLING = """
+import os, time, oomproof
+for number in range(10_000):
+    with oomproof.phase(f"turn {number}"):
+        time.sleep(0.2)
+    if os.path.exists("enough"):
+        break
+"""
+
+
+def test_a_guard_that_is_taken_up_again_hears_the_agent(lab: Lab, tmp_path: Path) -> None:
+    """Nobody reads for a while; the job goes on as if somebody did, and what it tells then arrives again."""
+    running = lab.start("orphan", "--", PYTHON, "-c", TELLING, cwd=tmp_path)
+    path = running.attempt / "recording.sqlite"
+
+    def turns() -> list[int]:
+        rows = open_recording(path).rows("SELECT name FROM phase WHERE name LIKE 'turn %' ORDER BY t")
+        return [int(str(row[0]).split()[1]) for row in rows]
+
+    until(turns, "the first turn to be recorded")
+    running.process.kill()
+    running.process.wait()
+    before = max(turns())
+    until(lambda: lab.run("runs", "--json").stdout.count("lost its guard"), "the guard to be missed")
+    watch = subprocess.Popen(
+        lab.command("watch", "orphan"),
+        env=lab.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: max(turns()) > before + 2, "later turns to be recorded")
+    (tmp_path / "enough").touch()
+    assert watch.wait(60) == 0
+    assert lab.verdict("orphan")["verdict"]["cause"] == "finished"

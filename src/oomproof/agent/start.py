@@ -129,7 +129,9 @@ def _at_exit() -> None:
     """The interpreter keeps the exception that ends it; nobody's excepthook needs replacing for that."""
     try:
         error = getattr(sys, "last_value", None)
-        if error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if isinstance(error, (KeyboardInterrupt, SystemExit)) or hasattr(sys, "ps1"):
+            error = None  # wished for; or typed at a prompt, where it ends nothing
+        if error is not None:
             found = agent()
             if found is not None:
                 from .exceptions import describe

@@ -270,7 +270,9 @@ class AgentFeed:
                 os.kill(pid, number)
                 asked.append((pid, path, begin))
         if asked:
-            threading.Timer(0.3, self._read_stacks, (asked, why, at)).start()
+            later = threading.Timer(0.3, self._read_stacks, (asked, why, at))
+            later.daemon = True
+            later.start()
 
     def _read_stacks(self, asked: list[tuple[int, Path, int]], why: str, t: float) -> None:
         from oomproof.recording.stacks import parse, where
