@@ -398,7 +398,9 @@ def clock_time(text: str, now: float | None = None) -> float:
 
 
 def gpu_is_here() -> bool:
-    return any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
+    from oomproof.machine.nvidia import driver_present
+
+    return driver_present() or os.path.exists("/dev/kfd")
 
 
 def seconds_of(flag: str, value: Any, default: float) -> float:

@@ -22,7 +22,7 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Watch
+from oomproof.runner.supervise import Watch, known_need
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -104,4 +104,5 @@ def _settings(run: runs.Run) -> Settings:
         watch_only=bool(kept.get("watch_only")),
         protected=bool(kept.get("protect")),
         freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),
+        need=known_need(run.info.get("claim")),
     )

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -294,6 +294,12 @@ class Outcome:
     trouble: str | None  # what the recording misses, in words
 
 
+def known_need(claim: dict[str, Any] | None) -> int | None:
+    """What the run will hold at most, declared or from its history: a pause then ends when that much room is there."""
+    need = (claim or {}).get("need")
+    return need if isinstance(need, int) else None
+
+
 def oom_score_by_age(older: int) -> int:
     """What is added to the job's oom_score_adj: the more runs are older, the sooner the kernel takes this one.
 
@@ -316,7 +322,9 @@ def supervise(
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
-    info = describe_run(run, order, settings, ticket.as_json() if ticket else None)
+    claim = ticket.as_json() if ticket else None
+    settings = replace(settings, need=known_need(claim))
+    info = describe_run(run, order, settings, claim)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
