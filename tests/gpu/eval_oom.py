@@ -78,7 +78,21 @@ class Job:
         self.name = name
         self.command = command
         self.errors = open(STATE / f"{name}.err", "w+")  # noqa: SIM115 - read when the job is over
-        words = [*OURS, "run", "--name", name, *flags, "--", sys.executable, *command]
+        # --no-wait: what the ledger would keep apart is brought together on purpose here; a ledger for each, so that it may
+        words = [
+            *OURS,
+            "run",
+            "--name",
+            name,
+            "--allow-twin",
+            "--no-wait",
+            *flags,
+            "--",
+            sys.executable,
+            *command,
+        ]
+        (STATE / f"{name}.ledger").mkdir(mode=0o700, exist_ok=True)
+        environment = {"OOMPROOF_LEDGER": str(STATE / f"{name}.ledger"), **(environment or {})}
         self.process = subprocess.Popen(
             words,
             env={**ENVIRONMENT, **(environment or {})},
