@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -311,17 +313,13 @@ def test_only_roots_folder_for_a_group_is_shared(tmp_path: Path, monkeypatch: py
         store.ledger_folder(str(tmp_path / "nowhere"))
 
 
-def test_two_users_share_one_ledger(tmp_path: Path) -> None:
+def test_two_users_share_one_ledger() -> None:
     """Two real user ids: what one writes the other reads, also after the first was killed in the middle."""
     if os.getuid() != 0:
         pytest.skip("only root can be two users")
-    folder = tmp_path / "shared"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())  # pytest closes its own to other users
     os.chown(folder, 0, 4242)
     folder.chmod(0o2770)
-    for part in (tmp_path, *tmp_path.parents):
-        if part.stat().st_uid == 0 and part != Path("/tmp") and part != Path("/"):
-            part.chmod(part.stat().st_mode | 0o011)
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
@@ -360,8 +358,9 @@ def test_two_users_share_one_ledger(tmp_path: Path) -> None:
         for one in processes_:
             one.kill()
             one.communicate()
+        shutil.rmtree(folder)
         for uid in ("4001", "4002"):  # made by runtime_folder()
-            Path(f"/tmp/oomproof-{uid}").rmdir()
+            shutil.rmtree(f"/tmp/oomproof-{uid}", ignore_errors=True)
 
 
 # --- what it needs ------------------------------------------------------------------------------------------------
@@ -475,3 +474,49 @@ def test_when_the_updates_stop_the_reader_measures(tmp_path: Path, monkeypatch: 
     finally:
         job.communicate(b"\n")
         live.leave()
+
+
+# --- what 200 processes on a full disk found ------------------------------------------------------------------------
+
+
+def test_a_spare_file_half_made_is_left_to_its_maker(ledger: Ledger, tmp_path: Path) -> None:
+    spare = tmp_path / "spare.sqlite"
+    spare.touch(0o600)
+    assert ledger.entries() == []
+    assert spare.exists()
+
+
+def test_what_cannot_be_read_does_not_pass_for_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LOCK_SECONDS", 0.05)
+    first = Ledger(tmp_path)
+    put(first, entry("a"))
+    first.close()
+    holder = sqlite3.connect(first.path, isolation_level=None)
+    holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    holder.execute("DELETE FROM meta")
+    second = Ledger(tmp_path, rebuild=lambda: [entry("seen-elsewhere")])
+    try:
+        assert [one.run for one in second.entries()] == ["seen-elsewhere"], "not: nobody runs"
+        assert "cannot be used" in second.notes[0]
+    finally:
+        holder.close()
+        second.close()
+
+
+def test_the_tables_are_made_once_however_many_begin(tmp_path: Path) -> None:
+    made = [Ledger(tmp_path / f"{n % 4}") for n in range(24)]
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+    threads = [threading.Thread(target=put, args=(one, entry(f"r{n}"))) for n, one in enumerate(made)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        last = Ledger(tmp_path / str(number))
+        assert len(last.entries()) == 6 and not list(last.folder.glob("*.kept"))
+        last.close()
+    for one in made:
+        assert not one.notes
+        one.close()

@@ -24,7 +24,7 @@ from oomproof.ledger.facts import Facts, budget_of, gather
 from oomproof.ledger.picture import Picture, look
 from oomproof.ledger.risks import risks
 from oomproof.ledger.rows import rows
-from oomproof.ledger.store import open_ledger
+from oomproof.ledger.store import Busy, open_ledger
 from oomproof.machine.gpu import Gpus
 from oomproof.reports import check as report
 from oomproof.settings import ledger_setting
@@ -69,9 +69,12 @@ def look_at_ledger(facts: Facts) -> tuple[Picture | None, list[str]]:
         for process in card.processes
         if process.used is not None
     }
-    picture = look(ledger, cards_held=held, times=True)
-    ledger.close()
-    return picture, ledger.notes
+    try:
+        return look(ledger, cards_held=held, times=True), ledger.notes
+    except Busy as error:
+        return None, [str(error)]
+    finally:
+        ledger.close()
 
 
 def examine(

@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     while found.guard_lives():
         time.sleep(_TICK)
     from oomproof.reports.after import verdict_of
+    from oomproof.reports.verdict import fitted
 
     verdict = verdict_of(found)
     if verdict is not None:
-        print(verdict.text, file=sys.stderr)
+        print(fitted(verdict.text, sys.stderr), file=sys.stderr)
     return exit_status(found, verdict)

@@ -37,10 +37,11 @@ def ended_by_us(case: CaseFile) -> bool:
     deed = guard_stop(case) or user_stop(case)
     if deed is None or case.kernel_killed:
         return False
-    if deed.action != "ask" or not case.output.errors:
+    failure = case.output.failure
+    if deed.action != "ask" or failure is None:
         return True
     # asked, and it answered with an error: its own story unless the error is the asking itself
-    return case.output.errors[-1].type in ("KeyboardInterrupt", "SystemExit") or _exited_cleanly(case)
+    return failure.cause == "interrupted" or _exited_cleanly(case)
 
 
 def _exited_cleanly(case: CaseFile) -> bool:

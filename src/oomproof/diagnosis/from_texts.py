@@ -153,8 +153,10 @@ def _certainty(best: Finding, joined: Finding | None, probability: float) -> Cer
 
 def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     where = f"{best.source}:{best.line}" if best.source != "-" else f"line {best.line}"
-    why = f"{where} says: {_quote(best.text)}"
-    if joined is not None:
+    # of a kernel's kill the last line names the victim; the one before it is for the evidence
+    words = best.text.splitlines()[-1] if best.cause in _KILLS and best.text.strip() else best.text
+    why = f"{where} says: {_quote(words)}"
+    if joined is not None and (joined.source, joined.line) != (best.source, best.line):
         why += f"; and {joined.source}:{joined.line}: {_quote(joined.text)}"
     progress = case.progress
     if progress.step is not None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oomproof.evidence.facts import Evidence, Missing
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import Evidence, KernelKill, Missing
 
 SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]
@@ -111,6 +110,8 @@ class WeightedCause:
     victim: Victim | None = None
     gpu: Gpu | None = None
     remedies: tuple[Remedy, ...] = ()
+    phase: str = ""  # where the cause was seen, if that is not where the job ended: an error leaves its phase as it travels
+    step: int | None = None
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:

@@ -16,6 +16,7 @@ from oomproof.machine import (
     jobs,
     limits,
     memory,
+    nvidia,
     overcommit,
     place,
     pressure,
@@ -49,7 +50,7 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
     """Everything, now. The GPU helper works while the rest is read."""
     if system.platform == "darwin":
         return _gather_macos()
-    query = gpu.Query() if gpu.driver_present(proc, dev) else None
+    query = gpu.Query() if nvidia.driver_present(proc, dev) else None
     now = memory.read(proc)
     processes = _without_us(jobs.scan(proc))
     heaviest = jobs.heaviest(processes, anon_total=now.anon, shmem_total=now.shmem, proc=proc)
@@ -67,9 +68,9 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
         jobs=heaviest,
         twins=twins.among(heaviest, proc),
     )
-    nvidia = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
-    amd = gpu.read_amd(sys, first_index=len(nvidia.gpus))
-    return replace(found, gpus=gpu.Gpus(nvidia.gpus + amd, nvidia.problem))
+    cards = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
+    amd = gpu.read_amd(sys, first_index=len(cards.gpus))
+    return replace(found, gpus=gpu.Gpus(cards.gpus + amd, cards.problem))
 
 
 def _gather_macos() -> Facts:

@@ -28,15 +28,15 @@ LOCK_SECONDS = (
 )
 KEPT_PER_COMMAND = 20
 
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE entry (run TEXT PRIMARY KEY, uid INT, name TEXT, key TEXT, state TEXT, boot TEXT, asked REAL,
-    front_pid INT, front_start INT, folder TEXT, admitted REAL, priority INT, need_low INT, need INT, basis TEXT,
-    gpu_need INT, gpu INT, cap INT, twin TEXT, keeper_pid INT, keeper_start INT, job_pid INT, job_start INT,
-    cgroup TEXT, cgroup_version INT);
-CREATE TABLE peak (run TEXT PRIMARY KEY, key TEXT, wall REAL, use INT, gpu INT, seconds REAL, whole INT);
-CREATE INDEX peak_by_key ON peak (key, wall);
-"""
+_TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
+    "CREATE TABLE entry (run TEXT PRIMARY KEY, uid INT, name TEXT, key TEXT, state TEXT, boot TEXT, asked REAL, "
+    "front_pid INT, front_start INT, folder TEXT, admitted REAL, priority INT, need_low INT, need INT, basis TEXT, "
+    "gpu_need INT, gpu INT, cap INT, twin TEXT, keeper_pid INT, keeper_start INT, job_pid INT, job_start INT, "
+    "cgroup TEXT, cgroup_version INT)",
+    "CREATE TABLE peak (run TEXT PRIMARY KEY, key TEXT, wall REAL, use INT, gpu INT, seconds REAL, whole INT)",
+    "CREATE INDEX peak_by_key ON peak (key, wall)",
+)
 _ENTRY = [field.name for field in fields(Entry)]
 _PEAK = [field.name for field in fields(Peak)]
 _PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.join('?' * len(_ENTRY))})"
@@ -59,7 +59,7 @@ class Busy(Exception):
 class _File:
     """One SQLite file with the ledger's tables. Raises Broken, or sqlite3.Error when the disk does not take it."""
 
-    def __init__(self, path: Path, mode: int, on_disk: bool) -> None:
+    def __init__(self, path: Path, mode: int, check: bool = True) -> None:
         self.path = path
         # made by us first: SQLite would make it, its WAL and its index with whatever the umask leaves
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -71,7 +71,7 @@ class _File:
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
         )
         try:
-            self._prepare(on_disk)
+            self._prepare(check)
         except sqlite3.DatabaseError as error:
             self._connection.close()
             if error.sqlite_errorcode & 0xFF in _BROKEN:
@@ -81,22 +81,29 @@ class _File:
             self._connection.close()
             raise
 
-    def _prepare(self, on_disk: bool) -> None:
+    def _prepare(self, check: bool) -> None:
         run = self._connection.execute
         (version,) = run("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise Broken(f"a newer oomproof wrote it (version {version}, this one reads {VERSION})")
         if version == 0:
-            if run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            if run(
+                "SELECT count(*) FROM sqlite_master WHERE name NOT IN ('meta', 'entry', 'peak')"
+            ).fetchone()[0]:
                 raise Broken("it is some other program's file")
-            run("PRAGMA journal_mode=WAL" if on_disk else "PRAGMA journal_mode=MEMORY")
-            self._connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")
+            run("PRAGMA journal_mode=WAL")  # who looks never holds up who decides
+            run("BEGIN IMMEDIATE")
+            if run("PRAGMA user_version").fetchone() == (0,):  # else another start was first
+                for statement in _TABLES:
+                    run(statement)
+                run(f"PRAGMA user_version={VERSION}")
+            run("COMMIT")
         # No sync for entries: they mean nothing after a power cut, and a sync would make every start wait for whatever
         # checkpoint a training writes to the same disk. What is synced: peaks, and moving the WAL into the file.
         run("PRAGMA synchronous=OFF")
         run("PRAGMA wal_autocheckpoint=0")
         run("PRAGMA cache_size=-128")  # KiB
-        if on_disk:
+        if check:
             self._look_over_after_a_boot()
 
     def _look_over_after_a_boot(self) -> None:
@@ -147,6 +154,7 @@ class Ledger:
         self._main: _File | None = None
         self._spare: _File | None = None
         self._pending: list[tuple[str, tuple[object, ...]]] = []
+        self._rebuilt: list[Entry] | None = None
 
     # --- opening ------------------------------------------------------------------------------------------------
 
@@ -155,7 +163,7 @@ class Ledger:
         if self._main is not None:
             return self._main
         try:
-            self._main = _File(self.path, 0o660 if self.shared else 0o600, on_disk=True)
+            self._main = _File(self.path, 0o660 if self.shared else 0o600)
         except Broken as reason:
             self._begin_anew(reason)
         except (OSError, sqlite3.Error) as error:
@@ -169,7 +177,7 @@ class Ledger:
                 self._main.close()
                 self._main = None
             try:
-                self._main = _File(self.path, 0o660 if self.shared else 0o600, on_disk=True)
+                self._main = _File(self.path, 0o660 if self.shared else 0o600)
                 self._main.execute("SELECT * FROM entry")
                 self._main.execute("SELECT count(*) FROM peak")
                 return
@@ -183,7 +191,7 @@ class Ledger:
                 for tail in ("-wal", "-shm"):
                     with contextlib.suppress(FileNotFoundError):
                         os.rename(f"{self.path}{tail}", f"{aside}{tail}")
-                self._main = _File(self.path, 0o660 if self.shared else 0o600, on_disk=True)
+                self._main = _File(self.path, 0o660 if self.shared else 0o600)
             except (OSError, sqlite3.Error) as error:
                 self._note(
                     f"the ledger {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
@@ -201,10 +209,11 @@ class Ledger:
         """Entries that the disk did not take: in the runtime folder, which is gone after a reboot, as they are."""
         if self._spare is None and self._spare_path is not None and (make or self._spare_path.exists()):
             try:
-                self._spare = _File(self._spare_path, 0o600, on_disk=False)
+                self._spare = _File(self._spare_path, 0o600, check=False)
             except Broken:
-                with contextlib.suppress(OSError):
-                    self._spare_path.unlink()
+                if self._lock is not None:  # never under the eyes of somebody who decides
+                    with contextlib.suppress(OSError):
+                        self._spare_path.unlink()
             except (OSError, sqlite3.Error):
                 pass
         return self._spare
@@ -247,16 +256,24 @@ class Ledger:
             trouble = _finish(self._main, "COMMIT")
             if trouble is not None:  # only now does the disk say that it is full
                 self._move_to_spare(trouble)
-            _finish(self._spare, "COMMIT")
+            trouble = _finish(self._spare, "COMMIT")
+            if trouble is not None:
+                _finish(self._spare, "ROLLBACK")
+                raise Busy(f"the ledger could not be written ({trouble})")
 
     # --- reading and writing --------------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """All that stand there, dead ones too; what the spare file holds counts over the other."""
+        """All that stand there, dead ones too; what the spare file holds counts over the other. Raises Busy: what
+        cannot be read now must not pass for empty."""
         found: dict[str, Entry] = {}
         for row in self._read(f"SELECT {','.join(_ENTRY)} FROM entry"):
             entry = Entry(*row)  # type: ignore[arg-type]
             found[entry.run] = entry
+        if self._main is None:  # what stands in the file cannot be read: the runs themselves can
+            if self._rebuilt is None:
+                self._rebuilt = self._rebuild()
+            found = {**{entry.run: entry for entry in self._rebuilt}, **found}
         return list(found.values())
 
     def put(self, entry: Entry) -> None:
@@ -270,11 +287,15 @@ class Ledger:
                         file.execute("DELETE FROM entry WHERE run = ?", (run,))
 
     def peaks(self, key: str) -> list[Peak]:
-        """Of this very command, newest first."""
-        rows = self._read(
-            f"SELECT {','.join(_PEAK)} FROM peak WHERE key = ? ORDER BY wall DESC LIMIT {KEPT_PER_COMMAND}",
-            (key,),
-        )
+        """Of this very command, newest first; none when they cannot be read now."""
+        try:
+            rows = self._read(
+                f"SELECT {','.join(_PEAK)} FROM peak WHERE key = ? ORDER BY wall DESC LIMIT {KEPT_PER_COMMAND}",
+                (key,),
+            )
+        except Busy as error:
+            self._note(str(error))
+            return []
         return [Peak(*row[:-1], bool(row[-1])) for row in rows]  # type: ignore
 
     def remember(self, peak: Peak) -> None:
@@ -291,9 +312,8 @@ class Ledger:
                     "(SELECT run FROM peak WHERE key = ? ORDER BY wall DESC LIMIT ?)",
                     (peak.key, peak.key, KEPT_PER_COMMAND),
                 )
-            main.execute(
-                "PRAGMA wal_checkpoint(PASSIVE)"
-            )  # so that it does not grow while somebody always waits
+            # so that the WAL does not grow while somebody always waits
+            main.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except (sqlite3.Error, Broken, Busy) as error:
             self._note(f"the peak of this run could not be kept ({_words(error)})")
         finally:
@@ -314,16 +334,18 @@ class Ledger:
             except Broken as reason:
                 self._main = main
                 if second_try:
-                    self._note(f"the ledger {self.path} cannot be read: {reason}")
-                    break
+                    raise Busy(f"the ledger {self.path} cannot be read: {reason}") from reason
                 self._begin_anew(reason)
             except sqlite3.Error as error:
-                self._note(f"the ledger {self.path} cannot be read now ({_words(error)})")
-                break
+                raise Busy(f"the ledger {self.path} cannot be read now ({_words(error)})") from error
         spare = self._spare_file(make=False)
         if spare is not None:
-            with contextlib.suppress(sqlite3.Error, Broken):
+            try:
                 rows = rows + spare.execute(statement, values)
+            except (sqlite3.Error, Broken) as error:
+                raise Busy(f"the ledger {spare.path} cannot be read now ({_words(error)})") from error
+        elif self._spare_path is not None and self._spare_path.exists() and self._spare_path.stat().st_size:
+            raise Busy(f"the ledger {self._spare_path} cannot be opened now")
         return rows
 
     def _write(self, statement: str, values: Iterable[object]) -> None:

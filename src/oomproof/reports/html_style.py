@@ -90,6 +90,7 @@ background:var(--card);border:1px solid var(--soft);border-radius:99px;padding:0
 
 .keys{margin:.5rem 0 .4rem}.keys .reserved{--c:var(--swap)}
 .card-bar span{min-width:1px}.card-bar .job{background:var(--job)}.card-bar .reserved{background:var(--swap)}.card-bar .others{background:var(--others)}
+table.processes td:nth-child(2),table.processes th:nth-child(2){white-space:nowrap}
 ol.remedies,ul.plain{padding-left:1.3rem;margin:0}
 ol.remedies li,ul.plain li{margin:0 0 .75rem}
 .basis{color:var(--soft);font-size:.82rem}

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.runs import Run
-from oomproof.reports import saving
+from oomproof.reports import gpu_account, saving
 from oomproof.reports.chart import draw
+from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
     GOOD,
@@ -47,6 +48,7 @@ def render(story: Story) -> str:
         ("What happened", _what_happened(story)),
         ("Timeline", _timeline(story)),
         ("Root cause", _root_cause(story)),
+        ("Who held the card's memory", _account(story)),
         ("Evidence", _evidence(story)),
         ("What was changed", _changed(story)),
         ("Before and after", _before_after(story)),
@@ -95,6 +97,17 @@ def _timeline(story: Story) -> str:
         picture = draw(samples, width=72, limit=story.limit)
         body += f"\n\nMemory of the job (anonymous + shared + swapped):\n\n{_fence(picture)}"
     return body
+
+
+def _account(story: Story) -> str:
+    oom = story.gpu_oom
+    if oom is None:
+        return ""
+    rows = [
+        (_text(part.name), format_size(part.bytes), _text(part.what)) for part in gpu_account.account(oom)
+    ]
+    table = _table(("who", "held", "what"), rows, ready=True)
+    return f"{_text(gpu_account.heading(oom))}:\n\n{table}"
 
 
 def _root_cause(story: Story) -> str:
@@ -153,16 +166,24 @@ def _root_cause(story: Story) -> str:
                 _text(row.name),
                 str(row.entered),
                 format_duration(row.seconds),
-                format_size(row.peak) if row.peak is not None else "–",
+                *(
+                    format_size(size) if size is not None else "–"
+                    for size in (row.entry, row.peak, row.exit, row.floor)
+                ),
                 format_size(row.gpu_peak) if row.gpu_peak else "–",
             )
             for row in story.timeline.phase_rows
         ]
         parts.append(
-            _table(("phase", "entered", "time in it", "peak", "peak on the GPU"), phases, ready=True)
+            _table(
+                ("phase", "entered", "time in it", "at entry", "peak", "at exit", "floor", "peak on the GPU"),
+                phases,
+                ready=True,
+            )
         )
-    if len(verdict.causes) > 1:
-        rows = [(f"{one.probability:.1%}", one.cause, one.test) for one in verdict.causes[:12]]
+    causes = notable(verdict)
+    if len(causes) > 1:
+        rows = [(f"{one.probability:.0%}", one.cause, one.test) for one in causes[:12]]
         parts.append("What else was considered:")
         parts.append(_table(("probability", "cause", "what would settle it"), rows))
     return "\n\n".join(parts)
@@ -170,7 +191,8 @@ def _root_cause(story: Story) -> str:
 
 def _evidence(story: Story) -> str:
     items = []
-    for item in story.verdict.evidence[:_EVIDENCE]:
+    decided, beside = decisive_first(story.verdict)
+    for item in (*decided, *beside)[:_EVIDENCE]:
         clock = f" ({when(item.time)})" if item.time is not None else ""
         items.append(
             f"- {_text(item.source)}{clock}: {_code(_short(item.text, _TEXT))}  \n  {_text(item.says)}"
@@ -211,8 +233,8 @@ def _remedies(story: Story) -> str:
     for number, remedy in enumerate(story.verdict.remedies, 1):
         saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
         item = f"{number}. {_text(remedy.title)} ({remedy.basis}{saves})"
-        if remedy.command:
-            item += f"  \n   {_code(remedy.command)}"
+        if (change := how(remedy)) is not None:
+            item += f"  \n   {_code(change)}"
         items.append(item)
     return "\n".join(items)
 
@@ -227,7 +249,7 @@ def _prevention(story: Story) -> str:
 def _next_steps(story: Story) -> str:
     verdict = story.verdict
     items = [verdict.next] if verdict.next else []
-    items += [f"to rule out {one.cause}: {one.test}" for one in verdict.causes[1:4] if one.test]
+    items += [f"to rule out {one.cause}: {one.test}" for one in notable(verdict)[1:4] if one.test]
     return "\n".join(f"- [ ] {_text(item)}" for item in items)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ from oomproof.ledger.picture import Picture, Strangers, look, wish_of
 from oomproof.ledger.store import Busy, Ledger
 from oomproof.ledger.words import waiting_words, when_words
 from oomproof.machine.clock import boottime
-from oomproof.machine.gpu import Gpus, Query, driver_present, read_amd
+from oomproof.machine.gpu import Gpus, Query, read_amd
+from oomproof.machine.nvidia import driver_present
 from oomproof.recording.secrets import mask_argv
 from oomproof.runner.admission import Question, Ticket, at_once
 from oomproof.runner.waiting import Waiting
@@ -92,8 +94,9 @@ class Turn:
 
     def _first_try(self) -> tuple[Picture, Decision]:
         large = (self.need.high if self.need else 0) > room.read(self.asked.margin).headroom // 2
-        if large and self._decide(self._look()).verdict == "start":
-            time.sleep(_LOOK)  # somebody else may be filling the very room right now
+        with contextlib.suppress(Busy):
+            if large and self._decide(self._look()).verdict == "start":
+                time.sleep(_LOOK)  # somebody else may be filling the very room right now
         return self._try(strangers=large)
 
     def _look(self, times: bool = False, strangers: bool = True) -> Picture:
@@ -118,26 +121,23 @@ class Turn:
 
     def _try(self, strangers: bool = True) -> tuple[Picture, Decision]:
         """One decision under the ledger's lock; the entry is then there, admitted or waiting."""
-        picture, decision = Picture(room.read(self.asked.margin)), Decision("behind")
+        picture, decision, entry = Picture(room.read(self.asked.margin)), Decision("behind"), self.entry
         try:
             with self.ledger.decision():
                 picture = self._look(strangers=strangers)
                 decision = self._decide(picture)
                 self.ledger.remove(entry.run for entry in picture.dead)
                 if decision.verdict == "start":
-                    self.entry = replace(
-                        self.entry,
-                        state=ADMITTED,
-                        admitted=boottime(),
-                        gpu=decision.gpu if self.entry.gpu_need else None,
-                    )
-                self.ledger.put(self.entry)
+                    gpu = decision.gpu if entry.gpu_need else None
+                    entry = replace(entry, state=ADMITTED, admitted=boottime(), gpu=gpu)
+                self.ledger.put(entry)
         except Busy as error:
             self._note(f"{error}; asking again")
             return picture, Decision("behind")
         except OomproofError as error:
             # Nowhere to write it down. By the arithmetic it may start or not; others just cannot see that it did.
             self._note(f"{error.message}: this run is not reserved, another may be let in beside it")
+        self.entry = entry
         _sweep(picture.dead)
         return picture, decision
 
@@ -205,7 +205,7 @@ class Turn:
                 f"the same job waits already: {twin.name}", "wait for it, or add --allow-twin", NOT_NOW
             )
         if not self.asked.wait:
-            lines = self._lines(self._look(times=True), decision)
+            lines = [*self.ledger.notes, *self._lines(self._fresh(picture), decision)]
             raise OomproofError("\n".join(lines), "leave --no-wait out to wait for its turn", NOT_NOW)
         begun = boottime() if since is None else since
         deadline = None if self.asked.wait_max is None else begun + self.asked.wait_max
@@ -224,7 +224,7 @@ class Turn:
                 situation = (decision.verdict, decision.behind, *(one.entry.run for one in picture.running))
                 if situation != shown:
                     shown = situation
-                    picture = self._look(times=True)
+                    picture = self._fresh(picture)
                     waiting.tell([*self._lines(picture, decision), self._when(picture, decision)])
                 short = decision.short_by or decision.gpu_short_by
                 status = f"short by {format_size(short)}" if short else "others come first"
@@ -236,11 +236,21 @@ class Turn:
                 picture, decision = self._again()
             self.say(f"oomproof: starts now, after {format_duration(boottime() - begun)} of waiting")
 
+    def _fresh(self, picture: Picture) -> Picture:
+        """For people: with how long the others usually take."""
+        try:
+            return self._look(times=True)
+        except Busy:
+            return picture
+
     def _again(self) -> tuple[Picture, Decision]:
         """First a look without the lock: many may wait, and most looks change nothing."""
         if self.gpus is not None and boottime() - self.gpus_at > _GPU_EVERY:
             self._look_at_cards()
-        picture = self._look()
+        try:
+            picture = self._look()
+        except Busy:  # the next look may go better; what cannot be read is no reason to start
+            return Picture(room.read(self.asked.margin)), Decision("behind")
         decision = self._decide(picture)
         # Not in the ledger: it was lost and begun anew. Then we enter ourselves again, at our old place.
         if decision.verdict == "start" or self.place is None:

@@ -60,6 +60,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     sources: list[str] = []
     system: list[Finding] = []
     training: list[Finding] = []
+    missing: list[Missing] = []
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
@@ -70,16 +71,20 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 kernel.feed(number, line)
                 guards.feed(number, line)
         else:
-            lines = Ordered(long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END))
+            raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
+            lines = Ordered(raw)
             true = lines.true
             for batch in _batches(lines):
                 _feed_system(kernel, guards, batch)
                 for number, line in batch:
                     job.feed(number, line)
+            # said once all is read, with the file's name in front
+            notes = [note.removeprefix(f"{path} ") for note in raw.notes]
+            missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
         found = [true(each) for each in (*kernel.finish(), *guards.finish())]
         system.extend(sorted(found, key=lambda each: each.place))
         training.extend(true(each) for each in job.finish())
         if job.progress.line:
             progress = job.progress
         last_line = job.end or last_line
-    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line)
+    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(missing))

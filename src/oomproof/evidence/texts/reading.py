@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO
+from typing import IO, Protocol
 
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
@@ -22,11 +22,18 @@ _AFTER = 4  # lines read behind a marked one: what a mail program broke into sev
 _SPAN_LINES = 6000  # and behind the start of a report, up to its end
 
 
+class Source(Protocol):
+    """Whoever gives the bytes: what it is called, and what could not be read of it."""
+
+    path: str
+    notes: list[str]
+
+
 class Lines:
     """An iterator of (number, text). A redrawn progress bar gives its segments under one number;
     ``notes`` says, once read, what could not be."""
 
-    def __init__(self, stream: Stream, pieces: Iterator[tuple[int, bytes]]) -> None:
+    def __init__(self, stream: Source, pieces: Iterator[tuple[int, bytes]]) -> None:
         self.source = stream.path
         self.notes = stream.notes
         self._decode = _Decoder()
