@@ -28,7 +28,6 @@ COMMAND = ["python", "train.py", "--batch", "64"]
 def fill(folder: Path) -> tuple[list[subprocess.Popen[bytes]], list[LiveClaim]]:
     """A busy machine: live processes with entries and a word of their own each second, and years of peaks."""
     ledger = open_ledger()
-    assert ledger is not None
     holders = [subprocess.Popen(["sleep", "600"]) for _ in range(LIVE)]
     now, tellers = boottime(), []
     with ledger.decision():

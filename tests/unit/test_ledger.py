@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import held, outlook, store
+from oomproof.ledger import held, outlook, place, store
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, is_live
 from oomproof.ledger.needs import declared, from_history, usual_seconds
 from oomproof.ledger.picture import look
@@ -302,15 +302,15 @@ def test_two_threads_of_decisions_never_mix(tmp_path: Path) -> None:
 def test_only_roots_folder_for_a_group_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
-    monkeypatch.setattr(store, "SHARED", folder)
+    monkeypatch.setattr(place, "SHARED", folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder.chmod(0o2777)
-    assert store.ledger_folder() == (tmp_path / "state" / "oomproof", False)
+    assert place.ledger_folder() == (tmp_path / "state" / "oomproof", False)
     folder.chmod(0o2770)
     expected = (folder, True) if os.getuid() == 0 else (tmp_path / "state" / "oomproof", False)
-    assert store.ledger_folder() == expected
+    assert place.ledger_folder() == expected
     with pytest.raises(OomproofError, match="not there"):
-        store.ledger_folder(str(tmp_path / "nowhere"))
+        place.ledger_folder(str(tmp_path / "nowhere"))
 
 
 def test_two_users_share_one_ledger() -> None:

@@ -16,19 +16,21 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.admission import Card, card_room
 from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
 from oomproof.ledger.facts import Facts, budget_of, gather
-from oomproof.ledger.picture import Picture, look
+from oomproof.ledger.place import is_there
 from oomproof.ledger.risks import risks
 from oomproof.ledger.rows import rows
-from oomproof.ledger.store import Busy, open_ledger
 from oomproof.machine.gpu import Gpus
 from oomproof.reports import check as report
 from oomproof.settings import ledger_setting
 from oomproof.units import GIB, format_size, parse_gpu_need, parse_size
+
+if TYPE_CHECKING:
+    from oomproof.ledger.picture import Picture
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +59,16 @@ def run(args: argparse.Namespace) -> int:
 
 def look_at_ledger(facts: Facts) -> tuple[Picture | None, list[str]]:
     """(who runs and waits, what is wrong with the ledger). A reader makes no ledger where there is none."""
+    wanted = ledger_setting()
     try:
-        ledger = open_ledger(ledger_setting(), make=False)
+        if not is_there(wanted):
+            return None, []
     except OomproofError as error:
         return None, [error.message]
-    if ledger is None:
-        return None, []
+    from oomproof.ledger.picture import look  # they cost a third of this command's start
+    from oomproof.ledger.store import Busy, open_ledger
+
+    ledger = open_ledger(wanted)
     held = {
         (process.pid, card.index): process.used
         for card in facts.gpus.gpus
@@ -107,6 +113,8 @@ def less_promised(gpus: Gpus, picture: Picture | None) -> Gpus:
     """The cards as a newcomer finds them: what is promised on them is not free."""
     if picture is None:
         return gpus
+    from oomproof.ledger.admission import Card, card_room
+
     claims = picture.claims
     cards = []
     for card in gpus.gpus:

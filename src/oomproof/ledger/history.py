@@ -25,8 +25,6 @@ def keep(run: Run, peak: int | None, gpu: int | None, whole: bool) -> None:
         return
     try:
         ledger = open_ledger(ledger_setting())
-        if ledger is None:
-            return
         ledger.remember(
             Peak(
                 run.id, str(claim["key"]), float(ended.get("wall") or time.time()), peak, gpu, seconds, whole

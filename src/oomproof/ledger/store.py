@@ -18,9 +18,8 @@ from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry, Peak
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.place import ledger_folder, ledger_name, spare_file
 from oomproof.machine import processes
-from oomproof.recording.runs import state_folder
 
 VERSION = 1
 LOCK_SECONDS = (
@@ -146,7 +145,7 @@ class Ledger:
         rebuild: Callable[[], list[Entry]] = list,
     ) -> None:
         self.folder, self.shared = folder, shared
-        self.path = folder / f"ledger-{_host()}.sqlite"
+        self.path = folder / ledger_name()
         self._spare_path = spare
         self._rebuild = rebuild
         self.notes: list[str] = []
@@ -428,58 +427,12 @@ def _words(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _host() -> str:
-    """A home on the network serves several machines: each has its own ledger in it."""
-    return (
-        "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in os.uname().nodename)
-        or "here"
-    )
-
-
-# --- where it is --------------------------------------------------------------------------------------------------
-
-SHARED = Path("/var/lib/oomproof")
-
-
-def ledger_folder(wanted: str | None = None) -> tuple[Path, bool]:
-    """(folder, shared?): what the settings name, else the administrator's when there is one, else the user's own."""
-    if wanted:
-        folder = Path(wanted)
-        if not folder.is_dir():
-            raise OomproofError(
-                f"the ledger's folder {folder} is not there", f"sudo install -d -m 2770 -g users {folder}"
-            )
-        return folder, _shared_problem(folder) is None
-    if SHARED.is_dir() and os.access(SHARED, os.W_OK) and _shared_problem(SHARED) is None:
-        return SHARED, True
-    return state_folder(), False
-
-
-def _shared_problem(folder: Path) -> str | None:
-    """Only root's folder, open to a group and closed to the rest, is a place for files several users write."""
-    found = folder.stat()
-    if found.st_uid != 0:
-        return "it does not belong to root"
-    if found.st_mode & 0o002:
-        return "everybody may write it"
-    return None if found.st_mode & 0o020 else "no group may write it"
-
-
-def open_ledger(wanted: str | None = None, make: bool = True) -> Ledger | None:
-    """The ledger of this machine and user. Not ``make``: None where there is none yet (a reader makes nothing)."""
+def open_ledger(wanted: str | None = None) -> Ledger:
+    """The ledger of this machine and user; the file is made when something is to be written or read."""
     from oomproof.ledger.rebuild import what_runs
 
     folder, shared = ledger_folder(wanted)
     if not shared:
-        try:
+        with contextlib.suppress(OSError):  # the file will say so
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:
-            pass  # the file will say so
-    try:
-        spare: Path | None = runtime_folder() / f"ledger-{_host()}.sqlite"
-    except (OSError, OomproofError):
-        spare = None
-    ledger = Ledger(folder, shared, spare, what_runs)
-    if not make and not ledger.path.exists() and not (spare and spare.exists()):
-        return None
-    return ledger
+    return Ledger(folder, shared, spare_file(), what_runs)

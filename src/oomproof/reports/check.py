@@ -8,19 +8,20 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof.ledger.budget import Answer, Budget, default_floor
-from oomproof.ledger.entries import Entry
 from oomproof.ledger.facts import Facts
-from oomproof.ledger.picture import Picture, Standing
 from oomproof.ledger.risks import Risk
 from oomproof.ledger.rows import Row
-from oomproof.ledger.words import run_words
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
 from oomproof.recording.secrets import mask_argv
 from oomproof.units import format_size
+
+if TYPE_CHECKING:  # the ledger is read only where there is one
+    from oomproof.ledger.entries import Entry
+    from oomproof.ledger.picture import Picture, Standing
 
 SCHEMA = 1
 JOBS_SHOWN = 5
@@ -211,6 +212,8 @@ def _ledger(check: Check, width: int) -> Iterable[Line]:
     picture = check.picture
     if picture is None or not (picture.running or picture.waiting):
         return
+    from oomproof.ledger.words import run_words
+
     yield [("Runs of oomproof", "bold")]
     for one in picture.running:
         known = (

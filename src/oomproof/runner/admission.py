@@ -179,7 +179,6 @@ def ask(
 ) -> Ticket:
     """Returns when the run may start. Raises 69 when it can never, 75 when not now and it shall not wait."""
     ledger = open_ledger(asked.ledger)
-    assert ledger is not None
     try:
         mine = question(ledger, run, argv, name, asked, folder)
         small = asked.need is None and (mine.need is None or mine.need.high < NEGLIGIBLE)
@@ -213,7 +212,6 @@ def at_once(mine: Question, ledger: Ledger) -> Ticket:
 def enter(run: runs.Run, argv: Sequence[str], name: str | None, asked: Asked, folder: str) -> Ticket:
     """For a job that runs already: no question of room, it is there."""
     ledger = open_ledger(asked.ledger)
-    assert ledger is not None
     mine = question(ledger, run, argv, name, asked, folder)
     told = list(ledger.notes)
     if mine.need is not None:
