@@ -282,7 +282,7 @@ MAIN = ("generate", "--batch", "384", "--prompt", "384", "--new-tokens", "160") 
 
 
 def b_neighbour() -> None:
-    for policy in ("warn", "auto"):
+    for policy in ("warn", "always"):
         until = STATE / f"b-{policy}.until"
         other = job(
             f"b-neighbour-{policy}",
@@ -330,13 +330,13 @@ def b_neighbour() -> None:
                     main.facts,
                 )
                 check(
-                    "b: the cure is the neighbour's --release auto",
-                    "--release auto" in str((main.remedies() or [{}])[0].get("command")),
+                    "b: the cure is the neighbour's --release always",
+                    "--release always" in str((main.remedies() or [{}])[0].get("command")),
                     (main.remedies() or [{}])[0].get("command"),
                 )
             else:
                 check(
-                    "b: with --release auto it gives it back",
+                    "b: with --release always it gives it back",
                     idle < 3 * GIB,
                     f"{idle / GIB:.1f} GiB",
                     other.facts,

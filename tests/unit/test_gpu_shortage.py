@@ -179,7 +179,7 @@ def test_a_neighbour_of_ours_tells_what_it_does_not_use(tmp_path: Path) -> None:
     assert found.kind == "neighbour"
     assert "keeps 8.0 GiB reserved that it does not use: pid 900" in found.headline
     assert found.remedies[0].saves_bytes == 8 * GIB and "theirs" in found.remedies[0].title
-    assert "--release auto" in (found.remedies[0].command or "")
+    assert "--release always" in (found.remedies[0].command or "")
     (other / "900-allocator.json").write_text(json.dumps({**sample, "wall": 1.0}))  # of a process long gone
     stale = last_oom(attempt)
     assert stale is not None and stale.neighbours[0].unused is None

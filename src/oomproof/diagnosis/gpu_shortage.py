@@ -257,13 +257,14 @@ def _neighbour(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
 
 
 def _release_it(who: OnTheCard) -> Remedy:
+    """Always, not auto: a neighbour that does no step meanwhile has nobody in it who would see that another is short."""
     its = shlex.quote(who.run) if who.run else "its command"
     return Remedy(
         f"let the neighbour (pid {who.pid}, run {its}) give unused memory back after it has generated",
         "measured",
         who.unused,
-        "oomproof run --release auto -- ITS COMMAND",
-        Change("argument", "--release", before="warn", after="auto"),
+        "oomproof run --release always -- ITS COMMAND",
+        Change("argument", "--release", before="warn", after="always"),
     )
 
 
