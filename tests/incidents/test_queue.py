@@ -226,17 +226,27 @@ def test_a_lost_ledger_is_rebuilt_from_what_runs(machine: Lab) -> None:
     assert first.wait() == 0
 
 
-def test_a_stranger_who_grows_is_left_his_room(machine: Lab, tmp_path: Path) -> None:
-    """50 MiB a second by a process that is no run: what fits at this moment will not fit in the next."""
-    grower = subprocess.Popen(
-        [*machine.prefix, *machine.job("grow.py", 50, 90)], stdout=subprocess.PIPE, env=machine.environment
-    )
-    try:
-        assert grower.stdout is not None
-        grower.stdout.readline()
-        asked = machine.run("run", "--need", "170M", "--no-wait", "--", "true")
-        assert asked.returncode == 75, asked.stderr
-    finally:
-        grower.kill()
-        grower.wait()
-    assert machine.run("run", "--need", "170M", "--no-wait", "--", "true").returncode == 0
+def test_a_stranger_who_grows_is_left_his_room(lab: Lab, small_machine: Callable[[int], Cgroup]) -> None:
+    """60 MiB a second by a process that is no run: what fits at this moment will not fit in ten seconds."""
+    lab.prefix = small_machine(2048 * MIB).prefix
+    ask = ["run", "--need", "900M", "--no-wait", "--", "true"]
+
+    def beside(rate: int, total: int, line: bytes) -> subprocess.CompletedProcess[str]:
+        stranger = subprocess.Popen(
+            [*lab.prefix, *lab.job("grow.py", rate, total)], stdout=subprocess.PIPE, env=lab.environment
+        )
+        try:
+            assert stranger.stdout is not None
+            while stranger.stdout.readline() != line:
+                pass
+            asked = lab.run(*ask)
+            assert stranger.poll() is None, "a stranger is never touched"
+            return asked
+        finally:
+            stranger.kill()
+            stranger.wait()
+
+    grows = beside(60, 1100, b"growing\n")
+    assert grows.returncode == 75, grows.stderr
+    sits = beside(1000, 400, b"ready\n")
+    assert sits.returncode == 0, sits.stderr
