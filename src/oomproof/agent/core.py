@@ -20,6 +20,7 @@ _RATE, _BURST = (
 )  # changes of phase told a second, and at once: a loop that generates in every step has many
 _RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
 _PLACE = 240
+_LOOK = 0.1  # seconds between two looks of a step at more than its number
 _DEEP = 40  # frames between the optimizer and the loop that calls it
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
 
@@ -55,6 +56,7 @@ class Agent:
         self._room, self._filled = _BURST, 0.0  # changes that may be told now, and when that was so
         self._told_files: set[tuple[str, str]] = set()
         self._now_fd: int | None = None
+        self._looked_at = 0.0
         self._place: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
@@ -177,11 +179,13 @@ class Agent:
             self.step = step
             now = boottime()
             self._write_now(now)
-            self._write_place()
-            if self._told[0] != self.phase_now and self._may_tell(now):
-                self._tell_phase()
-            elif self._outbox:
-                self._flush()
+            if now - self._looked_at >= _LOOK:  # what is cold in the cache costs more than what is long
+                self._looked_at = now
+                self._write_place()
+                if self._told[0] != self.phase_now and self._may_tell(now):
+                    self._tell_phase()
+                elif self._outbox:
+                    self._flush()
             for callback in self._on_step:
                 callback(self, step)
         except Exception as error:
@@ -222,9 +226,11 @@ class Agent:
             self._now_fd = open_high(path)
         step = -1 if self.step is None else self.step
         rank = -1 if self._rank is None else self._rank
-        phase = self.phase_now or "unknown"
-        text = f"1 {now:.3f} {step} {rank} {phase}"
-        data = text.encode("utf-8", "replace")[: _RECORD - 1].ljust(_RECORD - 1) + b"\n"
+        phase = (self._stack[-1].name if self._stack else self._base) or "unknown"
+        text = f"1 {now:.3f} {step} {rank} {phase}".ljust(_RECORD - 1)
+        data = (text if text.isascii() else text.encode("ascii", "replace").decode())[
+            : _RECORD - 1
+        ].encode() + b"\n"
         if self._now_fd >= 0:
             try:
                 os.pwrite(self._now_fd, data, 0)
