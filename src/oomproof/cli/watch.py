@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         Alerts(**kept.get("alerts", {})),
         stop_file=Path(stop_file) if stop_file else None,
         stop_signal=kept.get("stop_signal"),
+        agent=bool(kept.get("agent")),
     )
     runs.write_json(
         found.attempt / "started.json",
