@@ -44,7 +44,7 @@ JOBS, IN_GUEST = ROOT / "tests" / "incidents" / "jobs", "/opt/oomproof/jobs"
 
 # --- the replay ------------------------------------------------------------------------------------------------------
 
-TRAINING_SECONDS, HEAD_START = 60, 25.0
+TRAINING_SECONDS, HEAD_START, PATIENCE = 60, 25.0, 240.0
 OOMD = "systemd-oomd.service systemd-oomd.socket"
 GUARDS = {
     "none": "true",
@@ -65,12 +65,26 @@ class Replay:
     load: float  # of the host
 
 
-def ending(code: int, text: str) -> str:
+def ending(code: int | None, text: str) -> str:
+    if code is None:
+        return "never came back"
     if code == 0 and "intact" in text:
         return "finished"
     return (
         "killed" if code in (137, 9, -9) else "ended by SIGTERM" if code in (143, 15) else f"failed ({code})"
     )
+
+
+def wait(machine: Any, handle: Any) -> tuple[int | None, str]:
+    """(status, what it printed); no status when it did not end in time, or its shell was killed with it."""
+    end_by = time.monotonic() + PATIENCE
+    while time.monotonic() < end_by:
+        try:
+            done = machine.wait(handle, timeout=10)
+            return done.rc, done.out
+        except AssertionError:  # the lab's own error
+            continue
+    return None, machine.output(handle)
 
 
 def replay_once(machine: Any, session: Any, guard: str) -> Replay:
@@ -86,16 +100,16 @@ def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     machine.wait_until(f"grep -qs ready {training.output}")
     time.sleep(HEAD_START)
     loader = session.start(f"{before} python3 {IN_GUEST}/loader.py 80 480 0")
-    done = [machine.wait(one, timeout=400) for one in (loader, training)]
+    done = [wait(machine, one) for one in (loader, training)]
     seconds = time.monotonic() - begun
     longest = float(machine.get(stall))
     machine.run(f"kill -9 $(cat {stall}.pid)")
     machine.swapoff()
     if guard == "oomproof":
-        print(*(line for line in done[0].out.splitlines() if line.startswith("oomproof:")), sep="\n")
+        print(*(line for line in done[0][1].splitlines() if line.startswith("oomproof:")), sep="\n")
     return Replay(
-        ending(done[1].rc, done[1].out),
-        ending(done[0].rc, done[0].out),
+        ending(*done[1]),
+        ending(*done[0]),
         longest,
         idle,
         seconds,

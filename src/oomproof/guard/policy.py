@@ -21,8 +21,8 @@ REACT_KILL = 0.03
 # Under its own limit a job is ended only when it will be full within this many seconds.
 KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
 # On the machine's floor: ended when the next line below is reached within TERM_SECONDS, or, by growth that has lasted,
-# within this many. A job that only breathes (1 MiB up and down) beside a full machine is no danger: in the replay the
-# training would have been ended for that, while the loader it had to outlive was paused.
+# within this many. A job that only breathes (1 MiB up and down) beside a full machine is no danger: in one replay the
+# training was ended, by all signs for that, while the loader that it had to outlive was paused.
 LASTING_SECONDS = 10.0
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
