@@ -9,7 +9,8 @@ from itertools import chain
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.prefixes import strip
 
-_HELD = 8 << 20  # characters held to look at a text's direction; a longer text is taken as it comes
+_HELD = 8 << 20  # bytes held to look at a text's direction; a longer text is taken as it comes
+_OBJECT = 160  # what a held line takes beside its characters
 _LOOKS = 1000  # lines whose stamps are compared
 
 
@@ -22,7 +23,7 @@ class Ordered:
         size = 0
         for each in rest:
             held.append(each)
-            size += len(each[1])
+            size += len(each[1]) + _OBJECT
             if size > _HELD:
                 break
         whole = size <= _HELD
