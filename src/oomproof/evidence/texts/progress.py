@@ -14,6 +14,7 @@ ANCHORS = ("%|", "it/s", "s/it", "tep", "poch", "iter", "Iter", "atch", "━", "
 _INT = r"(\d{1,12})"
 _TQDM = re.compile(rf"{_INT}%\|[^|\n]{{0,400}}\|\s*{_INT}/{_INT}")
 _TQDM_SHORT = re.compile(rf"{_INT}/{_INT} \[\d+:\d\d")
+_TQDM_NO_TOTAL = re.compile(rf"\b{_INT}/\? \[\d+:\d\d")
 _TQDM_OPEN = re.compile(rf"\b{_INT}it \[\d+:\d\d")
 _RICH = re.compile(rf"━.{{0,200}}?\s{_INT}/{_INT} ")
 _KERAS = re.compile(rf"^\s*{_INT}/(\d{{1,12}}|Unknown) (?:\[[=>.]|━)")
@@ -52,6 +53,8 @@ def read_sign(text: str) -> Progress | None:
         return _sign(text, int(match[3]), int(match[4]), float(match[1]))
     if match := _TQDM_SHORT.search(text) or _RICH.search(text):
         return _sign(text, int(match[1]), int(match[2]), _epoch(text[: match.start()]))
+    if match := _TQDM_NO_TOTAL.search(text):
+        return _sign(text, int(match[1]), None, _epoch(text[: match.start()]))
     if match := _KERAS.search(text):
         return _sign(text, int(match[1]), None if match[2] == "Unknown" else int(match[2]), None)
     if _SETTINGS.search(text):

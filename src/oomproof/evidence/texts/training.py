@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from oomproof.evidence.texts import phases
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import Line, after_bar, clean, pieces
+from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
@@ -59,6 +59,8 @@ _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
+_DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
+_CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 
@@ -141,7 +143,13 @@ class TrainingParser:
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
-            if len(line) > 2000 or "\r" in line or "^C" in line or (len(line) > 300 and "        " in line):
+            if (
+                len(line) > 2000
+                or "\r" in line
+                or "^C" in line
+                or (len(line) > 300 and "        " in line)
+                or (len(line) > FLATTENED and HEADER in line)
+            ):
                 for piece in pieces(line):
                     self._line(number, piece, present, marks)
             else:
@@ -319,6 +327,8 @@ class TrainingParser:
                 return
             says = f"{name}: {raised.message}"[:200] if raised.message else name
             hit = Hit("other-error", says, 0.7 if raised.loose else 0.85)
+        if hit.cause == "killed-unknown" and not hit.pids and (dead := _DEAD.search(text)):
+            hit = replace(hit, pids=(int(dead[1]),))
         if raised.survived:
             hit = replace(hit, kind="talk", strength=0.1)
         elif name in _ECHO_TYPES:
@@ -426,6 +436,9 @@ class TrainingParser:
     # -- the end ----------------------------------------------------------------------------------------
 
     def _cut_tracebacks(self) -> None:
+        if _CUT_HEADER.match(clean(self.end).text):  # the paste ends inside the very first line of it
+            hit = Hit("other-error", "a traceback that is cut before its exception", 0.25)
+            self._add(self._recent[-1][0] if self._recent else 1, self.end, hit, "", None)
         for tag, writer in self._writers.items():
             if writer.cut and len(writer.frames) and writer.idle < 20:
                 raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)

@@ -6,10 +6,12 @@ import re
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.finding import GpuNumbers
+from oomproof.evidence.texts.quantities import amount
 
 ANCHORS = ("out of memory", "Out of memory", "OutOfMemory", "out_of_memory", "OUT_OF_MEMORY", "MemoryAllocation",
            "failed with OOM", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
-           "amount of GPU memory")  # fmt: skip
+           "amount of GPU memory", "Free memory on device", "KV cache")  # fmt: skip
 
 _TORCH = re.compile(r"(CUDA|HIP|XPU|NPU|MUSA|Tensor) out of memory(?:\.|:)? ?(?:Tried to allocate|$)")
 _DRIVER = re.compile(
@@ -26,6 +28,10 @@ _RAISED = re.compile(
 )
 _WARNING = re.compile(r"memory allocation failed with OOM on device \d+")
 _CACHE = re.compile(r"No available memory for the cache blocks")  # vLLM: the weights leave no room for it
+# vLLM looks before it leaps: "(31.44/47.38 GiB) on startup is less than desired GPU memory utilization"
+_TOO_LITTLE = re.compile(
+    r"Free memory on device[^\n]{0,24} \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired"
+)
 _XLA = re.compile(r"RESOURCE_EXHAUSTED|external/|tensorflow/|Xla")
 _HOST = re.compile(
     r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|ray\.exceptions|Insufficient memory"
@@ -42,6 +48,9 @@ def recognise(said: Said) -> Hit | None:
         return Hit(
             "cuda-oom", "PyTorch's allocator warns that the GPU has no room", 0.6, "talk", gpu_numbers(text)
         )
+    if little := _TOO_LITTLE.search(text):
+        room = GpuNumbers(total=amount(little["total"], "GiB"), free=amount(little["free"], "GiB"))
+        return Hit("cuda-oom", "the GPU has less free memory than the engine is told to take", 0.7, gpu=room)
     sentence = _TORCH.search(text) or _DRIVER.search(text)
     raised = bool(_RAISED.search(text)) and bool(said.raised)
     if not sentence and not raised:

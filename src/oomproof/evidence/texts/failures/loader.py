@@ -7,10 +7,14 @@ import re
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = (
-    "encountered in worker","DataLoader worker", "bus error", "Bus error", "shared memory", "/torch_", "/dev/shm", "/psm_", "No space left",
+    "encountered in worker", "DataLoader worker", "DataLoader process", "workers exit unexpectedly", "bus error", "Bus error", "shared memory", "/torch_", "/dev/shm", "/psm_", "No space left",
            "unable to mmap", "posix_fallocate")  # fmt: skip
 
-_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ?(?P<pids>[\d, ]+)\)(?P<rest>.{0,160})")
+# PyTorch says "worker", Paddle "process" and "N workers exit unexpectedly, pids: …"
+_WORKER = re.compile(
+    r"DataLoader (?:worker|process) \(pid(?:\(s\))?:? ?(?P<pids>[\d, ]+)\)(?P<rest>.{0,160})"
+    r"|DataLoader \d+ workers (?P<gone>exit unexpectedly), pids: (?P<many>[\d, ]+)"
+)
 _BY_SIGNAL = re.compile(r"killed by signal: (?P<signal>[A-Z][\w ]*)")
 _SHM = re.compile(
     r"insufficient shared memory|out of shared memory|unable to (?:write to|resize|allocate shared|mmap|map)[^\n]{0,60}"
@@ -39,15 +43,16 @@ def recognise(said: Said) -> Hit | None:
     text = said.text
     worker = _WORKER.search(text)
     if worker:
-        pids = tuple(int(each) for each in re.findall(r"\d{1,10}", worker["pids"])[:16])
-        if by := _BY_SIGNAL.search(worker["rest"]):
+        rest = worker["rest"] or ""
+        pids = tuple(int(each) for each in re.findall(r"\d{1,10}", worker["pids"] or worker["many"])[:16])
+        if by := _BY_SIGNAL.search(rest):
             name = by["signal"].strip()
             cause, says = _SIGNALS.get(
                 name, ("other-error", f"a DataLoader worker died of a signal: {name[:40]}")
             )
             return Hit(cause, says, 0.9, pids=pids, details={"worker_signal": name[:40]})
-        if "exited unexpectedly" in worker["rest"]:
-            code = re.search(r"exit code (\d{1,3})", worker["rest"])
+        if worker["gone"] or "exited unexpectedly" in rest:
+            code = re.search(r"exit code (\d{1,3})", rest)
             details = {"worker_exit": code[1]} if code else {}
             return Hit(
                 "dataloader-killed",

@@ -33,16 +33,20 @@ _EXIT = re.compile(
     r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
     r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
     r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
-    r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
+    r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
     r"|\*\*\* (?P<m>SIG[A-Z]+) \(|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})"
 )
-_PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID (\d{1,9})|process (\d{3,9})\b")
+_PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID:? (\d{1,9})|process (\d{3,9})\b")
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
 _SHELL = re.compile(
     r"^(?:make\S*: \*\*\* .{1,200}\] |(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:\d+: )?(?:line \d+: +(?P<three>\d+) )?)?"
     r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
     r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
+)
+# … and inside a quotation: 'StdErr: "/var/spool/job/script: line 28:  8156 Killed      python3 main.py'
+_SHELL_QUOTED = re.compile(
+    r": line \d+: +(?P<pid>\d{2,9}) (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
 )
 _COMMAND = re.compile(r"\s+(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)")
 _FATAL = re.compile(
@@ -63,7 +67,7 @@ _CLOSING = re.compile(
 _KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
 # as a field, a column or a state; prose that only speaks of it ("if the pod was OOMKilled") is no death
 _OOMKILLED = re.compile(
-    r"""[Rr]eason["']?\s*[:=]\s*["']?OOMKilled\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|\bOOMKilled\s*$"""
+    r"""[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|\bOOMKilled\s*$"""
 )
 
 
@@ -76,7 +80,7 @@ def recognise(said: Said) -> Hit | None:
     text = said.text.strip()
     if _KERNEL.search(text) or (_CLOSING.search(text) and not said.raised):
         return None
-    pids = tuple(int(group) for match in _PID.finditer(text[:600]) for group in match.groups() if group)[:8]
+    pids = tuple(int(group) for match in _PID.finditer(text[:900]) for group in match.groups() if group)[:8]
     if _OOMKILLED.search(text) and not said.quiet and not re.search(r"OOMKilled\W+[Ff]alse", text):
         return Hit(
             "oom-kill-memcg", "the container was killed at its memory limit", 0.85, "summary", pids=pids
@@ -95,6 +99,11 @@ def recognise(said: Said) -> Hit | None:
         pid = shell["pid"] or shell["three"] or shell["job"]
         hit = by_signal(number, 0.85, pids=(int(pid),) if pid else ())
         if pid and (command := _COMMAND.match(shell["rest"])):  # a shell prints the command that died
+            hit.details["victim_name"] = command["name"]
+        return hit
+    if not said.raised and (quoted := _SHELL_QUOTED.search(text)):
+        hit = by_signal(_WORDS[quoted["word"].lower()], 0.85, pids=(int(quoted["pid"]),))
+        if command := _COMMAND.match(quoted["rest"]):
             hit.details["victim_name"] = command["name"]
         return hit
     if exit_ := _EXIT.search(text):
@@ -126,7 +135,7 @@ def _fatal(match: re.Match[str]) -> Hit:
 
 
 def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) -> Hit | None:
-    name = match["d"] or match["f"] or match["h"] or match["m"]
+    name = match["d"] or match["f"] or match["h"] or match["m"] or match["q"]
     if name:
         number = _NAMES.get(name, 0)
         if not number:
