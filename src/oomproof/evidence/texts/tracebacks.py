@@ -39,6 +39,11 @@ _DOTTED = re.compile(r"^(?P<type>(?:[a-z_]\w*\.){1,12}[A-Z]\w{0,80})(?P<inner>)(
 _LOOSE = re.compile(
     rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
+# In prose: "I get the error, `KeyError: 'x'` when …", "training stops with ValueError: …"
+_QUOTED = re.compile(
+    rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"
+    rf"(?P<type>{_NAME}): (?P<message>\S.{{2,600}})"
+)
 _PATIENCE = 300  # lines that others may write between a traceback's frames
 
 
@@ -97,6 +102,18 @@ class Writer:
         if stripped:
             self.survived = False
         return None
+
+    def quoted(self, stripped: str) -> Raised | None:
+        """An exception that a sentence quotes: weaker than one that stands for itself."""
+        match = _QUOTED.search(stripped)
+        if (
+            match is None
+            or match["type"].endswith("Warning")
+            or not match["quote"]
+            and stripped.startswith("[")
+        ):
+            return None
+        return Raised(match["type"], match["message"].rstrip("`'\"*”’"), (), "", False, False, True)
 
     @property
     def cut(self) -> bool:

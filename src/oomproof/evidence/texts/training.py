@@ -14,6 +14,7 @@ from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.root import first_failure
+from oomproof.evidence.texts.sources import Surroundings, only_mentions
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 
 # A block of lines without any of these is only read for its progress. Few and short on purpose: each
@@ -21,7 +22,7 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
@@ -97,6 +98,7 @@ class TrainingParser:
         self._first_exit = False  # inside torchrun's "Root Cause" section
         self._wrapped_phase = ""
         self._script_phase = "unknown"
+        self._around = Surroundings()
         self._nan = False  # the last loss that was printed is no number
         self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
         self._subprocesses: set[int] = set()  # that a launcher says it ends
@@ -182,9 +184,11 @@ class TrainingParser:
             suspicious = False
         if suspicious or not quiet:
             line = clean(after_bar(raw))
-            text = line.text
-            if not self._error(number, line, suspicious):
-                if not _NOT_ORDINARY.match(text):
+            if suspicious and not self._in_traceback() and only_mentions(raw, self._around.program(number)):
+                self._ordinary += 1
+                self._around.look(number, raw)
+            elif not self._error(number, line, suspicious):
+                if not _NOT_ORDINARY.match(line.text):
                     self._ordinary += 1
                 if shape and self._pending is None and not _NUMBERS_MATTER.search(raw[:400]):
                     # "CPU Virtual Memory: used = 400.1 GB" comes a thousand times, with other numbers
@@ -192,8 +196,8 @@ class TrainingParser:
                     if len(self._dull) > 2000:
                         self._dull.clear()
         else:
-            text = raw
             self._ordinary += 1
+            self._around.look(number, raw)
         for mark in marks:
             if mark in raw:
                 self._signs.look(number, clean(raw).text)
@@ -235,10 +239,21 @@ class TrainingParser:
         if inside and text[:1] in (" ", "\t", "│", "❱", "|") and not stripped.startswith(("what()", "[")):
             return True  # source code between frames: what it mentions did not happen
         hit = recognise(Said(stripped, "", line.level, "", self._library)) or self._mended(number, line)
+        if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
+            hit = self._quoted(writer, stripped)
         if hit is None:
             return inside
         self._add(number, stripped, hit, line.tag, None)
         return True
+
+    def _quoted(self, writer: Writer, stripped: str) -> Hit | None:
+        raised = writer.quoted(stripped)
+        if raised is None:
+            return None
+        hit = recognise(Said(raised.text, raised.type, "", "", self._library))
+        if hit is None:
+            hit = Hit("other-error", f"{raised.type}: {raised.message}"[:200], 0.5)
+        return replace(hit, strength=min(hit.strength, 0.5)) if hit.kind == "failure" else None
 
     def _mended(self, number: int, line: Line) -> Hit | None:
         """A terminal or a mail program broke a message in two: "… Resource exhausted: Out" / "of memory while …"."""
@@ -452,7 +467,7 @@ class TrainingParser:
         for number, line in reversed(self._recent):
             losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
             if losses:
-                if losses[-1].lower().lstrip("-") in ("nan", "inf"):
+                if any(each.lower().lstrip("-") in ("nan", "inf") for each in losses):
                     hit = Hit("nan", "the loss is no number any more", 0.6)
                     if not any(
                         each.details.get("kind") in ("failure", "summary") for each in self._chains[-1]

@@ -19,6 +19,9 @@ _DNN = re.compile(
     r"|Failed to get convolution algorithm|valid cuDNN algorithm to run|unable to find an engine to execute"
     r"|cuDNN Frontend error|cudnn_frontend|[Cc]ould not create cudnn handle"
 )
+_BLAS_OTHER = re.compile(
+    r"(?:CU|HIP|ROC)BLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|ARCH_MISMATCH|INVALID_VALUE|MAPPING_ERROR)"
+)
 _MILD = re.compile(r"Plan failed with|autotun|benchmark", re.IGNORECASE)  # PyTorch tries another plan
 
 
@@ -31,6 +34,8 @@ def recognise(said: Said) -> Hit | None:
             "cuBLAS could not be set up; whether memory was missing the text does not say",
             strength,
         )
+    if _BLAS_OTHER.search(text) and not said.quiet and not said.raised:
+        return Hit("other-error", "a routine of cuBLAS failed on the GPU", 0.6)
     if _DNN.search(text) and not said.quiet and not (not said.raised and _MILD.search(text)):
         return Hit(
             "cudnn",

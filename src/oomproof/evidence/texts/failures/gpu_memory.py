@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
-from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import amount
 
@@ -58,7 +58,7 @@ def recognise(said: Said) -> Hit | None:
             return Hit("cuda-oom", "the model leaves no GPU memory for the KV cache", 0.6)
         return None
     numbers = gpu_numbers(text)
-    if not said.raised and not _standalone(text, sentence, said):
+    if not said.raised and not is_message(sentence, said):
         return Hit("cuda-oom", "the text speaks of a GPU out of memory", 0.2, "talk", numbers)
     if said.quiet:
         return Hit("cuda-oom", "a warning says that the GPU ran out of memory", 0.3, "talk", numbers)
@@ -70,17 +70,3 @@ def recognise(said: Said) -> Hit | None:
         gpu=numbers,
         details={"backend": backend},
     )
-
-
-def _standalone(text: str, sentence: re.Match[str] | None, said: Said) -> bool:
-    """A line that is the message, not a sentence about one: at its start, after an error's name, with numbers."""
-    if sentence is None:
-        return False
-    before = text[: sentence.start()].rstrip()
-    if (
-        not before
-        or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!"))
-        or said.level in ("ERROR", "FATAL", "CRITICAL")
-    ):
-        return True
-    return bool(re.search(r"(?:Error|error|failed|what\(\)|Exception)\W*(?:\w+\W*){0,4}$", before[-80:]))

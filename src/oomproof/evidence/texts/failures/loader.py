@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
 ANCHORS = (
     "encountered in worker", "DataLoader worker", "DataLoader process", "workers exit unexpectedly", "bus error", "Bus error", "shared memory", "/torch_", "/dev/shm", "/psm_", "No space left",
@@ -19,8 +19,8 @@ _BY_SIGNAL = re.compile(r"killed by signal: (?P<signal>[A-Z][\w ]*)")
 _SHM = re.compile(
     r"insufficient shared memory|out of shared memory|unable to (?:write to|resize|allocate shared|mmap|map)[^\n]{0,60}"
     r"(?:</?torch_|</psm_|/dev/shm)|shared memory object </?torch_[^\n]{0,60}(?:No space|Cannot allocate)"
-    r"|No space left on device[^\n]{0,40}/dev/shm|/dev/shm[^\n]{0,120}No space left|creating shared memory segment"
-    r"|posix_fallocate failed : No space|unable to (?:write|open)[^\n]{0,80}/torch_[^\n]{0,80}No space left"
+    r"|No space left on device[^\n]{0,40}/dev/shm|/dev/shm[^\n]{0,120}No space left|(?:Error while )?creating shared memory segment"
+    r"|(?:Call to )?posix_fallocate failed : No space|unable to (?:write|open)[^\n]{0,80}/torch_[^\n]{0,80}No space left"
 )
 # Files of the standard library and of torch that write nowhere but into /dev/shm
 _SHM_FILES = re.compile(
@@ -68,7 +68,8 @@ def recognise(said: Said) -> Hit | None:
         return Hit(cause, says, 0.9)
     if said.quiet or _FD.search(text):
         return None
-    if _SHM.search(text):
+    shared = _SHM.search(text)
+    if shared and (said.raised or "torch_" in shared[0] or is_message(shared, said, strict=True)):
         return Hit("shm-exhausted", "shared memory (/dev/shm) is full", 0.93)
     full = "No space left on device" in text or "[Errno 28]" in text
     if said.raised and full and _SHM_FILES.search(said.files):

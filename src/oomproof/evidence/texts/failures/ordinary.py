@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
 ANCHORS = ("No space left", "Errno 28", "Errno 122", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
@@ -40,7 +40,9 @@ _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
 def recognise(said: Said) -> Hit | None:
     text = said.text
-    if _DISK.search(text) and not said.quiet:
+    if (full := _DISK.search(text)) and not said.quiet:
+        if not said.raised and not is_message(full, said, strict=True):
+            return Hit("disk-full", "the text speaks of a full disk", 0.2, "talk")
         return Hit("disk-full", "the disk (or the quota on it) is full", 0.93 if said.raised else 0.6)
     if said.raised and _DISK_TORCH.search(text):
         return Hit("disk-full", "torch.save could not write the file: most often a full disk", 0.6)
