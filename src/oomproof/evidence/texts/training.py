@@ -43,7 +43,7 @@ _TAGS = 256
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
-    r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
+    r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|^subprocess\.CalledProcessError: Command '(?!.{0,2900}(?:exit status|died with))|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
 )
 _ECHO_TYPES = (
     "ConnectionResetError",

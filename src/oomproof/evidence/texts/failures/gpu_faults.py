@@ -12,7 +12,7 @@ ANCHORS = ("device-side assert", "illegal memory", "ILLEGAL_ADDRESS", "IllegalAd
 
 _ASSERT = re.compile(r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|Device-side assertion")
 _KERNEL_ASSERT = re.compile(
-    r"block: \[[\d,]+\],? thread: \[[\d,]+\]\W+Assertion [`'](?P<what>.{0,200}?)[`'] failed"
+    r"block: \[[\d,]+\],? thread: \[[\d,]+\]\W+Assertion [`'](?P<what>.{0,200}?)(?:[`'] failed|$)"
 )
 _ACCESS = re.compile(
     r"illegal memory access|CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress|misaligned address"

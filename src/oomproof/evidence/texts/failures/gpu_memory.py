@@ -21,6 +21,8 @@ _DRIVER = re.compile(
     r"|(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory|Out of memory error on GPU \d|after cudaMalloc: out of memory"
     r"|Error Code 2: OutOfMemory|Requested amount of GPU memory \(\d+ bytes\) could not be allocated"
     r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA calloc"
+    r"|\.cuh?(?:\(\d+\)|:\d+): out of memory|thrust::[^\n]{0,120}out of memory|TOutOfMemoryError[^\n]{0,200}Out of memory\. Requested"
+    r"|cudaMalloc retry failed|(?:GPU|VRAM|CUDA|[Dd]evice)[^\n]{0,60}\b[Oo]ut of memory\b[^\n]{0,40}(?:[Rr]equested|[Ff]ailed to allocate|[Cc]annot allocate)"
 )
 _RAISED = re.compile(
     r"^(?:torch\.|torch\.cuda\.|cupy\.cuda\.memory\.|cupy_backends\S*\.)?OutOfMemoryError\b"

@@ -8,7 +8,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
 ANCHORS = ("No space left", "Errno 28", "Errno 122", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
-           "nterrupt", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
+           "nterrupt", "death signal", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
            "errno = 28", "SignalException", "No module named", ": error: ")  # fmt: skip
 
 _DISK = re.compile(
@@ -30,7 +30,7 @@ _INTERRUPT = re.compile(
 )
 _INTERRUPT_SAID = re.compile(
     r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
-    r"|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|Interrupted by user"
+    r"|[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|Interrupted by user"
 )
 _ARGUMENTS = re.compile(
     r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)"
