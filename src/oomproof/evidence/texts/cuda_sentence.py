@@ -8,7 +8,9 @@ from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
-_REQUESTED = re.compile(rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested) {SIZE}")
+_REQUESTED = re.compile(
+    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested) {SIZE}|(?:requested buffer|allocation) of size (\d+)\b"
+)
 _TOTAL = re.compile(rf"total capaci?ty of {SIZE}")  # "capacty" was PyTorch 2.1's spelling
 _TOTAL_OLD = re.compile(rf"{SIZE} total capacity")
 _FREE = re.compile(rf"of which {SIZE} is free")
@@ -27,7 +29,8 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     """None where the text holds no number at all. ``neighbours`` only where the text names them."""
     index = _INDEX.search(text)
     total, free = size_after(_TOTAL, text), size_after(_FREE, text)
-    requested = size_after(_REQUESTED, text)
+    asked = _REQUESTED.search(text)
+    requested = (int(asked[3]) if asked[3] else amount(asked[1], asked[2])) if asked else None
     warning = _WARNING.search(text)
     if warning:
         requested, free, total = int(warning[1]), int(warning[2]), int(warning[3])

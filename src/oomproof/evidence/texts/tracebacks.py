@@ -109,8 +109,7 @@ class Writer:
         if (
             match is None
             or match["type"].endswith("Warning")
-            or (not match["quote"]
-            and stripped.startswith("["))
+            or (not match["quote"] and stripped.startswith("["))
         ):
             return None
         return Raised(match["type"], match["message"].rstrip("`'\"*”’"), (), "", False, False, True)

@@ -22,7 +22,7 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
@@ -33,7 +33,6 @@ _AFTER_A_FAILURE = (
     "train_runtime",
     "ompleted",
     "inished",
-    "corrupt",
 )
 
 _BLOCK = 128
@@ -61,6 +60,12 @@ _FAILED_SCRIPT = re.compile(
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
+_LAST_WORDS = 6  # lines that say something, from the end
+_COMPLAINT = re.compile(
+    r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
+    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed"
+)
+_SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
@@ -119,6 +124,7 @@ class TrainingParser:
         self._settle()
         self._cut_tracebacks()
         self._loss_at_the_end()
+        self._last_words()
         self._close_chain(last=True)
         self.progress = self._last_progress()
         return [finding for chain in self._chains for finding in chain]
@@ -253,7 +259,9 @@ class TrainingParser:
         hit = recognise(Said(raised.text, raised.type, "", "", self._library))
         if hit is None:
             hit = Hit("other-error", f"{raised.type}: {raised.message}"[:200], 0.5)
-        return replace(hit, strength=min(hit.strength, 0.5)) if hit.kind == "failure" else None
+        if hit.kind != "failure":
+            return None
+        return replace(hit, strength=min(hit.strength, 0.5), details=hit.details | {"heard": "quoted"})
 
     def _mended(self, number: int, line: Line) -> Hit | None:
         """A terminal or a mail program broke a message in two: "… Resource exhausted: Out" / "of memory while …"."""
@@ -374,7 +382,10 @@ class TrainingParser:
         elif self._wrapped_phase and phase in ("unknown", "load"):
             phase, self._wrapped_phase = self._wrapped_phase, ""
         ordinary = self._ordinary_then if raised else self._ordinary
-        details = {"kind": hit.kind, "phase": phase, "ordinary": str(ordinary)} | hit.details
+        heard = "summary" if hit.kind == "summary" else "line"
+        if raised is not None:
+            heard = "exception" if raised.loose else "traceback"
+        details = {"kind": hit.kind, "phase": phase, "ordinary": str(ordinary), "heard": heard} | hit.details
         if tag:
             details["rank"] = tag
         if raised is not None:
@@ -452,12 +463,19 @@ class TrainingParser:
 
     def _cut_tracebacks(self) -> None:
         if _CUT_HEADER.match(clean(self.end).text):  # the paste ends inside the very first line of it
-            hit = Hit("other-error", "a traceback that is cut before its exception", 0.25)
+            hit = Hit(
+                "other-error", "a traceback that is cut before its exception", 0.25, details={"heard": "cut"}
+            )
             self._add(self._recent[-1][0] if self._recent else 1, self.end, hit, "", None)
         for tag, writer in self._writers.items():
             if writer.cut and len(writer.frames) and writer.idle < 20:
                 raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
-                hit = Hit("other-error", "a traceback that is cut before its exception", 0.25)
+                hit = Hit(
+                    "other-error",
+                    "a traceback that is cut before its exception",
+                    0.25,
+                    details={"heard": "cut"},
+                )
                 self._add(writer.begun, HEADER, hit, tag, raised)
 
     def _loss_at_the_end(self) -> None:
@@ -468,11 +486,32 @@ class TrainingParser:
             losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
             if losses:
                 if any(each.lower().lstrip("-") in ("nan", "inf") for each in losses):
-                    hit = Hit("nan", "the loss is no number any more", 0.6)
+                    hit = Hit("nan", "the loss is no number any more", 0.6, details={"heard": "loss"})
                     if not any(
                         each.details.get("kind") in ("failure", "summary") for each in self._chains[-1]
                     ):
                         self._add(number, line.strip(), hit, "", None)
+                return
+
+    def _last_words(self) -> None:
+        """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
+        if any(each.details.get("kind") != "talk" for each in self._chains[-1]):
+            return
+        seen = 0
+        for number, raw in reversed(self._recent):
+            line = clean(raw)
+            text = line.text.strip()
+            if not text or _NOT_ORDINARY.match(text):
+                continue
+            seen += 1
+            if seen > _LAST_WORDS or signs.is_finish(text):
+                return
+            if _SYSTEM.search(raw[:200]):
+                return  # the kernel's and the journal's lines have readers of their own
+            loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
+            if (loud or _COMPLAINT.search(text)) and not only_mentions(raw, self._around.program(number)):
+                hit = Hit("other-error", text[:200], 0.35, details={"heard": "end"})
+                self._add(number, text, hit, line.tag, None)
                 return
 
     def _phase_around(self, finding: Finding) -> str:

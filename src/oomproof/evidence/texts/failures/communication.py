@@ -7,13 +7,13 @@ import re
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("NCCL", "nccl", "RCCL", "gloo", "DistBackendError", "DistNetworkError", "DistStoreError", "ocket Timeout", "TCPStore", "c10d", "store->get",
-           "collective", "client socket", "Timeout waiting for key", "peer", "oCCL", "wait timeout", "HCCL")  # fmt: skip
+           "collective", "client socket", "Timeout waiting for key", "peer", "oCCL", "wait timeout", "HCCL", "process group", "store based barrier", "orovod")  # fmt: skip
 
 _NCCL = re.compile(
     r"[NR]CCL (?:error|failure|timeout)|nccl(?:System|UnhandledCuda|Internal|Remote|InvalidUsage|InvalidArgument)Error|ncclUnhandled"
     r"|caught collective operation timeout|Watchdog caught|NCCL communicator was aborted|NCCL operations have failed|Timeout at NCCL work"
     r"|watchdog got stuck|DistBackendError|NCCL Error \d|NCCL Watchdog|watchdog thread terminated with exception|Heartbeat monitor timed out"
-    r"|NCCL WARN .{0,60}(?:Error|failed with|Abort)|HCCL (?:error|function error)"
+    r"|setting up NCCL communicator|nccl\w{3,40} failed|HorovodInternalError|NCCL WARN .{0,60}(?:Error|failed with|Abort)|HCCL (?:error|function error)"
 )
 _OTHERS = re.compile(
     r"gloo.{0,200}(?:Connection (?:closed|reset)|Timed out|Broken pipe|error)|Connection closed by peer \[|Read error \[|wait timeout after"

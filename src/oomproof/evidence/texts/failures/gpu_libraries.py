@@ -7,11 +7,12 @@ import re
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("BLAS_STATUS", "CUDNN", "cuDNN", "SOLVER_STATUS", "SPARSE_STATUS", "BLAS GEMM", "Blas GEMM", "BLAS support",
-           "convolution algorithm", "MIOpen", "miopen", "unable to find an engine", "blas_status", "cudnn")  # fmt: skip
+           "convolution algorithm", "MIOpen", "miopen", "unable to find an engine", "blas_status", "cudnn", "cublas runtime")  # fmt: skip
 
 _BLAS = re.compile(
     r"(?:CU|HIP|ROC)BLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|rocblas_status_memory_error"
     r"|CUSOLVER_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|CUSPARSE_STATUS_(?:ALLOC_FAILED|INSUFFICIENT_RESOURCES)"
+    r"|cublas runtime error : (?:resource allocation failed|library not initialized)"
     r"|Blas (?:x)?GEMM\w* launch failed|BLAS operation using StreamExecutor without BLAS support"
 )
 _DNN = re.compile(

@@ -11,17 +11,21 @@ from oomproof.evidence.texts.quantities import amount
 
 ANCHORS = ("out of memory", "Out of memory", "OutOfMemory", "out_of_memory", "OUT_OF_MEMORY", "MemoryAllocation",
            "failed with OOM", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
-           "amount of GPU memory", "Free memory on device", "KV cache")  # fmt: skip
+           "amount of GPU memory", "Free memory on device", "exceed allowed memory",
+           "OutOfDeviceMemory", "BFCArena", "mem-fraction-static", "PI_ERROR_OUT_OF", "UR_RESULT_ERROR_OUT_OF", "Device memory allocation")  # fmt: skip
 
 _TORCH = re.compile(r"(CUDA|HIP|XPU|NPU|MUSA|Tensor) out of memory(?:\.|:)? ?(?:Tried to allocate|$)")
 _DRIVER = re.compile(
-    r"(?:CUDA|HIP|cuda|hip)(?: runtime)? [Ee]rror:? ?(?:\(2\)|2\b)?[^\n]{0,120}?:? ?out of memory"
+    r"(?:CUDA|HIP|cuda|hip)(?: runtime| driver)? [Ee]rror:? ?(?:\(2\)|2\b)?[^\n]{0,120}?:? ?out of memory"
     r"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY|cudaMalloc[^\n]{0,40} failed: out of memory"
     r"|cuMemAlloc failed: out of memory|(?:Cuda|CUDA) failure[ :]*(?:2 )?'?out of memory"
     r"|(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory|Out of memory error on GPU \d|after cudaMalloc: out of memory"
     r"|Error Code 2: OutOfMemory|Requested amount of GPU memory \(\d+ bytes\) could not be allocated"
     r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA calloc"
     r"|\.cuh?(?:\(\d+\)|:\d+): out of memory|thrust::[^\n]{0,120}out of memory|TOutOfMemoryError[^\n]{0,200}Out of memory\. Requested"
+    r"|(?:THCudaCheck FAIL[^\n]{0,200})?error=2 : out of memory|Allocation on device(?: \d+)?(?: would exceed allowed memory|$)|BFCArena::AllocateRawInternal[^\n]{0,60}Failed to allocate memory"
+    r"|ErrorOutOfDeviceMemory|Device memory allocation of size \d+ failed|Not enough memory\. Please try to increase --mem-fraction-static"
+    r"|PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|UR_RESULT_ERROR_OUT_OF_RESOURCES"
     r"|cudaMalloc retry failed|(?:GPU|VRAM|CUDA|[Dd]evice)[^\n]{0,60}\b[Oo]ut of memory\b[^\n]{0,40}(?:[Rr]equested|[Ff]ailed to allocate|[Cc]annot allocate)"
 )
 _RAISED = re.compile(
@@ -36,7 +40,7 @@ _TOO_LITTLE = re.compile(
 )
 _XLA = re.compile(r"RESOURCE_EXHAUSTED|external/|tensorflow/|Xla")
 _HOST = re.compile(
-    r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|ray\.exceptions|Insufficient memory"
+    r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|Container killed|heap|ray\.exceptions|Insufficient memory"
 )
 
 

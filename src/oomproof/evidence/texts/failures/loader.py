@@ -20,7 +20,7 @@ _SHM = re.compile(
     r"insufficient shared memory|out of shared memory|unable to (?:write to|resize|allocate shared|mmap|map)[^\n]{0,60}"
     r"(?:</?torch_|</psm_|/dev/shm)|shared memory object </?torch_[^\n]{0,60}(?:No space|Cannot allocate)"
     r"|No space left on device[^\n]{0,40}/dev/shm|/dev/shm[^\n]{0,120}No space left|(?:Error while )?creating shared memory segment"
-    r"|(?:Call to )?posix_fallocate failed : No space|unable to (?:write|open)[^\n]{0,80}/torch_[^\n]{0,80}No space left"
+    r"|(?:failed to extend|ftruncate\(\) failed on) /dev/shm|(?:Call to )?posix_fallocate failed : No space|unable to (?:write|open)[^\n]{0,80}/torch_[^\n]{0,80}No space left"
 )
 # Files of the standard library and of torch that write nowhere but into /dev/shm
 _SHM_FILES = re.compile(
@@ -69,7 +69,13 @@ def recognise(said: Said) -> Hit | None:
     if said.quiet or _FD.search(text):
         return None
     shared = _SHM.search(text)
-    if shared and (said.raised or "torch_" in shared[0] or is_message(shared, said, strict=True)):
+    if shared and (
+        said.raised
+        or "torch_" in shared[0]
+        or "failed" in shared[0]
+        or "/dev/shm/nccl" in text
+        or is_message(shared, said, strict=True)
+    ):
         return Hit("shm-exhausted", "shared memory (/dev/shm) is full", 0.93)
     full = "No space left on device" in text or "[Errno 28]" in text
     if said.raised and full and _SHM_FILES.search(said.files):

@@ -6,17 +6,17 @@ import re
 
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
-ANCHORS = ("No space left", "Errno 28", "Errno 122", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
+ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "death signal", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
            "errno = 28", "SignalException", "No module named", ": error: ")  # fmt: skip
 
 _DISK = re.compile(
     r"No space left on device|\[Errno 28\]|\[Errno 122\]|[Dd]isk quota exceeded|StorageFull|\bENOSPC\b|WinError 112|database or disk is full"
-    r"|not enough space on the disk|errno = 28"
+    r"|[Nn]ot enough (?:free )?(?:space on the disk|disk space)|errno = 28"
 )
 _DISK_TORCH = re.compile(
-    r"inline_container\.cc:\d+\].{0,40}(?:unexpected pos|file write failed)|PytorchStreamWriter failed writing|^RuntimeError: basic_ios::clear"
+    r"inline_container\.cc:\d+\].{0,40}(?:unexpected pos|file write failed)|PytorchStreamWriter failed writing|^OSError: \d+ requested and \d+ written|^RuntimeError: basic_ios::clear"
 )
 _IMPORT = re.compile(
     r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|undefined symbol: |^OSError: .{0,120}cannot open shared object file|DLL load failed"
@@ -24,16 +24,19 @@ _IMPORT = re.compile(
 )
 _MODULE = re.compile(r"^(?:\S+: )?No module named ['\"]?[\w.]+")
 _ASSERT = re.compile(r"^(?:\w+\.)*AssertionError\b")
-_C_ASSERT = re.compile(r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed")
+_C_ASSERT = re.compile(r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed|\.mm:\d+: failed assertion [`']")
 _INTERRUPT = re.compile(
     r"^(?:\w+\.)*KeyboardInterrupt\b|SignalException: .{0,60}got signal: ?(?:15|2|1)\b|^\W*\^C\s*$"
 )
 _INTERRUPT_SAID = re.compile(
     r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
-    r"|[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|Interrupted by user"
+    r"|[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|[Ii]nstance interruption notice|Interrupted by user"
 )
 _ARGUMENTS = re.compile(
     r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)"
+)
+_COMMAND = re.compile(
+    r"^(?:[\w./-]{1,80}: ){1,3}(?:line \d+: )?(?:\S{1,80}: )?command not found$|^\S*python\S*: can't open file "
 )
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
@@ -41,7 +44,11 @@ _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 def recognise(said: Said) -> Hit | None:
     text = said.text
     if (full := _DISK.search(text)) and not said.quiet:
-        if not said.raised and not is_message(full, said, strict=True):
+        if (
+            not said.raised
+            and not is_message(full, said, strict=True)
+            and "Error" not in text[: full.start()]
+        ):
             return Hit("disk-full", "the text speaks of a full disk", 0.2, "talk")
         return Hit("disk-full", "the disk (or the quota on it) is full", 0.93 if said.raised else 0.6)
     if said.raised and _DISK_TORCH.search(text):
@@ -58,6 +65,8 @@ def recognise(said: Said) -> Hit | None:
         return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.8)
     if _ARGUMENTS.search(text):
         return Hit("other-error", "the command line was refused", 0.8)
+    if not said.raised and _COMMAND.search(text):
+        return Hit("other-error", "the command could not be started", 0.6)
     if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
         return Hit("import-error", "a module is missing", 0.5)
     return None

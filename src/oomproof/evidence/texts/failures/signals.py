@@ -8,7 +8,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 
 ANCHORS = ("illed", "SIG", "ignal", "exitcode", "exit code", "exit status", "return code", "egmentation fault", "egfault", "us error",
            "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
-           "kernel died", "ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
+           "kernel died", "Kernel died", "EXIT CODE", "xit Code", "xitCode", "non-zero code", "YARN", "ontainer killed","ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
            "KILLED", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "Check failed")  # fmt: skip
 
 _MEANS = {
@@ -30,12 +30,12 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
 _EXIT = re.compile(
-    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
-    r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
+    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|^=? *EXIT CODE: (?P<r>\d{1,3})\b|non-zero code: (?P<s>\d{1,3})\b|[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
+    r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
     r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
-    r"|\*\*\* (?P<m>SIG[A-Z]+) \(|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})"
+    r"|\*\*\* (?P<m>SIG[A-Z]+) (?:\(|received at)|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})"
 )
 _PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID:? (\d{1,9})|process (\d{3,9})\b")
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
@@ -67,7 +67,7 @@ _CLOSING = re.compile(
 _KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
 # as a field, a column or a state; prose that only speaks of it ("if the pod was OOMKilled") is no death
 _OOMKILLED = re.compile(
-    r"""[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|\bOOMKilled\s*$"""
+    r"""[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|[Tt]erminated \(OOMKilled|OutOfMemoryError: Container killed due to memory|Container killed by YARN for exceeding (?:\S+ )?memory|\bOOMKilled\s*$"""
 )
 
 
@@ -144,10 +144,14 @@ def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) 
         return by_signal(number, 0.5 if weak else 0.85, "talk" if weak else "summary", pids=pids)
     if number_text := match["g"] or match["k"] or match["n"]:
         number = int(number_text)
-        return by_signal(number, 0.85, pids=pids) if number in _MEANS and not said.quiet else None
+        if number not in _MEANS or (said.quiet and number not in (9, 11)):
+            return None
+        return by_signal(number, 0.45 if said.quiet else 0.85, pids=pids)
     if match["l"]:
         return by_signal(_WORDS[match["l"].lower()], 0.8, pids=pids)
-    code_text = match["a"] or match["b"] or match["c"] or match["e"] or match["o"] or match["p"]
+    code_text = match["a"] or match["b"] or match["c"] or match["e"] or match["o"] or match["p"] or match["s"]
+    if match["r"]:  # MPICH prints the signal's number there
+        return by_signal(int(match["r"]), 0.85, pids=pids) if int(match["r"]) in _MEANS else None
     if code_text is None:
         return None
     code = int(code_text)
