@@ -39,6 +39,8 @@ _DOTTED = re.compile(r"^(?P<type>(?:[a-z_]\w*\.){1,12}[A-Z]\w{0,80})(?P<inner>)(
 _LOOSE = re.compile(
     rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
+# as hydra and loggers print one: ValueError("no such folder")
+_REPR = re.compile(rf"^(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$")
 # In prose: "I get the error, `KeyError: 'x'` when …", "training stops with ValueError: …"
 _QUOTED = re.compile(
     rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"
@@ -95,6 +97,8 @@ class Writer:
             return None
         if self.open:
             return self._inside(text, stripped)
+        if written := _REPR.match(stripped):
+            return self._raise(written["type"], written["message"], loose=True)
         match = _LOOSE.match(stripped)
         if match and not (match["type"] or "").endswith("Warning"):
             name = (match["type"] or match["bare"]) + (match["inner"] or "")

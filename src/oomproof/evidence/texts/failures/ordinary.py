@@ -6,7 +6,7 @@ import re
 
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
-ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
+ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "death signal", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
            "errno = 28", "SignalException", "No module named", ": error: ")  # fmt: skip
@@ -26,7 +26,7 @@ _MODULE = re.compile(r"^(?:\S+: )?No module named ['\"]?[\w.]+")
 _ASSERT = re.compile(r"^(?:\w+\.)*AssertionError\b")
 _C_ASSERT = re.compile(r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed|\.mm:\d+: failed assertion [`']")
 _INTERRUPT = re.compile(
-    r"^(?:\w+\.)*KeyboardInterrupt\b|SignalException: .{0,60}got signal: ?(?:15|2|1)\b|^\W*\^C\s*$"
+    r"^(?:\w+\.)*(?:RuntimeError: )?KeyboardInterrupt\b|SignalException: .{0,60}got signal: ?(?:15|2|1)\b|^\W*\^C\s*$"
 )
 _INTERRUPT_SAID = re.compile(
     r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
@@ -38,6 +38,7 @@ _ARGUMENTS = re.compile(
 _COMMAND = re.compile(
     r"^(?:[\w./-]{1,80}: ){1,3}(?:line \d+: )?(?:\S{1,80}: )?command not found$|^\S*python\S*: can't open file "
 )
+_HYDRA = re.compile(r"^Error executing job with overrides: |^Error in call to target '")
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
 
@@ -65,6 +66,8 @@ def recognise(said: Said) -> Hit | None:
         return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.8)
     if _ARGUMENTS.search(text):
         return Hit("other-error", "the command line was refused", 0.8)
+    if not said.raised and _HYDRA.search(text):
+        return Hit("other-error", "the job ended with an error", 0.5, "wrapper")
     if not said.raised and _COMMAND.search(text):
         return Hit("other-error", "the command could not be started", 0.6)
     if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
