@@ -60,6 +60,7 @@ _FAILED_SCRIPT = re.compile(
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
+_CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_WORDS = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
@@ -508,6 +509,10 @@ class TrainingParser:
                 return
             if _SYSTEM.search(raw[:200]):
                 return  # the kernel's and the journal's lines have readers of their own
+            if seen == 1 and _CLOSED.search(text):
+                hit = Hit("interrupted", "the launcher told its workers to end", 0.35, details={"heard": "end"})
+                self._add(number, text, hit, line.tag, None)
+                return
             loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
             if (loud or _COMPLAINT.search(text)) and not only_mentions(raw, self._around.program(number)):
                 hit = Hit("other-error", text[:200], 0.35, details={"heard": "end"})

@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "death signal", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
-           "errno = 28", "SignalException", "No module named", ": error: ")  # fmt: skip
+           "errno = 28", "SignalException", "No module named", "finding module spec", ": error: ")  # fmt: skip
 
 _DISK = re.compile(
     r"No space left on device|\[Errno 28\]|\[Errno 122\]|[Dd]isk quota exceeded|StorageFull|\bENOSPC\b|WinError 112|database or disk is full"
@@ -22,7 +22,9 @@ _IMPORT = re.compile(
     r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|undefined symbol: |^OSError: .{0,120}cannot open shared object file|DLL load failed"
     r"|^RuntimeError: Failed to import |error while loading shared libraries"
 )
-_MODULE = re.compile(r"^(?:\S+: )?No module named ['\"]?[\w.]+")
+_MODULE = re.compile(
+    r"^(?:\S+: )?No module named ['\"]?[\w.]+|^\S+: Error while finding module specification for "
+)
 _ASSERT = re.compile(r"^(?:\w+\.)*AssertionError\b")
 _C_ASSERT = re.compile(r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed|\.mm:\d+: failed assertion [`']")
 _INTERRUPT = re.compile(
