@@ -47,6 +47,12 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
     # 2. A rank that was killed, or crashed, explains the timeouts of its peers, even if they speak first.
     if chain[best].cause == "nccl":
         best = next((index for index in candidates if _killed_peer(chain[index])), best)
+    # … and of what a launcher tells, what it calls the first failure comes first.
+    if chain[best].details.get("kind") == "summary":
+        named = (
+            i for i in candidates if chain[i].details.get("first_exit") and chain[i].cause != "other-error"
+        )
+        best = next(named, best)
     # 3. torchrun names the first death: after an abort, an ordinary exception elsewhere is not it.
     if chain[best].cause in _GENERIC and any(each.details.get("first_exit") == "-6" for each in chain):
         best = next(

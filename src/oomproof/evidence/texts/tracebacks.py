@@ -43,7 +43,7 @@ _LOOSE = re.compile(
 _REPR = re.compile(rf"^(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$")
 # In prose: "I get the error, `KeyError: 'x'` when …", "training stops with ValueError: …"
 _QUOTED = re.compile(
-    rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"
+    rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|^FAILED \S{{1,200}} - |(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"
     rf"(?P<type>{_NAME}): (?P<message>\S.{{2,600}})"
 )
 _PATIENCE = 300  # lines that others may write between a traceback's frames

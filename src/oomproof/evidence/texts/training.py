@@ -510,7 +510,9 @@ class TrainingParser:
             if _SYSTEM.search(raw[:200]):
                 return  # the kernel's and the journal's lines have readers of their own
             if seen == 1 and _CLOSED.search(text):
-                hit = Hit("interrupted", "the launcher told its workers to end", 0.35, details={"heard": "end"})
+                hit = Hit(
+                    "interrupted", "the launcher told its workers to end", 0.35, details={"heard": "end"}
+                )
                 self._add(number, text, hit, line.tag, None)
                 return
             loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
