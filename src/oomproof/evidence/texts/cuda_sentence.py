@@ -9,7 +9,8 @@ from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
 _REQUESTED = re.compile(
-    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested) {SIZE}|(?:requested buffer|allocation) of size (\d+)\b"
+    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested) {SIZE}"
+    r"|(?:requested buffer|allocation) of size (\d+)\b|GPU memory \((\d+) bytes\)"
 )
 _TOTAL = re.compile(rf"total capaci?ty of {SIZE}")  # "capacty" was PyTorch 2.1's spelling
 _TOTAL_OLD = re.compile(rf"{SIZE} total capacity")
@@ -30,7 +31,8 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     index = _INDEX.search(text)
     total, free = size_after(_TOTAL, text), size_after(_FREE, text)
     asked = _REQUESTED.search(text)
-    requested = (int(asked[3]) if asked[3] else amount(asked[1], asked[2])) if asked else None
+    plain = asked and (asked[3] or asked[4])
+    requested = int(plain) if plain else amount(asked[1], asked[2]) if asked else None
     warning = _WARNING.search(text)
     if warning:
         requested, free, total = int(warning[1]), int(warning[2]), int(warning[3])

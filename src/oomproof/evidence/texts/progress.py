@@ -82,6 +82,7 @@ class ProgressTracker:
 
     def __init__(self) -> None:
         self.last = Progress()
+        self.seen = 0  # signs at all
         self.advances = 0  # signs beyond all that stood before the last mark
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
@@ -97,6 +98,7 @@ class ProgressTracker:
         sign = read_sign(text)
         if sign is None:
             return
+        self.seen += 1
         finished = sign.step is not None and sign.step == sign.total
         phase = "unknown" if finished and sign.phase == "load" else sign.phase
         # a sign that says no phase (or is over) does not speak for another loop

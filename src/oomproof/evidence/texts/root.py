@@ -89,6 +89,17 @@ def _specific_over_generic(chain: Sequence[Finding], candidates: Sequence[int], 
     if first.cause not in _GENERIC or _tier(first) != 1:
         return best
     after = [index for index in candidates if index > best and _tier(chain[index]) <= 2]
+    if (
+        first.details.get("heard") == "exception"
+    ):  # a stray line; then the run was seen to go on, then it died
+        seen = int(first.details.get("signs", "0"))
+        died = (
+            i
+            for i in candidates
+            if i > best and chain[i].cause in _DIED and int(chain[i].details.get("signs", "0")) > seen
+        )
+        if (death := next(died, None)) is not None:
+            return death
     for index in after:
         later = chain[index]
         gap = int(later.details.get("ordinary", "0")) - int(first.details.get("ordinary", "0"))

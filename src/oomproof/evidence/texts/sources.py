@@ -9,7 +9,7 @@ _CODE = re.compile(
     r"^(?:el)?if\b.{0,400}:$|['\"`] (?:not )?in \w[\w.()\[\]]*(?:\b|$)(?: (?:and|or)\b|:|\)|$)"
     r"|^(?:assert|return|print|raise|throw|logger|logging|log|self|console|echo|writeln!|println!|panic!|expect|printf|fprintf|cout|sys)\b ?[(.!\"'<]"
     r"|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
-    r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ = [\"'(\[f]"
+    r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
 )
 # A row of a Markdown table: prose in columns
 _ROW = re.compile(r"^\|?.{1,2000} \| .{0,2000}\|$")

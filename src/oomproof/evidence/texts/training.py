@@ -22,7 +22,7 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
@@ -386,7 +386,13 @@ class TrainingParser:
         heard = "summary" if hit.kind == "summary" else "line"
         if raised is not None:
             heard = "exception" if raised.loose else "traceback"
-        details = {"kind": hit.kind, "phase": phase, "ordinary": str(ordinary), "heard": heard} | hit.details
+        details = {
+            "kind": hit.kind,
+            "phase": phase,
+            "ordinary": str(ordinary),
+            "signs": str(self._signs.seen),
+            "heard": heard,
+        } | hit.details
         if tag:
             details["rank"] = tag
         if raised is not None:
@@ -458,7 +464,14 @@ class TrainingParser:
             # a kernel's assertion has no frames, the exception that follows from it has
             told = (each.details["phase"] for each in chain if each.details["kind"] in ("failure", "wrapper"))
             phase = next((each for each in told if each != "unknown"), "") or self._phase_around(finding)
-        return replace(finding, details=finding.details | {"role": role, "phase": phase})
+        gpu = finding.gpu
+        if role == "root" and (gpu is None or gpu.requested is None):
+            # the sentence that names the figures may be a neighbour: "out of memory", then "requested N bytes"
+            told_gpu = (
+                each.gpu for each in chain if each.cause == finding.cause and each.gpu and each.gpu.requested
+            )
+            gpu = next(told_gpu, gpu)
+        return replace(finding, gpu=gpu, details=finding.details | {"role": role, "phase": phase})
 
     # -- the end ----------------------------------------------------------------------------------------
 

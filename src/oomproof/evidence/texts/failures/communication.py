@@ -20,6 +20,9 @@ _OTHERS = re.compile(
     r"|[Ss]ocket Timeout|DistNetworkError|DistStoreError|client socket has (?:timed out|failed)|Timeout waiting for key|TCPStore.{0,80}(?:failed|timed)"
     r"|Timed out initializing process group|monitoredBarrier"
 )
+_SHUT_DOWN = re.compile(
+    r"Horovod has been shut down|MPI communication peer process has unexpectedly disconnected"
+)
 _MEMORY = re.compile(r"[Cc]uda failure[ :]*(?:2 )?'?out of memory")
 _SHUTDOWN = re.compile(
     r"destroy_process_group|NCCL INFO|has NOT been destroyed|NCCL version|is deprecated|not implemented|Guessing device|using GPU \d"
@@ -34,6 +37,8 @@ def recognise(said: Said) -> Hit | None:
         return None
     if _NCCL.search(text) and not (said.level in ("INFO", "DEBUG") and not said.raised):
         return Hit("nccl", "collective communication failed or waited in vain for another rank", 0.85)
+    if _SHUT_DOWN.search(text):
+        return Hit("nccl", "another rank was gone: the group was shut down", 0.5)
     if _OTHERS.search(text) and not said.quiet:
         return Hit("nccl", "the connection to another rank was lost", 0.6 if said.raised else 0.4)
     return None

@@ -35,10 +35,10 @@ def is_message(sentence: re.Match[str] | None, said: Said, strict: bool = False)
     ``strict``: an error's name a few words before it is not enough."""
     if sentence is None:
         return False
-    before = sentence.string[: sentence.start()].rstrip()
+    before = sentence.string[: sentence.start()].rstrip().lstrip("#>* ")
     if (
         not before
-        or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!", "：", "**"))
+        or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!", " -", "：", "**"))
         or said.level in ("ERROR", "FATAL", "CRITICAL")
     ):
         return True

@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 ANCHORS = ("illed", "SIG", "ignal", "exitcode", "exit code", "exit status", "return code", "egmentation fault", "egfault", "us error",
            "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
            "kernel died", "Kernel died", "EXIT CODE", "xit Code", "xitCode", "non-zero code", "process to finish", "YARN", "ontainer killed","ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
-           "KILLED", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "is unavailable", "WorkerCrashed", "Check failed")  # fmt: skip
+           "KILLED", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "process_executor", "TerminatedWorker", "is unavailable", "WorkerCrashed", "Check failed")  # fmt: skip
 
 _MEANS = {
     9: ("killed-unknown", "killed (SIGKILL); the text does not say by whom"),
@@ -59,7 +59,7 @@ _ABORTS = re.compile(
 _GONE = re.compile(
     r"[Kk]ernel (?:appears to have )?(?:died|crashed)|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
     r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)|The actor \w{1,64} is unavailable|WorkerCrashedError|A worker died or was killed while executing"
-    r"|KilledWorker|used all available RAM|was OOM[- ]killed|DeadKernelError"
+    r"|KilledWorker|process_executor\.Termin|TerminatedWorkerError$|used all available RAM|was OOM[- ]killed|DeadKernelError"
 )
 _CLOSING = re.compile(
     r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
