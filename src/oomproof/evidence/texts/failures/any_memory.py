@@ -8,12 +8,12 @@ from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
 
-ANCHORS = ("lloc", "LLOC", "ut of memory", "ut Of Memory", "ut of Memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
+ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
 
 # Something was asked for and not given. "Allocate" alone is not enough: schedulers allocate nodes, launchers ports.
 _REFUSED = re.compile(
     r"(?:[Cc]ould not|[Cc]annot|[Cc]an't|[Cc]ouldn't|[Uu]nable to|[Ff]ail(?:ed|ure|s|ing)? (?:to|in|when)|[Ee]rror(?: in| while|:)?) ?(?:\w+ )?(?:re)?[Aa]llocat\w*[^\n]{0,60}?"
-    r"(?:memory|bytes\b|buffer|tensor|\d ?[KMGT]i?B\b)|\b[Oo]ut[ _-][Oo]f[ _-][Mm]emory\b|[Nn]ot enough (?:\w+ ){0,4}?(?:memory|RAM|VRAM)\b"
+    r"(?:memory|bytes\b|buffer|tensor|vector of size|\d ?[KMGT]i?B\b)|\b[Oo]ut[ _-][Oo]f[ _-](?:\w{3,6} )?[Mm]emory\b|[Nn]ot enough (?:\w+ ){0,4}?(?:memory|RAM|VRAM)\b"
     r"|[Ii]nsufficient (?:\w+ ){0,3}?memory\b|[Mm]emory allocation (?:failed|failure|error)|: bad allocation\b|[Ff]ail\w* to (?:alloc|malloc)\b|\b[mc]alloc\w*(?:\(\))? (?:failed|error|returned)"
 )
 _GPU = re.compile(
@@ -22,9 +22,11 @@ _GPU = re.compile(
 _TOLD = re.compile(rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b")
 # It goes on, or tells how to avoid it
 _MILD = re.compile(
-    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again|to)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent"
+    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent"
 )
-_ERROR_FIRST = re.compile(r"^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|[Ff]atal(?: error)?)\b\W")
+_ERROR_FIRST = re.compile(
+    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|[Ff]atal(?: error)?)\b\W"
+)
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(
     r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of"

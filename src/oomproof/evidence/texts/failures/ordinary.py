@@ -6,9 +6,9 @@ import re
 
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
-ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
+ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "srun: error", "sbatch: error", "salloc: error", "qsub: error", "ould not load library", "annot find module", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
-           "nterrupt", "death signal", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
+           "nterrupt", "death signal", "Aborted!", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
            "errno = 28", "SignalException", "No module named", "finding module spec", ": error: ")  # fmt: skip
 
 _DISK = re.compile(
@@ -28,11 +28,11 @@ _MODULE = re.compile(
 _ASSERT = re.compile(r"^(?:\w+\.)*AssertionError\b")
 _C_ASSERT = re.compile(r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed|\.mm:\d+: failed assertion [`']")
 _INTERRUPT = re.compile(
-    r"^(?:\w+\.)*(?:RuntimeError: )?KeyboardInterrupt\b|SignalException: .{0,60}got signal: ?(?:15|2|1)\b|^\W*\^C\s*$"
+    r"^(?:\w+\.)*(?:RuntimeError: )?KeyboardInterrupt\b|SignalException: .{0,60}got signal: ?(?:15|2|1)\b|^\W*\^C\s*$|^Aborted!$"
 )
 _INTERRUPT_SAID = re.compile(
     r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
-    r"|[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|[Ii]nstance interruption notice|Interrupted by user"
+    r"|[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|[Ii]nstance interruption notice|[Uu]ser requested (?:interrupt|stop)|Interrupted by user"
 )
 _ARGUMENTS = re.compile(
     r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)"
@@ -40,6 +40,8 @@ _ARGUMENTS = re.compile(
 _COMMAND = re.compile(
     r"^(?:[\w./-]{1,80}: ){1,3}(?:line \d+: )?(?:\S{1,80}: )?command not found$|^\S*python\S*: can't open file "
 )
+_SCHEDULER = re.compile(r"^(?:srun|sbatch|salloc|qsub): error: (?!.{0,80}\btasks? \d)")
+_LIBRARY = re.compile(r"^Could not load library lib\S+|^Error: [Cc]annot find module ")
 _HYDRA = re.compile(r"^Error executing job with overrides: |^Error in call to target '")
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
@@ -68,6 +70,10 @@ def recognise(said: Said) -> Hit | None:
         return Hit("interrupted", "interrupted from outside (Ctrl-C or a signal)", 0.8)
     if _ARGUMENTS.search(text):
         return Hit("other-error", "the command line was refused", 0.8)
+    if not said.raised and _LIBRARY.search(text):
+        return Hit("import-error", "a library could not be loaded", 0.7)
+    if not said.raised and _SCHEDULER.search(text):
+        return Hit("other-error", "the scheduler refused or ended the step", 0.4, "summary")
     if not said.raised and _HYDRA.search(text):
         return Hit("other-error", "the job ended with an error", 0.5, "wrapper")
     if not said.raised and _COMMAND.search(text):

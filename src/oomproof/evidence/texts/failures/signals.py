@@ -32,10 +32,10 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 _EXIT = re.compile(
     r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|^=? *EXIT CODE: (?P<r>\d{1,3})\b|(?:non-zero code: |W&B process to finish\.\.\. \(failed )(?P<s>\d{1,3})\b|[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
     r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
-    r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
+    r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
-    r"|\*\*\* (?P<m>SIG[A-Z]+) (?:\(|received at)|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})"
+    r"|\*\*\* (?P<m>SIG[A-Z]+) (?:\(|received at)|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})|\bsignal: (?P<u>killed|segmentation fault|aborted|bus error)"
 )
 _PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID:? (\d{1,9})|process (\d{3,9})\b")
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
@@ -59,7 +59,7 @@ _ABORTS = re.compile(
 _GONE = re.compile(
     r"[Kk]ernel (?:appears to have )?(?:died|crashed)|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
     r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)|The actor \w{1,64} is unavailable|WorkerCrashedError|A worker died or was killed while executing"
-    r"|KilledWorker|process_executor\.Termin|TerminatedWorkerError$|used all available RAM|was OOM[- ]killed|DeadKernelError"
+    r"|KilledWorker|process_executor\.Termin|TerminatedWorkerError$|used all available RAM|was OOM[- ]killed|DeadKernelError|Killed signal terminated program"
 )
 _CLOSING = re.compile(
     r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
@@ -147,6 +147,8 @@ def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) 
         if number not in _MEANS or (said.quiet and number not in (9, 11)):
             return None
         return by_signal(number, 0.45 if said.quiet else 0.85, pids=pids)
+    if match["u"]:
+        return by_signal(_WORDS[match["u"]], 0.8, pids=pids)
     if match["l"]:
         return by_signal(_WORDS[match["l"].lower()], 0.8, pids=pids)
     code_text = match["a"] or match["b"] or match["c"] or match["e"] or match["o"] or match["p"] or match["s"]
