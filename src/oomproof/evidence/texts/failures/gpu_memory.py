@@ -22,7 +22,7 @@ _DRIVER = re.compile(
     r"|(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory|Out of memory error on GPU \d|after cudaMalloc: out of memory"
     r"|Error Code 2: OutOfMemory|Requested amount of GPU memory \(\d+ bytes\) could not be allocated"
     r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA calloc"
-    r"|\.cuh?(?:\(\d+\)|:\d+): out of memory|thrust::[^\n]{0,120}out of memory|TOutOfMemoryError[^\n]{0,200}Out of memory\. Requested"
+    r"|(?<![\w./-])[\w./-]{0,200}\.cuh?(?:\(\d+\)|:\d+): out of memory|thrust::[^\n]{0,120}out of memory|TOutOfMemoryError[^\n]{0,200}Out of memory\. Requested"
     r"|(?:THCudaCheck FAIL[^\n]{0,200})?error=2 : out of memory|Allocation on device(?: \d+)?(?: would exceed allowed memory|$)|BFCArena::AllocateRawInternal[^\n]{0,300}Failed to allocate memory"
     r"|ErrorOutOfDeviceMemory|Device memory allocation of size \d+ failed|Not enough memory\. Please try to increase --mem-fraction-static"
     r"|PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|UR_RESULT_ERROR_OUT_OF_RESOURCES"
