@@ -69,12 +69,17 @@ _FLATTENED = re.compile(
 FLATTENED = 200  # characters; a traceback's own lines are shorter, or hold only its head
 
 
+_HELD = re.compile(r"(?:\^C){2,}")
+
+
 def pieces(line: str) -> Iterator[str]:
     """What one raw line shows: a bar's redraws apart, a notebook stored on one line apart, nothing endless."""
     if "\r" in line or "\\n" in line:
         parts = re.split(r"\r|(?<!\\)\\n(?=[\"A-Z' \[\\])" if len(line) > 2000 else r"\r", line)
     else:
         parts = [line]
+    if "^C^C" in line:  # a key held down
+        parts = [_HELD.sub("^C", part) for part in parts]
     if "^C" in line or "        " in line:
         parts = [each for part in parts for each in _GLUED_LINES.split(part)]
     if len(line) > FLATTENED and "Traceback (most recent call last)" in line:

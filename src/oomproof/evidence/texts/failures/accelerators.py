@@ -57,7 +57,8 @@ def recognise(said: Said) -> Hit | None:
     exhausted = re.search(r"RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted", text)
     driver = "CUDA_ERROR_OUT_OF_MEMORY" in text or "memory space hbm" in text
     xla = bool(_JAX.search(text)) or (said.library == "jax" and not _TF.search(text))
-    if said.raised.rpartition(".")[2] == "RuntimeError" and "Resource exhausted: Out of memory" in text:
+    plain = said.raised.rpartition(".")[2] == "RuntimeError" or "RuntimeError: Resource exhausted" in text
+    if plain and "Resource exhausted: Out of memory" in text:
         xla = True  # jaxlib before its own class of errors; TensorFlow raises one
     if (
         said.library == "tensorflow"
