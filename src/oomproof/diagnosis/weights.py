@@ -81,7 +81,7 @@ TRUST: dict[str, Weight] = {
     "text.loss": Weight(0.8, "the last loss that was printed is no number, and no line says that this ended it"),
     "text.nothing.finished": Weight(0.95, "no word of a death, and the run says that it finished"),
     "text.nothing": Weight(0.85, "no word of a death"),
-    "text.nothing.alarmed": Weight(0.65, "no known word of a death, but the text speaks of trouble"),
+    "text.nothing.alarmed": Weight(0.6, "no known word of a death, but the text speaks of trouble"),
     "text.joined": Weight(0.6, "a second witness of the same death takes away this share of the doubt"),
     "text.rivals": Weight(0.9, "another failure of its own stands in the same text"),
     "text.sigkill-was-memory": Weight(0.6, "a SIGKILL whose sender nothing names: the odds that the kernel sent it, "

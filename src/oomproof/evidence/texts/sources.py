@@ -11,6 +11,10 @@ _CODE = re.compile(
     r"|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
     r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
 )
+# A wish or a rule, not a report: "when a job fails (exit code 137), the scheduler should …"
+_RULE = re.compile(
+    r"\b(?:[Ii]f|[Ww]hen(?:ever)?) (?:an?|the|your?|any|it)\b.{0,200}\b(?:should|would|could|must|may|might)\b"
+)
 # A row of a Markdown table: prose in columns
 _ROW = re.compile(r"^\|?.{1,2000} \| .{0,2000}\|$")
 # Signs that the lines around are a program or a script, so that a comment or a string in it is one, too
@@ -45,6 +49,6 @@ class Surroundings:
 def only_mentions(line: str, in_program: bool = False) -> bool:
     """``line`` as it stands in the text, outside a traceback."""
     stripped = line.strip()[:2500]
-    if _CODE.search(stripped) or _ROW.match(stripped):
+    if _CODE.search(stripped) or _ROW.match(stripped) or _RULE.search(stripped):
         return True
     return in_program and bool(_COMMENT.match(line) or _LITERAL.match(line))

@@ -75,6 +75,7 @@ class Writer:
     frames: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=80))
     where: str = ""
     open: int = 0  # tracebacks begun and not yet ended by their exception: two ranks may share a stream
+    headed: bool = False  # its first line was seen, not only frames
     begun: int = 0  # line of the header or of the first frame
     chained: bool = False
     survived: bool = False
@@ -86,6 +87,7 @@ class Writer:
         stripped = text.strip()
         if HEADER in text:
             self._begin(number)
+            self.headed = True
             return None
         if stripped.startswith(CHAINS):
             self.chained = True
@@ -132,6 +134,9 @@ class Writer:
         self.waiting_for_code = False
 
     def _frame(self, number: int, stripped: str) -> bool:
+        if not self.open and "❱" in stripped:  # rich's box, cut above
+            self._begin(number)
+            self.headed = True
         match = _FRAME.match(stripped) or (
             _IPYTHON.match(stripped) or _RICH.match(stripped) if self.open else None
         )
@@ -176,6 +181,7 @@ class Writer:
         )
         self.chained = self.survived = self.waiting_for_code = False
         self.open = max(0, self.open - 1)
+        self.headed = self.headed and self.open > 0
         if not self.open:
             self.frames = deque(maxlen=80)
             self.where = ""

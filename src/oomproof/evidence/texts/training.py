@@ -22,7 +22,7 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "reempt", "ould not load", "annot find",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "Crashed", "reempt", "ould not load", "annot find",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
@@ -60,6 +60,9 @@ _FAILED_SCRIPT = re.compile(
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
+_TROUBLE = re.compile(
+    r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
+)
 _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_WORDS = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
@@ -126,6 +129,7 @@ class TrainingParser:
         self._cut_tracebacks()
         self._loss_at_the_end()
         self._last_words()
+        self._trouble()
         self._close_chain(last=True)
         self.progress = self._last_progress()
         return [finding for chain in self._chains for finding in chain]
@@ -338,7 +342,9 @@ class TrainingParser:
             else self._library
         )
         said = Said(raised.text, raised.type, "", raised.files, library)
-        wrapper = _WRAPPER.search(raised.text)
+        if name == "CalledProcessError" and "status" not in raised.text and "died with" not in raised.text:
+            said = replace(said, text=text)  # a long command: what became of it stands on a later line
+        wrapper = _WRAPPER.search(said.text)
         hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
         if hit is None or hit.cause.endswith("-oom"):  # rich wraps the sentence, MPS breaks it
             fuller = recognise(replace(said, text=text))
@@ -482,7 +488,8 @@ class TrainingParser:
             )
             self._add(self._recent[-1][0] if self._recent else 1, self.end, hit, "", None)
         for tag, writer in self._writers.items():
-            if writer.cut and len(writer.frames) and writer.idle < 20:
+            at_the_end = writer.headed and self._recent and self._recent[-1][0] - writer.begun <= 8
+            if writer.cut and writer.idle < 20 and (writer.frames or at_the_end):
                 raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
                 hit = Hit(
                     "other-error",
@@ -532,6 +539,21 @@ class TrainingParser:
             if (loud or _COMPLAINT.search(text)) and not only_mentions(raw, self._around.program(number)):
                 hit = Hit("other-error", text[:200], 0.35, details={"heard": "end"})
                 self._add(number, text, hit, line.tag, None)
+                return
+
+    def _trouble(self) -> None:
+        """No word of a death that we know, yet the text speaks of one: "no crash" is then said with less trust."""
+        if self._chains[-1]:
+            return
+        for number, raw in reversed(self._recent):
+            if _TROUBLE.search(raw[:400]) and (line := clean(raw)).level not in ("INFO", "DEBUG", "WARNING"):
+                self._add(
+                    number,
+                    line.text.strip(),
+                    Hit("other-error", "the text speaks of trouble", 0.1, "talk"),
+                    line.tag,
+                    None,
+                )
                 return
 
     def _phase_around(self, finding: Finding) -> str:

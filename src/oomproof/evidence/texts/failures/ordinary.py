@@ -6,7 +6,7 @@ import re
 
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 
-ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "srun: error", "sbatch: error", "salloc: error", "qsub: error", "ould not load library", "annot find module", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
+ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "panic(cpu", "Kernel panic", "ExecuteUserScript", "srun: error", "sbatch: error", "salloc: error", "qsub: error", "ould not load library", "annot find module", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "death signal", "Aborted!", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
            "errno = 28", "SignalException", "No module named", "finding module spec", ": error: ")  # fmt: skip
@@ -42,6 +42,8 @@ _COMMAND = re.compile(
 )
 _SCHEDULER = re.compile(r"^(?:srun|sbatch|salloc|qsub): error: (?!.{0,80}\btasks? \d)")
 _LIBRARY = re.compile(r"^Could not load library lib\S+|^Error: [Cc]annot find module ")
+_PANIC = re.compile(r"^panic\(cpu \d+ caller 0x|^Kernel panic - not syncing")
+_SCRIPT = re.compile(r"\bExecuteUserScriptError:")  # SageMaker's word for whatever happened in it
 _HYDRA = re.compile(r"^Error executing job with overrides: |^Error in call to target '")
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
@@ -74,6 +76,10 @@ def recognise(said: Said) -> Hit | None:
         return Hit("import-error", "a library could not be loaded", 0.7)
     if not said.raised and _SCHEDULER.search(text):
         return Hit("other-error", "the scheduler refused or ended the step", 0.4, "summary")
+    if not said.raised and _PANIC.search(text):
+        return Hit("other-error", "the kernel of the machine itself gave up (panic)", 0.8)
+    if not said.raised and _SCRIPT.search(text):
+        return Hit("other-error", "the user's script failed", 0.5, "wrapper")
     if not said.raised and _HYDRA.search(text):
         return Hit("other-error", "the job ended with an error", 0.5, "wrapper")
     if not said.raised and _COMMAND.search(text):

@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 ANCHORS = ("illed", "SIG", "ignal", "exitcode", "exit code", "exit status", "return code", "egmentation fault", "egfault", "us error",
            "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
            "kernel died", "Kernel died", "EXIT CODE", "xit Code", "xitCode", "non-zero code", "process to finish", "YARN", "ontainer killed","ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
-           "KILLED", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "process_executor", "TerminatedWorker", "is unavailable", "WorkerCrashed", "Check failed")  # fmt: skip
+           "KILLED", "memory budget", " Crashed", "status 32212", "status -1073", "code 32212", "code -1073", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "process_executor", "TerminatedWorker", "is unavailable", "WorkerCrashed", "Check failed")  # fmt: skip
 
 _MEANS = {
     9: ("killed-unknown", "killed (SIGKILL); the text does not say by whom"),
@@ -31,7 +31,7 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
 _EXIT = re.compile(
     r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|^=? *EXIT CODE: (?P<r>\d{1,3})\b|(?:non-zero code: |W&B process to finish\.\.\. \(failed )(?P<s>\d{1,3})\b|[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
-    r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
+    r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
     r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
@@ -61,6 +61,13 @@ _GONE = re.compile(
     r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)|The actor \w{1,64} is unavailable|WorkerCrashedError|A worker died or was killed while executing"
     r"|KilledWorker|process_executor\.Termin|TerminatedWorkerError$|used all available RAM|was OOM[- ]killed|DeadKernelError|Killed signal terminated program"
 )
+# Windows gives its own numbers: access violation, heap corruption, stack overrun and overflow, Ctrl-C
+_WINDOWS = re.compile(r"(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>32212\d{5}|-10737\d{5})\b")
+_NTSTATUS = {0xC0000005: 11, 0xC0000374: 6, 0xC0000409: 6, 0xC00000FD: 11, 0xC000013A: 2, 0xC0000017: 0}
+# a crash of native code that the text only names: a title, or a crash report of macOS
+_NAMED = re.compile(r"\b(?P<name>SIG(?:SEGV|ABRT|BUS))\b")
+_CRASHED = re.compile(r"^Thread \d{1,4} Crashed")
+_NANNY = re.compile(r"Worker process \d+ was killed by unknown signal|exceeded \d{1,3}% memory budget")
 _CLOSING = re.compile(
     r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
 )
@@ -106,8 +113,18 @@ def recognise(said: Said) -> Hit | None:
         if command := _COMMAND.match(quoted["rest"]):
             hit.details["victim_name"] = command["name"]
         return hit
-    if exit_ := _EXIT.search(text):
-        return _exited(exit_, text, pids, said)
+    if windows := _WINDOWS.search(text):
+        return by_signal(_NTSTATUS.get(int(windows["code"]) & 0xFFFFFFFF, 6), 0.85, pids=pids)
+    if _NANNY.search(text):
+        return Hit(
+            "killed-unknown", "dask ended a worker that used too much memory", 0.45, "summary", pids=pids
+        )
+    if (exit_ := _EXIT.search(text)) and (told := _exited(exit_, text, pids, said)) is not None:
+        return told
+    if not said.raised and not said.quiet and (named := _NAMED.search(text)):
+        return by_signal(_NAMES[named["name"]], 0.35, pids=pids)
+    if not said.raised and _CRASHED.match(text):
+        return Hit("abort", "native code crashed", 0.35, "summary")
     return None
 
 
