@@ -40,7 +40,7 @@ _LOGGED_AT = re.compile(
     + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
 _CELL = re.compile(r'\s*(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
-_RULES = re.compile(r"^(?:> )+|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
+_RULES = re.compile(r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(
     r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )"

@@ -40,7 +40,9 @@ _LOOSE = re.compile(
     rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
 # as hydra and loggers print one: ValueError("no such folder")
-_REPR = re.compile(rf"^(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$")
+_REPR = re.compile(
+    rf"^(?:Exception: +['\"]?)?(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$"
+)
 # In prose: "I get the error, `KeyError: 'x'` when …", "training stops with ValueError: …"
 _QUOTED = re.compile(
     rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|^FAILED \S{{1,200}} - |(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"

@@ -32,7 +32,7 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 _EXIT = re.compile(
     r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|^=? *EXIT CODE: (?P<r>\d{1,3})\b|(?:non-zero code: |W&B process to finish\.\.\. \(failed )(?P<s>\d{1,3})\b|[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
     r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
-    r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
+    r"|(?:terminated (?:with|by)|(?<![\w-])[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
     r"|\*\*\* (?P<m>SIG[A-Z]+) (?:\(|received at)|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})|\bsignal: (?P<u>killed|segmentation fault|aborted|bus error)"
@@ -66,6 +66,7 @@ _WINDOWS = re.compile(r"(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>32212\d{5}|-10737
 _NTSTATUS = {0xC0000005: 11, 0xC0000374: 6, 0xC0000409: 6, 0xC00000FD: 11, 0xC000013A: 2, 0xC0000017: 0}
 # a crash of native code that the text only names: a title, or a crash report of macOS
 _NAMED = re.compile(r"\b(?P<name>SIG(?:SEGV|ABRT|BUS))\b")
+_DUMPED = re.compile(r"(?P<word>[Ss]egmentation fault|[Bb]us error|[Aa]borted) ?\(core dump")  # in a sentence
 _CRASHED = re.compile(r"^Thread \d{1,4} Crashed")
 _NANNY = re.compile(r"Worker process \d+ was killed by unknown signal|exceeded \d{1,3}% memory budget")
 _CLOSING = re.compile(
@@ -123,6 +124,10 @@ def recognise(said: Said) -> Hit | None:
         return told
     if not said.raised and not said.quiet and (named := _NAMED.search(text)):
         return by_signal(_NAMES[named["name"]], 0.35, pids=pids)
+    if not said.raised and not said.quiet and (dumped := _DUMPED.search(text)):
+        told = by_signal(_WORDS[dumped["word"].lower()], 0.5, pids=pids)
+        told.details["heard"] = "quoted"
+        return told
     if not said.raised and _CRASHED.match(text):
         return Hit("abort", "native code crashed", 0.35, "summary")
     return None
