@@ -48,6 +48,18 @@ _SEEN_OF_XID = frozenset(
 _DEATHS_OF_ONE = frozenset(
     ("slurm-oom", "shm-exhausted", "dataloader-killed", "killed-unknown", "bus-error", "nccl")
 )
+_UNCATCHABLE = ("9", "11", "7", "10", "6")
+_HANDLED_WORDS = {
+    "cuda-oom": "a full GPU",
+    "jax-oom": "a full GPU",
+    "tf-oom": "a full GPU",
+    "nan": "a NaN",
+    "python-memory-error": "a MemoryError",
+    "numpy-memory-error": "a MemoryError",
+}
+_HANDLER = re.compile(
+    r"(?i)\bskip|\bcaught\b|recover|ignor(?:e|ing)|retry|retrying|discard|continu|reduc\w+ (?:the )?batch"
+)
 _ALARM = re.compile(
     r"(?i)error|fail|kill|abort|oom|memory|fatal|fault|panic|terminat|exception|exhaust|lost|bus\b"
 )
@@ -117,6 +129,8 @@ def _same_process(system: Finding, job: Finding) -> bool:
 def _ranked(best: Finding, case: TextCase, joined: Finding | None) -> tuple[Cause, ...]:
     """The best finding's share is how far such a finding is to be believed; the rest goes to the other causes."""
     others, ids = _others(best, case)
+    for each in _silent(best, case):  # its handler was heard before, and not this time
+        others.pop(each.cause, None)
     share = _trust(best, joined, bool(others))
     if best.cause == "other-error":
         others.setdefault("not-a-crash", 0.5)
@@ -180,6 +194,13 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     why = f"{where} says: {_quote(best.text)}"
     if joined is not None:
         why += f"; and {joined.source}:{joined.line}: {_quote(joined.text)}"
+    for each in _silent(best, case)[:1]:
+        why += (
+            f"; the handler that caught {_HANDLED_WORDS[each.cause]} at line {each.line} said nothing this time, "
+            f"so it was not that"
+        )
+    if best.details.get("signal") in _UNCATCHABLE and not any(map(_traceback, case.training)):
+        why += "; no exception was printed: nothing in Python saw it coming"
     progress = case.progress
     if progress.step is not None:
         of = f" of {progress.total}" if progress.total else ""
@@ -188,6 +209,25 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     if best.cause in _KILLS and kills > 1:
         why += f"; it is the last of {kills} kills in the text"
     return why
+
+
+def _traceback(finding: Finding) -> bool:
+    return finding.details.get("heard") in ("traceback", "exception", "cut")
+
+
+def _silent(best: Finding, case: TextCase) -> list[Finding]:
+    """Handlers that spoke earlier in the log (a batch skipped, a NaN passed over) and not at this death by a signal.
+    An `except` or a NaN branch that never fired is evidence too: what it watches for did not happen."""
+    if best.details.get("signal") not in _UNCATCHABLE:
+        return []
+    return [
+        each
+        for each in case.training
+        if each.cause in _HANDLED_WORDS
+        and each.line < best.line
+        and each.source == best.source
+        and _HANDLER.search(each.text)
+    ]
 
 
 def _quote(text: str, width: int = 180) -> str:
