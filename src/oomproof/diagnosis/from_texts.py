@@ -171,6 +171,8 @@ def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
         share = trust(f"text.system.{named or ('likely' if best.strength >= 0.7 else 'weak')}")
     elif kind == "wrapper":
         share = trust("text.wrapper")
+    elif best.cause == "other-error" and heard in ("traceback", "exception") and best.strength >= 0.7:
+        share = trust("text.unnamed")
     elif heard in ("quoted", "cut", "end", "loss"):
         share = trust(f"text.{heard}")
     else:

@@ -70,6 +70,7 @@ TRUST: dict[str, Weight] = {
     "text.traceback.weak": Weight(0.85, "the same, in words that several causes share"),
     "text.exception": Weight(0.95, "an exception's line without its traceback"),
     "text.exception.weak": Weight(0.8, "the same, in words that several causes share"),
+    "text.unnamed": Weight(0.88, "an exception whose words name no cause we know: it may name one all the same"),
     "text.line": Weight(0.93, "a library's own line, worded as it prints it when it fails"),
     "text.line.weak": Weight(0.75, "a line that a library also prints where it goes on, or that prose also has"),
     "text.summary": Weight(0.93, "a launcher's or a shell's word on how a process ended"),
