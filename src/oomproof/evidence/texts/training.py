@@ -277,8 +277,11 @@ class TrainingParser:
         first = before[1].text.rstrip()
         if len(first) < _TORN or first.endswith((".", ":", ";", "!", "?")):
             return None
-        hit = recognise(Said(f"{first} {text.strip()}", "", before[1].level, "", self._library))
-        return hit if hit is not None and hit.kind == "failure" else None
+        for glue in (" ", ""):  # between words, or inside one
+            hit = recognise(Said(f"{first}{glue}{text.strip()}", "", before[1].level, "", self._library))
+            if hit is not None and (hit.kind == "failure" or (hit.kind == "summary" and not glue)):
+                return hit
+        return None
 
     def _notice(self, text: str, stripped: str) -> None:
         """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
@@ -488,6 +491,8 @@ class TrainingParser:
             )
             self._add(self._recent[-1][0] if self._recent else 1, self.end, hit, "", None)
         for tag, writer in self._writers.items():
+            if self._signs.last.line > writer.begun and not writer.frames:
+                continue
             at_the_end = writer.headed and self._recent and self._recent[-1][0] - writer.begun <= 8
             if writer.cut and writer.idle < 20 and (writer.frames or at_the_end):
                 raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
@@ -497,6 +502,8 @@ class TrainingParser:
                     0.25,
                     details={"heard": "cut"},
                 )
+                if self._signs.last.line <= writer.begun:
+                    self._mark()  # what the run did before it does not mean that it went on after it
                 self._add(writer.begun, HEADER, hit, tag, raised)
 
     def _loss_at_the_end(self) -> None:
