@@ -56,6 +56,7 @@ must-run: dev
 bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/guard.py
+	$(BIN)/python bench/freeze.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

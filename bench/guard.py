@@ -42,6 +42,7 @@ from lab import (
 )
 
 from oomproof.guard import policy
+from oomproof.guard.facts import Facts, Settings, State
 
 # Root without CAP_IPC_LOCK and with Debian's default limit: mlockall fails, as it does for an ordinary user.
 UNLOCKED = ["prlimit", "--memlock=8388608", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
@@ -197,7 +198,7 @@ def stamps(path: Path) -> list[float]:
 
 def line_at(case: Case, given: dict[str, Any], facts: dict[str, Any], rate: float) -> int:
     """The room at which a job of that rate is to be ended: asked of the policy itself, by halving."""
-    settings = policy.Settings(
+    settings = Settings(
         margin=given["margin"],
         floor=given["floor"],
         grace=given["grace"],
@@ -208,8 +209,8 @@ def line_at(case: Case, given: dict[str, Any], facts: dict[str, Any], rate: floa
     low, high = 0, case.size
     while high - low > 64 * 1024:
         middle = (low + high) // 2
-        moment = policy.Facts(**{**facts, "rate": rate, "shrink": rate, name: middle})
-        acts = policy.decide(settings, moment, policy.State()).kind in ("term", "kill")
+        moment = Facts(**{**facts, "rate": rate, "shrink": rate, name: middle})
+        acts = policy.decide(settings, moment, State()).kind in ("term", "kill")
         low, high = (middle, high) if acts else (low, middle)
     return low
 

@@ -23,6 +23,27 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
+def parse_gpu_need(text: str) -> tuple[int, int | None]:
+    """``12G`` or ``12G:1`` -> (bytes, index or None)."""
+    size, colon, index = text.partition(":")
+    if colon and not index.isdigit():
+        raise OomproofError(
+            f"cannot read {text!r} as a GPU need", "write SIZE or SIZE:INDEX, such as 12G:0", USAGE
+        )
+    return parse_size(size), int(index) if colon else None
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``30m``, ``2h``, ``1.5d``, ``1h30m``."""
+    units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd]?)\s*", text.lower())
+    seconds = sum(float(number) * units[unit] for number, unit in parts)
+    whole = "".join(f"{number}{unit}" for number, unit in parts)
+    if not parts or whole != re.sub(r"\s", "", text.lower()) or seconds > 1e9:
+        raise OomproofError(f"cannot read {text!r} as a time", "write 90s, 30m, 2h or 1d", USAGE)
+    return seconds
+
+
 def format_size(size: int | float | None) -> str:
     """The size as people say it: ``11.2 GiB``, ``380 MiB``."""
     if size is None:

@@ -95,7 +95,7 @@ class Lab:
         process = subprocess.Popen(
             self.command("run", "--name", name, *words),
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if options.pop("stdin_pipe", False) else subprocess.DEVNULL,
             stdout=options.pop("stdout", subprocess.DEVNULL),
             stderr=options.pop("stderr", subprocess.DEVNULL),
             text=True,

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import JOBS, Lab, alive, until
 
+from oomproof.recording.reader import open_recording
+
 PYTHON = sys.executable
 
 
@@ -138,6 +140,70 @@ def test_segfault(lab: Lab) -> None:
     assert cause(lab, "segv")[0] == "segfault"
 
 
+def test_segfault_with_two_openmp_runtimes_and_a_silent_handler(lab: Lab, tmp_path: Path) -> None:
+    """The sampler saw both libraries in the job's maps; the job's own handler would have spoken of an exception."""
+    go, script = tmp_path / "go", tmp_path / "train.py"
+    script.write_text(
+        "import ctypes, mmap, os, sys, time\n"
+        "held = []\n"
+        "for name in ('libgomp-a34b3233.so.1.0.0', 'libiomp5.so'):\n"
+        "    open(name, 'wb').write(b'x' * 4096)\n"
+        "    held.append(mmap.mmap(os.open(name, os.O_RDONLY), 0, prot=mmap.PROT_READ))\n"
+        "try:\n"
+        "    while not os.path.exists(sys.argv[1]):\n"
+        "        time.sleep(0.05)\n"
+        "    ctypes.string_at(0)\n"
+        "except Exception as error:\n"
+        "    print('training failed:', error)\n"
+    )
+    running = lab.start("omp", "--", PYTHON, str(script), str(go), cwd=tmp_path)
+    recording = until(lambda: running.attempt / "recording.sqlite", "the recording")
+    until(lambda: openmp_events(recording), "the sampler to look at the maps")
+    go.touch()
+    assert running.wait() == 128 + signal.SIGSEGV
+    verdict = lab.verdict("omp")
+    assert cause(lab, "omp") == ("segfault", "proven")
+    why = verdict["verdict"]["why"]
+    assert "libgomp-a34b3233.so.1.0.0" in why and "libiomp5.so" in why and "not proven" in why
+    assert "train.py:11 (except Exception) would have printed «training failed:» and did not" in why
+    assert "in a buffer" not in why, "PYTHONUNBUFFERED is set"
+    assert "OMP_NUM_THREADS=1" in verdict["causes"][0]["test"]
+
+
+def openmp_events(recording: Path) -> list[object]:
+    return open_recording(recording).rows("SELECT text FROM event WHERE kind = 'openmp'")
+
+
+def test_what_it_printed_is_told_as_why_tells_it_of_a_file(lab: Lab, tmp_path: Path) -> None:
+    corpus = Path(__file__).parents[1] / "corpus" / "logs"
+    for name in (
+        "real-jax-cpu",
+        "real-torchrun-numpy",
+        "nccl-timeout-only",
+        "real-nanquiet",
+        "disk-torch-writer",
+    ):
+        text = corpus / f"{name}.txt"
+        done = lab.run("run", "--name", name, "--", "sh", "-c", f"cat {text}; exit 1")
+        assert done.returncode == 1
+        alone = json.loads(lab.run("why", "--json", str(text)).stdout)["verdict"]
+        verdict = lab.verdict(name)["verdict"]
+        assert verdict["cause"] == alone["cause"], name
+        assert (verdict["phase"], verdict["step"]) == (alone["phase"], alone["step"]), name
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_shared_memory_and_a_kernel_kill_are_one_story(lab: Lab, tmp_path: Path) -> None:
+    """Pages in /dev/shm count against the job's limit: the kill and the words of a full /dev/shm are one cause."""
+    go = tmp_path / "go"
+    words = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
+    job = ["sh", "-c", f"{shlex.join(lab.job('burst.py', go, 400))}; echo {shlex.quote(words)}; exit 1"]
+    assert lab.kernel_kill("both", "--limit", "100M", job=job, go=go) == 1
+    assert cause(lab, "both") == ("oom-kill-memcg", "proven")
+    verdict = lab.verdict("both")
+    assert "one story" in verdict["verdict"]["why"] and len(verdict["causes"]) == 1
+
+
 def test_abort(lab: Lab) -> None:
     done = lab.run("run", "--name", "abrt", "--", PYTHON, "-c", "import os; os.abort()")
     assert done.returncode == 134
@@ -188,7 +254,9 @@ def test_stopped_by_the_user(lab: Lab) -> None:
 
 
 def test_jobs_folder_is_complete() -> None:
-    assert {path.name for path in JOBS.glob("*.py")} == {"burst.py", "family.py", "grow.py"}
+    assert {path.stem for path in JOBS.glob("*.py")} == {
+        "burst", "family", "grow", "train_loop", "loader", "bystander", "counter",
+    }  # fmt: skip
 
 
 def test_state_of_a_live_run(lab: Lab) -> None:

@@ -124,16 +124,15 @@ def test_two_runs_one_dies_the_other_lives(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_on_a_shortage_the_newest_goes_and_the_oldest_stays(lab: Lab, small_machine) -> None:
-    """A machine of 600 MiB: the old run holds 250, the new one grows without end. Only the new one is ended."""
+    """A machine of 600 MiB: the old run holds 250, the new one grows without end. Only the new one is ended.
+
+    Without pauses (test_freeze.py has those): what the ladder does below them."""
     machine = small_machine(600 << 20)
     lab.prefix = machine.prefix
-    old = lab.start(
-        "old", "--floor", "60M", "--margin", "120M", "--grace", "2", "--", *lab.job("grow.py", 200, 250)
-    )
+    short = ("--floor", "60M", "--margin", "120M", "--grace", "2", "--freeze-max", "0", "--")
+    old = lab.start("old", *short, *lab.job("grow.py", 200, 250))
     old.output_has("ready")
-    new = lab.start(
-        "new", "--floor", "60M", "--margin", "120M", "--grace", "2", "--", *lab.job("grow.py", 40, 2000)
-    )
+    new = lab.start("new", *short, *lab.job("grow.py", 40, 2000))
     assert new.wait() == 128 + signal.SIGTERM
     assert new.verdict()["verdict"]["cause"] == "stopped-by-guard"
     assert alive(old.job_pid)

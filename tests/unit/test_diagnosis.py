@@ -288,6 +288,29 @@ def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:
     check(attempt.verdict(), "finished", "proven")
 
 
+def test_a_pause_is_told_and_is_no_end(attempt: Attempt) -> None:
+    attempt.act("freeze", before=60)
+    attempt.act("thaw", before=20)
+    assert "paused for 40 s" in check(attempt.verdict(), "finished", "proven").why
+
+
+def test_a_pause_is_no_hang(attempt: Attempt) -> None:
+    attempt.exit = {}
+    attempt.keeper_lives()
+    attempt.act("freeze", before=60)
+    verdict = check(attempt.verdict(), "not-a-crash", "proven")
+    assert "paused" in verdict.headline and "thaw" in verdict.next
+    attempt.act("thaw", before=20)
+    assert check(attempt.verdict(), "not-a-crash", "proven").headline == "still running"
+
+
+def test_ended_after_a_pause_is_the_guards_doing(attempt: Attempt) -> None:
+    attempt.ended(signal=15)
+    attempt.act("freeze", before=60)
+    attempt.act("term", before=1)
+    check(attempt.verdict(), "stopped-by-guard", "proven")
+
+
 def test_a_warning_stops_nobody(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL)
     attempt.act("warn")

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oomproof.diagnosis.judge import judge
-from oomproof.evidence import output_tail
-from oomproof.evidence.kernel_lines import find_faults, find_kills
+from oomproof.evidence import job_output
+from oomproof.evidence.job_output import read_output
+from oomproof.evidence.kernel_since import read_kernel
 from oomproof.evidence.ours import same_or_below
 from oomproof.evidence.recording_tail import last_samples
 
@@ -79,23 +80,48 @@ def test_any_value_in_any_field(tmp_path_factory: pytest.TempPathFactory, data: 
     assert sum(each.probability for each in verdict.causes) == pytest.approx(1.0)
 
 
-@given(st.binary(max_size=3000))
-def test_any_output(data: bytes) -> None:
-    output_tail.parse(data)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=3000))
+def test_any_output(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("output")
+    (folder / "output.log").write_bytes(data)
+    assert (
+        read_output(folder, parse=False).last_line == "" or read_output(folder, parse=True).text is not None
+    )
 
 
 @given(st.lists(st.text(max_size=200), max_size=8))
 def test_any_kernel_text(lines: list[str]) -> None:
-    find_kills((float(n), line) for n, line in enumerate(lines))
-    find_faults((float(n), line) for n, line in enumerate(lines))
+    read_kernel((float(n), line) for n, line in enumerate(lines))
 
 
-def test_only_the_tail_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "output.log"
-    path.write_bytes(
-        b"Traceback (most recent call last):\n  f\nMemoryError\n" + b"x" * 79 + b"\n" + b"y\n" * 40000
+def test_only_the_end_of_a_long_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_output, "_TAIL", 64 << 10)
+    head = b'Traceback (most recent call last):\n  File "t.py", line 1, in f\nMemoryError\n' + b"y\n" * 40000
+    (tmp_path / "output.log").write_bytes(head)
+    assert read_output(tmp_path, parse=True).failure is None
+    (tmp_path / "output.log").write_bytes(
+        head + b'Traceback (most recent call last):\n  File "t.py", line 2\nKeyError: 1\n'
     )
-    assert output_tail.read(path).errors == ()
+    failure = read_output(tmp_path, parse=True).failure
+    assert failure is not None and failure.line == 40006, "numbered as in the whole output"
+
+
+def test_an_output_past_its_cap_is_one_text(tmp_path: Path) -> None:
+    """The keeper begins a new part in the middle of a traceback; the parts are read one behind the other."""
+    (tmp_path / "output.first.log").write_bytes(b"step 1\n" * 10)
+    (tmp_path / "output.prev.log").write_bytes(
+        b'Traceback (most recent call last):\n  File "t.py", line 2, in f\n'
+    )
+    (tmp_path / "output.log").write_bytes(b"    step()\nMemoryError\n")
+    output = read_output(tmp_path, parse=True)
+    assert output.failure is not None and output.failure.cause == "python-memory-error"
+    assert output.failure.line == 14 and output.last_line == "MemoryError"
+
+
+def test_a_part_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "output.log").mkdir()
+    assert read_output(tmp_path, parse=True).reason
 
 
 def test_old_kernels() -> None:
@@ -105,7 +131,7 @@ def test_old_kernels() -> None:
         (1.0, "Memory cgroup out of memory: Kill process 215701 (java) score 854 or sacrifice child"),
         (1.0, "Killed process 215701, UID 679, (java) total-vm:9000000kB, anon-rss:1000000kB, file-rss:24kB"),
     ]
-    (kill,) = find_kills(lines)
+    (kill,), _ = read_kernel(lines)
     assert kill.pid == 215701 and kill.name == "java" and kill.anon_rss == 1000000 * 1024
     assert (
         kill.shmem_rss is None and kill.by_limit and kill.oom_memcg == "/docker/341" and kill.limit == 1 << 30
@@ -113,15 +139,20 @@ def test_old_kernels() -> None:
 
 
 def test_the_oom_kill_line_alone_is_a_kill() -> None:
-    (kill,) = find_kills([(5.0, OWN_KILL[1].format(cgroup="/a", pid=9))])
-    assert kill.pid == 9 and kill.by_limit and kill.oom_memcg == "/a"
+    (kill,), _ = read_kernel([(5.0, OWN_KILL[1].format(cgroup="/a", pid=9))])
+    assert kill.pid == 9 and kill.by_limit and kill.oom_memcg == "/a" and kill.time == 5.0
 
 
 def test_the_killed_line_alone_is_a_kill() -> None:
-    (kill,) = find_kills(
+    (kill,), _ = read_kernel(
         [(5.0, "Out of memory: Killed process 9 (a b) total-vm:4kB, anon-rss:4kB, file-rss:0kB")]
     )
-    assert kill.pid == 9 and kill.name == "a b" and kill.by_machine
+    assert kill.pid == 9 and kill.name == "a b" and kill.constraint == "CONSTRAINT_NONE"
+
+
+def test_killed_without_a_reason_leaves_the_constraint_open() -> None:
+    (kill,), _ = read_kernel([(5.0, "Killed process 9 (a) total-vm:4kB, anon-rss:4kB, file-rss:0kB")])
+    assert kill.pid == 9 and kill.constraint is None
 
 
 @pytest.mark.parametrize(

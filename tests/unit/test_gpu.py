@@ -11,7 +11,7 @@ from typing import Any
 
 from fake_machine import FakeMachine
 
-from oomproof.machine import gpu
+from oomproof.machine import gpu, nvidia
 
 GIB = 1 << 30
 
@@ -108,9 +108,9 @@ def test_a_helper_that_dies_or_cannot_start_is_told_in_words() -> None:
 
 def test_driver_present(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path)
-    assert not gpu.driver_present(machine.proc, machine.dev)
+    assert not nvidia.driver_present(machine.proc, machine.dev)
     machine.write("dev/dxg", "")
-    assert gpu.driver_present(machine.proc, machine.dev)
+    assert nvidia.driver_present(machine.proc, machine.dev)
 
 
 def helper(*arguments: str) -> subprocess.Popen[bytes]:
@@ -131,7 +131,7 @@ def test_the_helper_wants_to_be_told_how() -> None:
 
 FAKE_NVML_LOOP = """
 import sys
-from oomproof.machine import gpu
+from oomproof.machine import gpu, nvidia
 sys.modules["pynvml"] = type(sys)("pynvml")
 sys.modules["pynvml"].nvmlInit = lambda: None
 gpu._reading = lambda nvml, wsl: gpu.Gpus()

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard import policy
-from oomproof.guard.policy import Facts, Settings, State, decide, poll_seconds, taken
+from oomproof.guard.facts import Facts, Settings, State, headroom
+from oomproof.guard.policy import decide, poll_seconds, taken
 from oomproof.units import GIB, MIB
 
 MACHINE = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
@@ -177,7 +178,7 @@ def test_less_room_never_calls_for_a_milder_rung(moment: Facts, less: int) -> No
 def test_poll_is_soon_enough_for_the_fastest_fill(moment: Facts) -> None:
     seconds = poll_seconds(MACHINE, moment)
     assert policy.POLL_MIN <= seconds <= policy.POLL_MAX
-    room = policy.headroom(MACHINE, moment) - MACHINE.floor
+    room = headroom(MACHINE, moment) - MACHINE.floor
     assert seconds <= max(policy.POLL_MIN_CALM, room / policy.FASTEST_FILL)
 
 

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from oomproof.recording import thinning
 from oomproof.recording.reader import open_recording
+from oomproof.recording.schema import INSERTS
 from oomproof.recording.writer import Writer
 
 
@@ -94,3 +98,56 @@ def test_survives_sigkill_of_the_writer(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert len(open_recording(path).rows("SELECT * FROM host")) >= 4
+
+
+def test_past_its_cap_the_old_part_is_thinned_and_the_end_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinning, "_EVERY", 1)
+    monkeypatch.setattr(thinning, "_FRESH", 500)
+    monkeypatch.setattr(thinning, "_ROWS", 1000)
+    path, cap = tmp_path / "r.sqlite", 600 << 10
+    written(path)  # makes the tables
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous=OFF")
+    thinner = thinning.Thinner(cap)
+    told, largest = [], 0
+    rows = 40_000
+    connection.execute("BEGIN")
+    for t in range(rows):
+        use = (1 << 40) if t == 1234 else t  # one peak, in the oldest part
+        connection.execute(INSERTS["host"], (t / 10, 32 << 30, 5 if t == 2345 else 1 << 30, None, 0, 0, 0, 0))
+        connection.execute(INSERTS["job"], (t / 10, use, 0, 0, 0, 0, None, 1, None, None))
+        connection.execute(INSERTS["process"], (t / 10, t // 20_000, 1, "main", "python", use, 0, 0, 0, None))
+        if t % 50 == 0:
+            text = thinner.step(connection)
+            told += [text] if text else []
+            connection.execute("COMMIT")
+            largest = max(largest, path.stat().st_size)
+            connection.execute("BEGIN")
+    connection.execute("COMMIT")
+    assert told and "one in 10 s" in told[0]
+    assert largest < 2 * cap, "without it: 3 MB"
+    recording = open_recording(path)
+    peaks = recording.peaks()
+    assert (peaks.use, peaks.lowest_available) == (1 << 40, 5), "extremes stay"
+    assert recording.rows("SELECT count(*) FROM job WHERE t >= ?", ((rows - 500) / 10,)) == [(500,)]
+    assert recording.rows("SELECT count(*) FROM event") == [(1,)], "events are never thinned"
+    firsts = recording.rows("SELECT pid, min(t) FROM process GROUP BY pid")
+    assert firsts == [(0, 0.0), (1, 2000.0)], "when each process was first seen is kept"
+    host = recording.rows("SELECT count(*) FROM job LEFT JOIN host ON host.t = job.t WHERE host.t IS NULL")
+    assert host == [(0,)], "tables stay aligned"
+    again = thinning.Thinner(cap)
+    again.resume(connection)
+    assert again._level == thinner._level
+
+
+def test_the_writer_tells_of_its_thinning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thinning, "_EVERY", 1)
+    writer = Writer(tmp_path / "r.sqlite", {}, cap=1)
+    writer.put("job", (1.0, 1, 0, 0, 0, 0, None, 1, None, None))
+    writer.close()
+    assert writer.trouble is None
+    recording = open_recording(tmp_path / "r.sqlite")
+    assert [row[0] for row in recording.rows("SELECT kind FROM event")] == ["thinned"]
+    assert recording.meta["thinned"] == "10"

@@ -149,39 +149,6 @@ def test_broken_settings_file_is_told(tmp_path: Path) -> None:
         resolve({}, {"limit"}, tmp_path)
 
 
-def test_newest_run_that_helps_goes_first(tmp_path: Path) -> None:
-    old = live.LiveRun("old", 1.0, tmp_path)
-    new = live.LiveRun("new", 2.0, tmp_path)
-    old.update(100, 0.0)
-    new.update(50, 0.0)
-    assert not old.my_turn(10) and new.my_turn(10)
-    assert old.my_turn(80), "a young run that holds too little to help is passed over"
-    new.leave()
-    assert old.my_turn(10)
-    old.leave()
-
-
-def test_latch_lets_one_act_at_a_time(tmp_path: Path) -> None:
-    one, two = live.LiveRun("one", 1.0, tmp_path), live.LiveRun("two", 2.0, tmp_path)
-    assert one.take_latch(100.0)
-    assert not two.take_latch(100.5)
-    assert two.take_latch(101.5)
-    for run in (one, two):
-        run.leave()
-
-
-def test_killed_guards_leave_the_list(tmp_path: Path) -> None:
-    script = (
-        "import os, signal, sys; from pathlib import Path; from oomproof.ledger.live import LiveRun\n"
-        f"r = LiveRun('dead', 5.0, Path({str(tmp_path)!r})); r.update(1 << 40, 0.0); os.kill(os.getpid(), 9)"
-    )
-    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
-    mine = live.LiveRun("mine", 1.0, tmp_path)
-    assert mine.my_turn(1)
-    assert len(list((tmp_path / "live").iterdir())) == 1
-    mine.leave()
-
-
 def test_somebody_elses_runtime_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "oomproof").symlink_to(tmp_path)

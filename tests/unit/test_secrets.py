@@ -19,6 +19,9 @@ from oomproof.recording.secrets import MASK, mask_argv, mask_environment, mask_t
         (["hf_abcdefghijklmnop"], [MASK]),
         (["postgres://me:secret@db/x"], [f"postgres://me:{MASK}@db/x"]),
         (["sk-abcdefghijklmnopqrstuv"], [MASK]),
+        (["--upload", "AIza" + "x" * 35], ["--upload", MASK]),
+        (["nvapi-" + "x1" * 20], [MASK]),
+        (["https://h/x?sig=abc&n=3"], [f"https://h/x?{MASK}&n=3"]),
     ],
 )
 def test_masked(argv: list[str], masked: list[str]) -> None:
@@ -35,6 +38,9 @@ def test_masked(argv: list[str], masked: list[str]) -> None:
         ["--token", "--next-flag"],
         ["python", "train.py", "--author", "me"],
         ["data=train.json"],
+        ["--run", "sk_resnet50_imagenet_run_3"],
+        ["--name", "pk-abl"],
+        ["https://hub/models?revision=main&split=train"],
     ],
 )
 def test_left_as_it_is(argv: list[str]) -> None:

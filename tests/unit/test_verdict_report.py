@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
+import termios
 from pathlib import Path
 from signal import SIGKILL
 
 from helpers_case import OWN_KILL, Attempt, kernel
 
-from oomproof.reports.verdict import long_form, three_lines
+from oomproof.reports.verdict import fitted, long_form, three_lines
 
 
 def test_three_lines(tmp_path: Path) -> None:
@@ -52,3 +56,29 @@ def test_long_form_names_what_could_not_be_read(tmp_path: Path) -> None:
     attempt.kernel_lines = None
     text = long_form(attempt.verdict())
     assert "Could not be read" in text and "dmesg_restrict" in text
+
+
+def test_wrapped_on_a_terminal_whole_in_a_file(tmp_path: Path) -> None:
+    lines = "verdict  " + "words " * 30 + "\nwhy      " + "x" * 100 + " y\nnext     nothing"
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with os.fdopen(slave, "w") as terminal, (tmp_path / "log").open("w") as file:
+        assert fitted(lines, file) == lines
+        shown = fitted(lines, terminal).splitlines()
+    os.close(master)
+    assert [line for line in shown if len(line) > 60] == ["         " + "x" * 100], (
+        "what is typed is not broken"
+    )
+    assert shown[1].startswith("         words") and shown[-1] == "next     nothing"
+    assert " ".join(" ".join(shown).split()) == " ".join(lines.split())
+
+
+def test_the_long_form_keeps_to_its_width(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    text = long_form(attempt.verdict(), width=80)
+    long = [line for line in text.splitlines() if len(line) > 80]
+    assert all(" " not in line.strip() or line.startswith("      ") for line in long), long
+    assert "\nEvidence\n" in text and "\nAlso seen\n" in text
+    assert text.index("Killed process") < text.index("Also seen"), "what decided stands first"

@@ -117,22 +117,6 @@ def test_from_standard_input_and_packed(tmp_path: Path, home: dict[str, str]) ->
         )
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda path: path.touch(), "empty"),
-        (lambda path: path.mkdir(), "folder"),
-        (lambda path: path.write_bytes(bytes(range(256)) * 64), "binary"),
-    ],
-)
-def test_bad_input(tmp_path: Path, home: dict[str, str], make: Any, says: str) -> None:
-    path = tmp_path / "odd"
-    make(path)
-    done = run(str(path), env=home)
-    assert "Traceback" not in done.stderr
-    assert says in (done.stdout + done.stderr).lower()
-
-
 def test_nothing_died(tmp_path: Path, home: dict[str, str]) -> None:
     (tmp_path / "ok.log").write_text("epoch 1 loss 0.3\nepoch 2 loss 0.2\nsaved model\n")
     done = run(str(tmp_path / "ok.log"), env=home)

@@ -1,6 +1,6 @@
 """What this machine holds, what is safe to start now, and what is risky.
 
-With --need it answers one question, does it fit, and shows the arithmetic.
+With --need it answers one question, does it fit beside what runs and was promised, and shows the arithmetic.
 Exit status: 0 it fits, 75 not now, 69 never on this machine.
 
 examples:
@@ -15,14 +15,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import OomproofError
+from oomproof.ledger.admission import Card, card_room
 from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
 from oomproof.ledger.facts import Facts, budget_of, gather
+from oomproof.ledger.picture import Picture, look
 from oomproof.ledger.risks import risks
 from oomproof.ledger.rows import rows
+from oomproof.ledger.store import Busy, open_ledger
+from oomproof.machine.gpu import Gpus
 from oomproof.reports import check as report
-from oomproof.units import GIB, format_size, parse_size
+from oomproof.settings import ledger_setting
+from oomproof.units import GIB, format_size, parse_gpu_need, parse_size
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     gpu_need = parse_gpu_need(args.gpu_need) if args.gpu_need else None
     question = f" --need {args.need}" if args.need else ""
     question += f" --gpu-need {args.gpu_need}" if args.gpu_need else ""
-    check = examine(gather(), need, gpu_need, question)
+    facts = gather()
+    check = examine(facts, need, gpu_need, question, look_at_ledger(facts))
     if args.json:
         print(json.dumps(report.to_json(check), indent=2))
     else:
@@ -48,14 +55,26 @@ def run(args: argparse.Namespace) -> int:
     return worst(check.answers)
 
 
-def parse_gpu_need(text: str) -> tuple[int, int | None]:
-    """``12G`` or ``12G:1`` -> (bytes, index or None)."""
-    size, colon, index = text.partition(":")
-    if colon and not index.isdigit():
-        raise OomproofError(
-            f"cannot read {text!r} as a GPU need", "write SIZE or SIZE:INDEX, such as 12G:0", USAGE
-        )
-    return parse_size(size), int(index) if colon else None
+def look_at_ledger(facts: Facts) -> tuple[Picture | None, list[str]]:
+    """(who runs and waits, what is wrong with the ledger). A reader makes no ledger where there is none."""
+    try:
+        ledger = open_ledger(ledger_setting(), make=False)
+    except OomproofError as error:
+        return None, [error.message]
+    if ledger is None:
+        return None, []
+    held = {
+        (process.pid, card.index): process.used
+        for card in facts.gpus.gpus
+        for process in card.processes
+        if process.used is not None
+    }
+    try:
+        return look(ledger, cards_held=held, times=True), ledger.notes
+    except Busy as error:
+        return None, [str(error)]
+    finally:
+        ledger.close()
 
 
 def examine(
@@ -63,13 +82,15 @@ def examine(
     need: int | None = None,
     gpu_need: tuple[int, int | None] | None = None,
     question: str = "",
+    ledger: tuple[Picture | None, list[str]] = (None, []),
 ) -> report.Check:
     """Facts in, everything the screen shows out. ``question`` is how the user asked, to be asked again."""
-    budget = budget_of(facts)
+    picture, troubles = ledger
+    budget = budget_of(facts, promised=picture.budget.promised if picture else 0)
     if gpu_need and any(card.unified for card in facts.gpus.gpus):
         need, gpu_need = (need or 0) + gpu_need[0], None  # the GPU's memory is the machine's RAM
     ram = answer(budget, need) if need is not None else None
-    gpu = answer_gpu(facts.gpus, *gpu_need) if gpu_need else None
+    gpu = answer_gpu(less_promised(facts.gpus, picture), *gpu_need) if gpu_need else None
     return report.Check(
         facts=facts,
         budget=budget,
@@ -77,7 +98,23 @@ def examine(
         risks=risks(facts, budget),
         answers=tuple(one for one in (ram, gpu) if one),
         next_step=next_step(facts, budget, ram, gpu, question),
+        picture=picture,
+        ledger_troubles=tuple(troubles),
     )
+
+
+def less_promised(gpus: Gpus, picture: Picture | None) -> Gpus:
+    """The cards as a newcomer finds them: what is promised on them is not free."""
+    if picture is None:
+        return gpus
+    claims = picture.claims
+    cards = []
+    for card in gpus.gpus:
+        if card.free is not None:
+            hidden = None if card.processes or not card.note else card.used
+            card = replace(card, free=max(0, card_room(Card(card.index, card.free, hidden), claims)))
+        cards.append(card)
+    return replace(gpus, gpus=tuple(cards))
 
 
 def worst(answers: tuple[Answer, ...]) -> int:
@@ -108,7 +145,8 @@ def next_step(
         return f"when {format_size(gpu.short_by)} more are free on the GPU, ask again:", again
     if not budget.now:
         return "nothing is safe to start; when a job is done, look again:", again
-    return "start the job under the guard:", "oomproof run -- python train.py"
+    need = question.partition(" --gpu-need")[0].strip() if ram else ""
+    return "start the job under the guard:", f"oomproof run {need + ' ' if need else ''}-- python train.py"
 
 
 def _typed(size: int) -> str:

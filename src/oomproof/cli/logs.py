@@ -52,12 +52,18 @@ def _write(data: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
+def _just_starting(run: runs.Run) -> bool:
+    return run.folder.exists() and run.state() == "starting"
+
+
 def follow(run: runs.Run, from_end: bool = False) -> None:
     """New output until the run has ended; the file is changed under us when it grows past its cap."""
     path = run.attempt / "output.log"
     file = None
     while True:
-        over = not run.keeper_lives()  # before the read: what came before the end is then read for sure
+        over = not (
+            run.waits() or run.keeper_lives() or _just_starting(run)
+        )  # before the read: what came before the end is then read for sure
         if file is None and path.exists():
             file = path.open("rb")
             if from_end:

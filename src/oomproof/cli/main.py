@@ -19,7 +19,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "the history: show, compare, export"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
+    "freeze": ("freeze", "make a run stand still until you thaw it"),
+    "thaw": ("thaw", "let a frozen run go on"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
+    "adopt": ("adopt", "take a process that runs already under watch"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
 

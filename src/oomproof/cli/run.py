@@ -1,15 +1,19 @@
 """Runs any command under watch: recorded, kept inside its memory limit, explained when it dies.
 
 The command's arguments, its terminal and its exit status stay as they are. Without --limit the kernel keeps only the
-machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, asked to
-save and stop (the stop file, --stop-signal), then ended, before the kernel picks a victim.
+machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, paused while
+another run can finish and give room, else asked to save and stop (the stop file, --stop-signal), then ended, before the
+kernel picks a victim.
 
   oomproof run -- python train.py --epochs 3
   oomproof run --limit 20G --name big -- python train.py
   oomproof run --stop-signal USR1 --grace 60 -- python train.py
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
+  oomproof run --protect -- python train.py       the younger runs make room first
+  oomproof run --need 19G -- python train.py      starts when 19 GiB are free and promised to nobody
 
-Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found.
+Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
+75 no room now (--no-wait, --wait-max) or the same job runs already, 69 can never fit on this machine.
 """
 
 from __future__ import annotations
@@ -17,19 +21,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
-from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
+from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
+from oomproof.guard.facts import FREEZE_MAX
+from oomproof.guard.loop import HostView
+from oomproof.machine.arguments import script_of
 from oomproof.recording import runs
+from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Order, Outcome, supervise
-from oomproof.settings import resolve
-from oomproof.units import MIB, format_size, parse_size
+from oomproof.runner.supervise import GPU_TURN, Order, Outcome, describe_run, supervise, working_folder
+from oomproof.runner.waiting import Cancelled
+from oomproof.settings import Resolved, resolve
+from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
+
+if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_share import GpuShare
 
 _SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 
@@ -47,9 +64,11 @@ _MESSENGERS = {
     "at": "the at daemon runs the command",
 }
 
-_SETTINGS = {
+SETTINGS = {
     "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
-    "stop_file", "stop_signal", "watch_only", "oom_exit_code",
+    "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
+    "need", "gpu_need", "priority", "no_wait", "wait_max", "not_before", "allow_twin", "ledger",
+    "gpu_share", "gpu_turn",
 }  # fmt: skip
 
 
@@ -60,6 +79,26 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--limit",
         metavar="SIZE",
         help="the job may hold this much, such as 20G (default: all but the machine's floor)",
+    )
+    add(
+        "--need",
+        metavar="SIZE",
+        help="start when this much is free and promised to nobody (default: what this command held before)",
+    )
+    add(
+        "--gpu-need",
+        metavar="SIZE[:GPU]",
+        help="the same for GPU memory (12G: the card with the most room, 12G:1: GPU 1)",
+    )
+    add("--priority", metavar="N", help="turn in the queue: higher first (default 0)")
+    add("--no-wait", action="store_true", default=None, help="no room now: exit with 75 instead of waiting")
+    add("--wait-max", metavar="TIME", help="wait at most this long, such as 2h, then exit with 75")
+    add("--not-before", metavar="CLOCK", help="start no sooner than this, such as 22:00 or 2030-01-31T06:00")
+    add(
+        "--allow-twin",
+        action="store_true",
+        default=None,
+        help="start although the same job runs already (same output folder, or same arguments on the same GPU)",
     )
     add("--name", metavar="NAME", help="a name to call this run by")
     add(
@@ -88,6 +127,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
     add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
     add(
+        "--protect",
+        action="store_true",
+        default=None,
+        help="never pause this run, and end it for the machine's sake only after all others",
+    )
+    add(
+        "--freeze-max",
+        metavar="SECONDS",
+        help="a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
+    )
+    add(
+        "--gpu-share",
+        action="store_true",
+        default=None,
+        help="take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
+    )
+    add(
+        "--gpu-turn",
+        metavar="SECONDS",
+        help="with --gpu-share: how long a turn lasts while another waits (default 120)",
+    )
+    add(
         "--detach",
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
@@ -110,20 +171,99 @@ def run(arguments: argparse.Namespace) -> int:
         raise OomproofError(
             f"--report: there is no folder {report.parent}", f"mkdir -p {report.parent}", USAGE
         )
+    _look_for_twins(order)
     if arguments.detach:
         return _detach(order, report)
-    return _finish(_supervise(order, _hello), report, quiet=False)
+    try:
+        return _finish(_supervise(order, _hello, lambda *_: None), report, quiet=False)
+    except Cancelled as cancelled:
+        _tell("oomproof: gave up waiting; nothing was started")
+        return 128 + cancelled.number
 
 
-def _supervise(order: Order, hello: Any) -> Outcome:
+def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], None]) -> Outcome:
     run = runs.new_run()
     try:
-        return supervise(run, order, lambda sentence: hello(run, order, sentence))
-    except OomproofError:
+        ticket = _admit(run, order, lambda text: on_waiting(run, text))
+        share = None
+        try:
+            if ticket.waited:
+                _look_for_twins(order)  # it may have been started meanwhile
+            if order.gpu_share:
+                share = _turn_on_the_card(run, order, lambda text: on_waiting(run, text))
+            return supervise(
+                run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket, share
+            )
+        except (OomproofError, KeyboardInterrupt):
+            ticket.drop()
+            raise
+        finally:
+            if share is not None:
+                share.close()
+    except (OomproofError, Cancelled, KeyboardInterrupt):
         from shutil import rmtree
 
         rmtree(run.folder, ignore_errors=True)  # nothing was run: leave no trace that looks like a run
         raise
+
+
+def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ticket:
+    """Room for the run, after a wait if need be; while it waits it can be listed and stopped."""
+
+    def waiting(text: str) -> None:
+        host = HostView()
+        with contextlib.suppress(OomproofError):  # a full disk: it waits all the same
+            settings = order.settings(host.ram, host.inside_a_limit)
+            runs.write_json(run.folder / "run.json", describe_run(run, order, settings))
+        on_waiting(text)
+
+    folder = working_folder()
+    if not order.allow_twin and script_of(order.argv, folder) is not None:
+        from oomproof.machine.twins import identity
+
+        order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
+    asked = replace(order.asked, gpu_need=None, gpu=None) if order.gpu_share else order.asked
+    return ask(run, order.argv, order.name, asked, folder, _tell, waiting)
+
+
+def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
+    """With --gpu-share: its place on the card, after a wait if need be."""
+    from oomproof.runner.gpu_share import join
+
+    def say(text: str) -> None:
+        _tell(text)
+        on_waiting(text.removeprefix("oomproof: "))
+
+    return join(run.id, order.asked.gpu, order.asked.gpu_need, order.gpu_turn, say)
+
+
+def _look_for_twins(order: Order) -> None:
+    folder = working_folder()
+    if order.allow_twin or script_of(order.argv, folder) is None:
+        return
+    from oomproof.machine import twins
+
+    found = twins.of(order.argv, folder, os.environ, os.getppid())
+    if not found:
+        return
+    closest = found[0]
+    alike = [twin for twin in found if twin.likeness == closest.likeness]
+    pids = " and ".join(str(twin.pid) for twin in alike)
+    pids = f"pid {pids}" if len(alike) == 1 else f"pids {pids}"
+    if closest.likeness == "output":
+        raise OomproofError(
+            f"the same job runs already and writes to the same folder {closest.output}: {pids}",
+            "wait for it, give another output folder, or add --allow-twin",
+            NOT_NOW,
+        )
+    if closest.likeness == "arguments" and gpu_is_here():
+        raise OomproofError(
+            f"the same job runs already with the same arguments on the same GPU: {pids}",
+            "wait for it, set CUDA_VISIBLE_DEVICES to another card, or add --allow-twin",
+            NOT_NOW,
+        )
+    how = "the same arguments" if closest.likeness == "arguments" else "other arguments"
+    _tell(f"oomproof: the same script runs already with {how}: {pids}")
 
 
 def _tell(text: str) -> None:
@@ -132,8 +272,10 @@ def _tell(text: str) -> None:
         os.write(2, (text + "\n").encode(errors="backslashreplace"))
 
 
-def _hello(run: runs.Run, order: Order, sentence: str) -> None:
+def _hello(run: runs.Run, order: Order, sentence: str, told: list[str]) -> None:
     _tell(f"oomproof: run {run.id}: {sentence}")
+    for line in told:
+        _tell(f"oomproof: {line}")
     messenger = _MESSENGERS.get(os.path.basename(order.argv[0]))
     if messenger and order.argv[1:2] != ["--version"]:
         _tell(
@@ -148,10 +290,10 @@ def _order(arguments: argparse.Namespace) -> Order:
         raise OomproofError("there is no command to run", "oomproof run -- python train.py", USAGE)
     if arguments.command[:1] != ["--"] and argv[0].startswith("-"):
         raise OomproofError(f"unknown option {argv[0]}", "see: oomproof run --help", USAGE)
-    given = resolve(vars(arguments), _SETTINGS)
+    given = resolve(vars(arguments), SETTINGS)
     sizes = {
-        name: parse_size(str(given[name])) if given[name] is not None else None
-        for name in ("limit", "margin", "floor", "alert_above", "alert_gpu_above")
+        name: _read(given, name, parse_size)
+        for name in ("limit", "margin", "floor", "alert_above", "alert_gpu_above", "need")
     }
     if sizes["limit"] is not None and sizes["limit"] < _SMALLEST_LIMIT:
         raise OomproofError(
@@ -168,25 +310,95 @@ def _order(arguments: argparse.Namespace) -> Order:
         limit=sizes["limit"],
         margin=sizes["margin"],
         floor=sizes["floor"],
-        grace=_seconds(given["grace"]),
+        grace=seconds_of("--grace", given["grace"], 30.0),
         alerts=Alerts(sizes["alert_above"], sizes["alert_gpu_above"], _truth(given["alert_swap_growth"])),
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
-        stop_signal=_signal(given["stop_signal"]),
+        stop_signal=signal_of(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
+        protect=_truth(given["protect"]),
+        freeze_max=seconds_of("--freeze-max", given["freeze_max"], FREEZE_MAX),
+        asked=_asked(given, sizes),
+        gpu_share=_truth(given["gpu_share"]),
+        gpu_turn=seconds_of("--gpu-turn", given["gpu_turn"], GPU_TURN),
+        allow_twin=_truth(given["allow_twin"]),
     )
 
 
-def _seconds(value: Any) -> float:
+def _read(given: Resolved, name: str, parse: Callable[[str], Any]) -> Any:
+    """The value, parsed; an error names the flag, or the file and its line."""
+    if given[name] is None:
+        return None
+    try:
+        return parse(str(given[name]))
+    except OomproofError as error:
+        raise OomproofError(f"{given.origin(name)}: {error.message}", error.cure, error.status) from error
+
+
+def _asked(given: Resolved, sizes: dict[str, int | None]) -> Asked:
+    gpu_need = _read(given, "gpu_need", parse_gpu_need) or (None, None)
+    for name, size in (("need", sizes["need"]), ("gpu_need", gpu_need[0])):
+        if size == 0:
+            raise OomproofError(
+                f"{given.origin(name)}: a need of nothing reserves nothing",
+                "leave it out, or give a size",
+                USAGE,
+            )
+    return Asked(
+        need=sizes["need"],
+        gpu_need=gpu_need[0],
+        gpu=gpu_need[1],
+        priority=_read(given, "priority", _priority) or 0,
+        wait=not _truth(given["no_wait"]),
+        wait_max=_read(given, "wait_max", parse_duration),
+        not_before=_read(given, "not_before", clock_time),
+        margin=sizes["margin"],
+        limit=sizes["limit"],
+        ledger=str(given["ledger"]) if given["ledger"] else None,
+    )
+
+
+def _priority(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 1000
+    if not -100 <= number <= 100:
+        raise OomproofError(f"{text!r} is no priority", "give a whole number from -100 to 100", USAGE)
+    return number
+
+
+def clock_time(text: str, now: float | None = None) -> float:
+    """Wall seconds of ``22:00`` (the next one) or ``2030-01-31T06:00``."""
+    now = time.time() if now is None else now
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text.strip())
+    if match and int(match[1]) < 24 and int(match[2]) < 60:
+        today = time.localtime(now)
+        for day in (0, 1):  # mktime knows when a day has 23 hours
+            wanted = (*today[:2], today[2] + day, int(match[1]), int(match[2]), 0, 0, 0, -1)
+            if (seconds := time.mktime(wanted)) >= now:
+                return seconds
+    with contextlib.suppress(ValueError):
+        from datetime import datetime
+
+        return datetime.fromisoformat(text.strip()).timestamp()
+    raise OomproofError(f"cannot read {text!r} as a time of day", "write 22:00 or 2030-01-31T06:00", USAGE)
+
+
+def gpu_is_here() -> bool:
+    return any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
+
+
+def seconds_of(flag: str, value: Any, default: float) -> float:
     if value is None:
-        return 30.0
+        return default
     try:
         seconds = float(value)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e7:
-        raise OomproofError(f"--grace {value} is no time", "give seconds, such as --grace 60", USAGE)
+        raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
     return seconds
 
 
@@ -194,7 +406,7 @@ def _truth(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "yes", "on")
 
 
-def _signal(value: Any) -> int | None:
+def signal_of(value: Any) -> int | None:
     if value is None:
         return None
     name = str(value).upper().removeprefix("SIG")
@@ -238,6 +450,7 @@ def _check_stop_file(path: Path | None) -> None:
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
     from oomproof.reports.after import Conclusion, conclude
+    from oomproof.reports.verdict import fitted
 
     conclusion: Conclusion | None = None
     try:
@@ -247,7 +460,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
         if not quiet:
             if outcome.trouble:
                 _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-            _tell(conclusion.text)
+            _tell(fitted(conclusion.text, sys.stderr))
     except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
         _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
     return exit_status(outcome.run, conclusion, outcome.exit)
@@ -255,46 +468,14 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
 
 def _detach(order: Order, report: Path | None) -> int:
     """The front goes into the background with the job; this process tells how to follow, and ends."""
-    read_end, write_end = os.pipe()
-    first = os.fork()
-    if first:
-        os.close(write_end)
-        os.waitpid(first, 0)
-        with os.fdopen(read_end) as answer:
-            text = answer.read()
-        kind, _, rest = text.partition("\n")
-        if kind == "ok":
-            run_id, _, sentence = rest.partition("\n")
-            print(run_id)
-            print(
-                f"oomproof: running in the background: {sentence}\n"
-                f"  follow:  oomproof logs -f {run_id}\n  wait:    oomproof wait {run_id}\n"
-                f"  stop:    oomproof stop {run_id}",
-                file=sys.stderr,
-            )
-            return 0
-        number, _, message = rest.partition("\n")
-        raise OomproofError(message or "the run did not start", "", int(number or OUR_FAILURE))
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    os.close(read_end)
-    status = 0
-    try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        answer = os.fdopen(write_end, "w")
 
-        def started(run: runs.Run, _: Order, sentence: str) -> None:
-            answer.write(f"ok\n{run.id}\n{sentence}")
-            answer.close()
+    def work(said: Said) -> int:
+        def started(run: runs.Run, _: Order, sentence: str, told: list[str]) -> None:
+            said(run.id, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
 
-        try:
-            status = _finish(_supervise(order, started), report, quiet=True)
-        except OomproofError as error:
-            if not answer.closed:
-                answer.write(f"error\n{error.status}\n{error}")
-                answer.close()
-    finally:
-        os._exit(status)
+        def waiting(run: runs.Run, sentence: str) -> None:
+            said(run.id, f"waiting in the background: {sentence}")
+
+        return _finish(_supervise(order, started, waiting), report, quiet=True)
+
+    return into_the_background(work)

@@ -4,6 +4,7 @@
   oomproof runs show [RUN]              one in full, with a chart and the verdict
   oomproof runs compare BEFORE AFTER    peaks, times, settings and code side by side
   oomproof runs export RUN --csv        the samples, for a spreadsheet
+  oomproof runs prune --keep 50         which recordings would go; --yes removes them
 
 RUN is an id, a unique beginning or end of one, or a name (the newest of that name).
 """
@@ -15,10 +16,16 @@ import csv
 import json
 import shutil
 import sys
+import time
+from typing import TYPE_CHECKING
 
-from oomproof.errors import OomproofError
+from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import runs
 from oomproof.reports import runs as report
+from oomproof.units import parse_size
+
+if TYPE_CHECKING:
+    from oomproof.recording.prune import Rules
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +42,23 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--csv", action="store_true", help="comma-separated, on standard output (the only form so far)"
     )
-    for action in (show, compare):
+    prune = actions.add_parser("prune", help="remove old recordings; without --yes it only says which")
+    prune.add_argument("--keep", type=_count, metavar="N", help="keep the newest N runs")
+    prune.add_argument("--older-than", metavar="AGE", help="remove runs older than this: 30d, 8w, a date")
+    prune.add_argument("--total", metavar="SIZE", help="keep the newest that fit into this size: 2G")
+    prune.add_argument("--dry-run", action="store_true", help="only say which (the default)")
+    prune.add_argument("--yes", action="store_true", help="remove them")
+    for action in (show, compare, prune):
         # SUPPRESS: `runs --json show X` and `runs show X --json` both count
         action.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="machine-readable output"
         )
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs")
+    return int(text)
 
 
 def _width() -> int:
@@ -48,7 +67,8 @@ def _width() -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     action = arguments.action or "list"
-    return {"list": _list, "show": _show, "compare": _compare, "export": _export}[action](arguments)
+    verbs = {"list": _list, "show": _show, "compare": _compare, "export": _export, "prune": _prune}
+    return verbs[action](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -108,3 +128,48 @@ def _export(arguments: argparse.Namespace) -> int:
     for row in rows:
         out.writerow([f"{float(str(row[0])) + recording.wall_offset:.3f}", *row[1:]])
     return 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    from oomproof.recording import prune
+    from oomproof.reports.pruned import pruned
+
+    if arguments.yes and arguments.dry_run:
+        raise OomproofError("--yes removes, --dry-run does not", "give one of them", USAGE)
+    rules = _rules(arguments)
+    found = [prune.stored(run) for run in runs.list_runs()]
+    used = sum(each.size for each in found)
+    going = prune.choose(found, rules)
+    failed = {}
+    for each in going if arguments.yes else ():
+        if (why := prune.remove(each.run)) is not None:
+            failed[each.run.id] = why
+    freed = sum(each.size for each in going if each.run.id not in failed)
+    if arguments.json:
+        rows = [
+            {"id": each.run.id, "name": each.run.name, "created": each.created, "bytes": each.size,
+             "problem": failed.get(each.run.id)}
+            for each in going
+        ]  # fmt: skip
+        value = {
+            "schema": 1,
+            "removed": arguments.yes,
+            "runs": rows,
+            "bytes": freed,
+            "kept": len(found) - len(going),
+        }
+        print(json.dumps(value, indent=1))
+        return 1 if failed else 0
+    print(pruned(going, failed, len(found), used, freed, arguments.yes, rules == prune.Rules()))
+    return 1 if failed else 0
+
+
+def _rules(arguments: argparse.Namespace) -> Rules:
+    from oomproof.evidence.since import parse_since
+    from oomproof.recording.prune import Rules
+
+    return Rules(
+        arguments.keep,
+        parse_since(arguments.older_than, time.time()) if arguments.older_than else None,
+        parse_size(arguments.total) if arguments.total else None,
+    )

@@ -17,6 +17,6 @@ def exit_status(run: Run, conclusion: Conclusion | None, ended: dict[str, Any] |
     if wanted is not None and conclusion is not None and conclusion.died_of_memory:
         return int(wanted)
     ended = ended or run.exit()
-    if not ended:
-        return OUR_FAILURE
+    if not ended or (ended.get("code") is None and ended.get("signal") is None):
+        return OUR_FAILURE  # nobody knows: the keeper vanished, or it was adopted and is another's child
     return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])

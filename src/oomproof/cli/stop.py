@@ -1,4 +1,4 @@
-"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all of it.
+"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all of it. One that waits leaves the queue.
 
 Each step gets the run's grace (--grace to change it); --now goes straight to SIGTERM, --kill to the end.
 
@@ -9,13 +9,20 @@ Each step gets the run's grace (--grace to change it); --now goes straight to SI
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 
+from oomproof.cli.freeze import CARD_SECONDS
 from oomproof.errors import OomproofError
+from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
+from oomproof.machine import processes
+from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration
 
@@ -35,6 +42,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
+    if found.waits():
+        return _cancel(found)
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():
@@ -51,6 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
     try:
+        if found.frozen() or job.freezer.is_frozen():  # it could not answer; a kill needs no thaw of its own
+            if steps != ["kill"]:
+                actions.take("thaw", "oomproof stop")
+            freezing.remove_mark(found.attempt)
+        pause = GpuPause(found.attempt)
+        if pause.paused and steps != ["kill"] and not pause.take_back(Query().answer(CARD_SECONDS).gpus).done:
+            print(
+                "oomproof: its GPU memory could not be restored: it may not be able to save", file=sys.stderr
+            )
         for step in steps:
             actions.take(step, "oomproof stop")
             wait = 30.0 if step == "kill" else grace
@@ -65,6 +83,21 @@ def run(arguments: argparse.Namespace) -> int:
         f"{found.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
         f"see its state: ps -o pid,stat,wchan:30,cmd -p {job.leader}",
     )
+
+
+def _cancel(run: runs.Run) -> int:
+    """It waits for room: its front leaves the queue when told to end."""
+    front = runs.read_json(run.folder / "waiting.json").get("front") or {}
+    pid, start = front.get("pid"), front.get("start")
+    if not isinstance(pid, int) or not processes.is_alive(pid, start):
+        raise OomproofError(f"{run.name} is just starting", "try again in a moment")
+    name = run.name
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 10.0
+    while run.waits() and time.monotonic() < deadline:
+        time.sleep(_TICK)
+    print(f"oomproof: {name} no longer waits; it was never started", file=sys.stderr)
+    return 0
 
 
 def _ended(run: runs.Run, seconds: float) -> bool:

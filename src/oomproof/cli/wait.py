@@ -1,4 +1,4 @@
-"""Waits for a run to end and exits with the job's own status.
+"""Waits for a run to end and exits with the job's own status; 75 when it gave up waiting for room.
 
 oomproof wait big && ./next-step.sh
 """
@@ -10,6 +10,7 @@ import sys
 import time
 
 from oomproof.cli.status import exit_status
+from oomproof.errors import NOT_NOW, OomproofError
 from oomproof.recording import runs
 
 _TICK = 0.1
@@ -23,14 +24,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
-    while found.keeper_lives() or found.state() == "starting":
+    while found.waits():
         time.sleep(_TICK)
+    while found.folder.exists() and (found.keeper_lives() or found.state() == "starting"):
+        time.sleep(_TICK)
+    if not found.folder.exists():
+        raise OomproofError(f"{found.name} gave up waiting: it was never started", "", NOT_NOW)
     # The guard judges a moment after the keeper has gone; judge ourselves only when there is no guard.
     while found.guard_lives():
         time.sleep(_TICK)
     from oomproof.reports.after import verdict_of
+    from oomproof.reports.verdict import fitted
 
     verdict = verdict_of(found)
     if verdict is not None:
-        print(verdict.text, file=sys.stderr)
+        print(fitted(verdict.text, sys.stderr), file=sys.stderr)
     return exit_status(found, verdict)

@@ -99,17 +99,35 @@ def _one(arguments: argparse.Namespace) -> int:
     if _are_files(arguments.what):
         from oomproof.diagnosis.from_texts import judge_texts
         from oomproof.evidence.texts.collect import read_texts
+        from oomproof.evidence.texts.names import by_name
 
-        verdict = judge_texts(read_texts(arguments.what))
+        verdict = judge_texts(by_name(read_texts(arguments.what)))
+        for gap in verdict.missing if arguments.short else ():
+            _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
-        found = runs.find(arguments.what[0] if arguments.what else None)
-        verdict = _of_run(found)
+        from oomproof.diagnosis.kept import verdict_of
+
+        found = _found(arguments.what[0] if arguments.what else None)
+        verdict = verdict_of(found.attempt)
         if verdict.cause == "machine-down" and not arguments.short:
             story = _outage(found)
     _write_files(arguments, verdict, found)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    text = (three_lines if arguments.short else long_form)(verdict, colour=colour)
+    if arguments.short:
+        text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
+    else:
+        text = long_form(verdict, colour=colour, width=_width())
     return _show(verdict.to_json(), text + story, arguments.json)
+
+
+def _found(name: str | None) -> runs.Run:
+    try:
+        return runs.find(name)
+    except OomproofError:
+        if name is None or not ("/" in name or "." in name):
+            raise
+        cure = "check the path; `oomproof runs` lists the runs, `-` reads standard input"
+        raise OomproofError(f"no file and no run is called {name!r}", cure, USAGE) from None
 
 
 def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: runs.Run | None) -> None:
@@ -137,20 +155,6 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: runs.Run 
 
 def _say(text: str) -> None:
     print(f"oomproof: {text}", file=sys.stderr)
-
-
-def _of_run(run: runs.Run) -> Verdict:
-    from oomproof.diagnosis.judge import judge
-    from oomproof.diagnosis.verdict import from_json
-    from oomproof.evidence.collect import collect
-
-    kept = runs.read_json(run.attempt / "verdict.json")
-    if kept.get("verdict"):
-        try:
-            return from_json(kept)
-        except (KeyError, TypeError, ValueError):
-            pass  # written by another version: judge afresh
-    return judge(collect(run.attempt))
 
 
 def _outage(run: runs.Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.facts import CaseFile
@@ -11,7 +12,13 @@ from oomproof.units import GIB, MIB, format_size
 
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
+_MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
+
+HALF_THE_BATCH = Remedy(
+    "half the batch and twice the gradient accumulation: the same effective batch",
+    change=Change("argument", "batch_size"),
+)
 
 
 def as_flag(size: int) -> str:
@@ -30,6 +37,38 @@ def command(case: CaseFile, *flags: str) -> str:
     return " ".join(("oomproof run", *flags, "--", words))
 
 
+def again(case: CaseFile, advice: str) -> str:
+    """Advice on a text as advice on this run: its own command, and where its output is."""
+    if advice == "read the traceback":
+        return f"{advice}: {read_output(case)}"
+    return advice.replace("oomproof run -- CMD", command(case))
+
+
+def merged(first: tuple[Remedy, ...], more: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """One remedy for each thing to change, in the first list's order: the one that says from what to what."""
+    keys = {each.change.key: each for each in more if each.change is not None and each.change.after}
+    found = [keys.pop(each.change.key, each) if each.change is not None else each for each in first]
+    have = {each.change.key for each in found if each.change is not None}
+    rest = [each for each in more if each.change is None or each.change.key not in have]
+    # the batch is tried last
+    return tuple(
+        sorted([*found, *rest], key=lambda each: each.change is not None and each.change.key == "batch_size")
+    )
+
+
+def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """Each change of the environment as the command that makes it."""
+    return tuple(
+        replace(each, command=f"{each.change.key}={each.change.after} {command(case)}")
+        if each.command is None
+        and each.change is not None
+        and each.change.kind == "env"
+        and each.change.after
+        else each
+        for each in remedies
+    )
+
+
 def read_output(case: CaseFile) -> str:
     """The command that shows the last lines the job printed."""
     return f"oomproof logs {case.run} | tail -n 40" if case.run else "tail -n 40 output.log"
@@ -45,22 +84,50 @@ def higher_limit(case: CaseFile, limit: int | None) -> int | None:
 
 
 def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
-    """What nearly always makes a training job smaller, by rule."""
+    """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last."""
     newest = max((each.last for each in case.processes.values()), default=0.0)
     alive = [each for each in case.processes.values() if each.last >= newest - _SAME_SAMPLE]
-    workers = sum(1 for each in alive if each.role == "worker")
+    workers = [each for each in alive if each.role == "worker"]
     found = []
-    if workers > 1:
-        title = f"fewer DataLoader workers: {workers} now, try {workers // 2}"
-        change = Change("code", "num_workers", before=str(workers), after=str(workers // 2))
-        found.append(Remedy(title, change=change))
+    if len(workers) > 1:
+        fewer = len(workers) // 2
+        shares = [each.share for each in workers]
+        # what is shared with the main process stays whatever the workers are; only their own pages go
+        own = sum(share for share in shares if share is not None) if None not in shares else None
+        saves = own * (len(workers) - fewer) // len(workers) if own is not None else None
+        title = f"fewer DataLoader workers: {len(workers)} now, try {fewer}"
+        change = Change("code", "num_workers", before=str(len(workers)), after=str(fewer))
+        found.append(Remedy(title, "measured" if saves else "rule", saves or None, change=change))
     found.append(
         Remedy(
-            "half the batch and twice the gradient accumulation: the same effective batch",
-            change=Change("argument", "batch_size"),
+            "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
+            change=Change("code", "data"),
         )
     )
+    found.append(HALF_THE_BATCH)
     return tuple(found)
+
+
+def twin(case: CaseFile) -> tuple[Remedy, ...]:
+    """The same command twice at once is the commonest reason, and the cheapest to mend."""
+    if case.twin is None:
+        return ()
+    title = (
+        f"one at a time: the same command runs as pid {case.twin.pid} and holds {format_size(case.twin.held)}"
+    )
+    return (Remedy(title, "measured", case.twin.held, command=f"kill {case.twin.pid}"),)
+
+
+def neighbours(case: CaseFile) -> tuple[Remedy, ...]:
+    """What else was held on the machine at the end."""
+    host, job = case.host, case.job
+    if host is None or job is None:
+        return ()
+    others = host.total - host.available - job.used - (case.twin.held if case.twin else 0)
+    if others < host.total * _MUCH:
+        return ()
+    title = f"free what others held on this machine: {format_size(others)}"
+    return (Remedy(title, "measured", others, command="oomproof check"),)
 
 
 def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:

@@ -37,14 +37,28 @@ def ended_by_us(case: CaseFile) -> bool:
     deed = guard_stop(case) or user_stop(case)
     if deed is None or case.kernel_killed:
         return False
-    if deed.action != "ask" or not case.output.errors:
+    failure = case.output.failure
+    if deed.action != "ask" or failure is None:
         return True
     # asked, and it answered with an error: its own story unless the error is the asking itself
-    return case.output.errors[-1].type in ("KeyboardInterrupt", "SystemExit") or _exited_cleanly(case)
+    return failure.cause == "interrupted" or _exited_cleanly(case)
 
 
 def _exited_cleanly(case: CaseFile) -> bool:
     return case.status is not None and case.status.code == 0
+
+
+def paused(case: CaseFile) -> tuple[float, bool]:
+    """(seconds it stood still in all its finished pauses, whether it stands still now): no hang, but our own doing."""
+    deeds = [(action.boottime, action.action) for action in case.actions]
+    deeds += [(event.boottime, event.kind) for event in case.keeper_events if event.boottime is not None]
+    total, since = 0.0, None
+    for at, what in sorted(deeds):
+        if what == "freeze":
+            since = at if since is None else since
+        elif what in ("thaw", "term", "kill") and since is not None:
+            total, since = total + at - since, None
+    return total, since is not None
 
 
 def keeper_was_asked(case: CaseFile) -> bool:

@@ -8,12 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 from oomproof.diagnosis.from_texts import judge_texts
-from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.kept import verdict_of
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
-from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
-from oomproof.evidence.collect import collect
 from oomproof.evidence.files import load, number, part, string
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.evidence.texts.collect import TextCase, read_texts
@@ -75,7 +73,7 @@ def _number(path: Path) -> int:
 
 
 def _of_attempt(run: runs.Run, attempt: Path, label: str) -> Ending | None:
-    verdict = _verdict(attempt)
+    verdict = verdict_of(attempt)
     if verdict.cause == "not-a-crash" or verdict.cause in _CHOSEN:
         return None  # still running, or ended because somebody wished it
     started, _ = load(attempt / "started.json")
@@ -112,16 +110,6 @@ def _offset(meta: Mapping[str, str]) -> float:
         return float(meta.get("wall_offset", 0.0))
     except (TypeError, ValueError):
         return 0.0
-
-
-def _verdict(attempt: Path) -> Verdict:
-    kept = runs.read_json(attempt / "verdict.json")
-    if kept.get("verdict"):
-        try:
-            return from_json(kept)
-        except (KeyError, TypeError, ValueError):
-            pass  # written by another version: judge afresh
-    return judge(collect(attempt))
 
 
 def _text(path: Path) -> TextCase | None:

@@ -193,8 +193,10 @@ def _certainty(best: Finding, joined: Finding | None, probability: float) -> Cer
 
 def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     where = f"{best.source}:{best.line}" if best.source != "-" else f"line {best.line}"
-    why = f"{where} says: {_quote(best.text)}"
-    if joined is not None:
+    # of a kernel's kill the last line names the victim; the one before it is for the evidence
+    words = best.text.splitlines()[-1] if best.cause in _KILLS and best.text.strip() else best.text
+    why = f"{where} says: {_quote(words)}"
+    if joined is not None and (joined.source, joined.line) != (best.source, best.line):
         why += f"; and {joined.source}:{joined.line}: {_quote(joined.text)}"
     for each in _silent(best, case)[:1]:
         why += (
@@ -246,7 +248,9 @@ def _victim(finding: Finding) -> Victim | None:
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
         name = (sizes.name if sizes else None) or finding.details.get("victim_name")
-        return Victim(finding.pids[0], name) if finding.pids else None
+        if finding.pids:
+            return Victim(finding.pids[0], name)
+        return Victim(None, sizes.name) if sizes is not None and sizes.name else None
     return Victim(sizes.pid, sizes.name, sizes.total_vm, sizes.anon_rss, sizes.file_rss, sizes.shmem_rss)
 
 

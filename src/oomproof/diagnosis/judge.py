@@ -14,8 +14,7 @@ from oomproof.diagnosis.verdict import (
     WeightedCause,
 )
 from oomproof.diagnosis.weights import odds
-from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import CaseFile, KernelKill
 
 _DIGITS = 4
 _CAUSE_OF = {
@@ -44,8 +43,8 @@ def judge(case: CaseFile) -> Verdict:
         headline=best.headline,
         why=best.why,
         next=best.next,
-        phase=case.phase if case.phase in PHASES else "unknown",
-        step=case.step,
+        phase=_phase(case),
+        step=_step(case),
         victim=best.victim,
         gpu=best.gpu,
         causes=causes,
@@ -54,6 +53,22 @@ def judge(case: CaseFile) -> Verdict:
         missing=case.missing,
         remedies=_merged(claims, best.cause),
     )
+
+
+def _phase(case: CaseFile) -> str:
+    """As the agent marked it; else as the output shows it."""
+    if case.phase in PHASES and case.phase != "unknown":
+        return case.phase
+    failure = case.output.failure
+    told = failure.details.get("phase") if failure is not None else None
+    if told is None and case.output.text is not None:
+        told = case.output.text.progress.phase
+    return told if told in PHASES else "unknown"
+
+
+def _step(case: CaseFile) -> int | None:
+    text = case.output.text
+    return case.step if case.step is not None or text is None else text.progress.step
 
 
 def _ranked(claims: list[WeightedCause]) -> tuple[Cause, ...]:

@@ -11,6 +11,8 @@ _LOST_WORKER = re.compile(
     r"worker|BrokenProcessPool|terminated abruptly|exit ?code:? -?9\b|SIGKILL|[Kk]illed|EOFError|Broken pipe"
     r"|Connection (?:reset|refused)|ConnectionResetError|BrokenPipeError|ChildProcessError"
 )
+# what the sudden end of one process looks like to the others
+_LOOKS_LIKE_IT = frozenset(("dataloader-killed", "killed-unknown", "shm-exhausted", "bus-error", "slurm-oom"))
 
 
 def explains_the_end(case: CaseFile) -> bool:
@@ -21,4 +23,9 @@ def explains_the_end(case: CaseFile) -> bool:
     end = case.status.boottime if case.status else None
     if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
         return False
-    return not case.output.errors or _LOST_WORKER.search(case.output.errors[-1].text) is not None
+    failure = case.output.failure
+    if failure is None or failure.cause in _LOOKS_LIKE_IT:
+        return True
+    if any(kill.pid in failure.pids for kill in case.our_kills):
+        return True
+    return _LOST_WORKER.search(failure.text) is not None

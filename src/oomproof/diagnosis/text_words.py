@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oomproof.diagnosis.advice import HALF_THE_BATCH
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.units import MIB, format_size
@@ -274,62 +275,75 @@ def gpu_next(gpu: GpuNumbers | None) -> str:
     return "halve the batch and double gradient accumulation: the same effective batch"
 
 
+_GPU = ("cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc")
+_HOST_KILLS = ("oom-kill-global", "oom-kill-memcg", "slurm-oom")
+
+
 def remedies(finding: Finding) -> tuple[Remedy, ...]:
     """Twin or neighbour first, then fragmentation, workers, data copies; the batch last."""
-    found: list[Remedy] = []
-    gpu = finding.gpu
-    if finding.cause == "cuda-oom":
-        if gpu is not None and gpu.neighbours:
-            found.append(
-                Remedy("end or move the other process on the card", "measured", gpu.neighbours, "nvidia-smi")
+    cause = finding.cause
+    found = [*_beside(finding), *_on_the_card(finding), *_settings(cause)]
+    if cause in ("dataloader-killed", "shm-exhausted", "killed-unknown", *_HOST_KILLS):
+        found.append(
+            Remedy(
+                "fewer DataLoader workers: each holds its own batches and, in time, a copy of the data set's Python objects",
+                change=Change("code", "num_workers"),
             )
-        if gpu is not None and fragmented(gpu):
-            change = Change("env", "PYTORCH_ALLOC_CONF", after="expandable_segments:True")
-            found.append(
-                Remedy(
-                    "let segments grow in place of splitting",
-                    "measured",
-                    gpu.reserved_unallocated,
-                    change=change,
-                )
-            )
-    if finding.cause in (
-        "oom-kill-global",
-        "oom-kill-memcg",
-        "dataloader-killed",
-        "slurm-oom",
-        "shm-exhausted",
-        "killed-unknown",
-    ):
-        found.append(Remedy("fewer DataLoader workers: each holds its own batches and, in time, a copy of the data set's Python objects",
-                            change=Change("code", "num_workers")))  # fmt: skip
-    if finding.cause in (
-        "oom-kill-global",
-        "oom-kill-memcg",
-        "slurm-oom",
-        "numpy-memory-error",
-        "python-memory-error",
-    ):
+        )
+    if cause in ("numpy-memory-error", "python-memory-error", *_HOST_KILLS):
         found.append(
             Remedy(
                 "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
                 change=Change("code", "data"),
             )
         )
-    if finding.cause in (
-        "cuda-oom",
-        "jax-oom",
-        "tf-oom",
-        "mps-oom",
-        "oom-kill-global",
-        "oom-kill-memcg",
-        "slurm-oom",
-        "cublas-alloc",
-    ):
-        found.append(
-            Remedy(
-                "half the batch and twice the gradient accumulation: the same effective batch",
-                change=Change("argument", "batch_size"),
-            )
-        )
+    if cause in (*_GPU, *_HOST_KILLS):
+        found.append(HALF_THE_BATCH)
     return tuple(found)
+
+
+def _beside(finding: Finding) -> list[Remedy]:
+    """Who else was large when the machine ran out, by the kernel's own table."""
+    if finding.cause != "oom-kill-global" or finding.victim is None:
+        return []
+    largest = [each for each in finding.details.get("largest", "").split("; ") if "GiB" in each]
+    others = [each for each in largest if f"({finding.victim.pid}) " not in each][:3]
+    if not others:
+        return []
+    return [Remedy(f"end or move what else was large then: {', '.join(others)}", "measured")]
+
+
+def _on_the_card(finding: Finding) -> list[Remedy]:
+    gpu = finding.gpu
+    if finding.cause != "cuda-oom" or gpu is None:
+        return []
+    found = []
+    if gpu.neighbours:
+        title = "end or move the other process on the card"
+        found.append(Remedy(title, "measured", gpu.neighbours, command="nvidia-smi"))
+    if fragmented(gpu):
+        change = Change("env", "PYTORCH_ALLOC_CONF", after="expandable_segments:True")
+        title = "let segments grow in place of splitting (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
+        found.append(Remedy(title, "measured", gpu.reserved_unallocated, change=change))
+    return found
+
+
+def _settings(cause: str) -> list[Remedy]:
+    """One setting that is often all it takes."""
+    if cause == "shm-exhausted":
+        return [
+            Remedy(
+                "a larger /dev/shm: docker run --shm-size=8g, or on the machine itself",
+                command="sudo mount -o remount,size=8G /dev/shm",
+                change=Change("system", "/dev/shm", after="8G"),
+            )
+        ]
+    if cause == "jax-oom":
+        change = Change("env", "XLA_PYTHON_CLIENT_PREALLOCATE", after="false")
+        return [Remedy("let JAX take memory as it needs it: a neighbour then finds room", change=change)]
+    if cause == "tf-oom":
+        change = Change("env", "TF_FORCE_GPU_ALLOW_GROWTH", after="true")
+        return [
+            Remedy("let TensorFlow take memory as it needs it: a neighbour then finds room", change=change)
+        ]
+    return []

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oomproof.evidence.facts import Evidence, Missing
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import Evidence, KernelKill, Missing
 
 SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]
@@ -38,12 +37,16 @@ MEMORY_CAUSES = frozenset((
 class Victim:
     """``total_vm_bytes`` is address space: kept because the kernel says it, never shown as memory used."""
 
-    pid: int
+    pid: int | None  # None: the text names the process and not its number
     name: str | None
     total_vm_bytes: int | None = None
     anon_rss_bytes: int | None = None
     file_rss_bytes: int | None = None
     shmem_rss_bytes: int | None = None
+
+    @property
+    def who(self) -> str:
+        return f"{self.name or '?'}{f' (pid {self.pid})' if self.pid is not None else ''}"
 
     @classmethod
     def of(cls, kill: KernelKill) -> Victim:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence import output_tail
 from oomproof.evidence.describe import describe
 from oomproof.evidence.facts import (
     Action,
@@ -20,12 +19,12 @@ from oomproof.evidence.facts import (
     Settings,
 )
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
-from oomproof.evidence.kernel_lines import find_faults, find_kills
+from oomproof.evidence.job_output import read_output
 from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
-from oomproof.machine.clock import boottime
+from oomproof.machine.clock import boot_wall, boottime
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
@@ -58,10 +57,20 @@ def collect(
     case = _from_files(attempt_dir, run, started, exited, tail, proc)
     if case.output.reason is not None:
         missing.append(Missing("output.log", case.output.reason, ""))
+    if case.status is not None and case.status.code != 0 and case.output.failure is None:
+        from oomproof.evidence.handlers import (
+            silent_handlers,  # reads the script: only for an end without words
+        )
+
+        case = replace(case, silent=silent_handlers(attempt_dir, run, started))
     case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
     case, more = _with_reboot(case, wtmp, proc)
     missing += more
+    if _may_have_a_twin(case):
+        from oomproof.evidence.twin import living_twin
+
+        case = replace(case, twin=living_twin(case.argv, string(run.get("cwd")), proc))
     if _told_to_end_just_now(case):
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
@@ -84,12 +93,13 @@ def _from_files(
     if shm_total is None and tail.job is not None:
         shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
     keeper = part(started, "keeper")
+    status = _status(exited)
     return CaseFile(
         run=string(run.get("id")) or folder.parent.name,
         attempt=int(folder.name) if folder.name.isdigit() else None,
         argv=tuple(str(each) for each in argv) if isinstance(argv, list) else (),
         folder=str(folder),
-        status=_status(exited),
+        status=status,
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
         keeper_alive=boot == run_boot and _alive(keeper, proc),
@@ -109,6 +119,7 @@ def _from_files(
         host=tail.host,
         job=tail.job,
         job_peak=tail.job_peak,
+        adopted=run.get("adopted") is True,
         gpus=tail.gpus,
         shm_total=shm_total,
         shm_free=shm_free,
@@ -117,9 +128,11 @@ def _from_files(
         step=tail.step,
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
+        openmp=tail.openmp,
+        environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
         actions=_actions(folder / "actions.jsonl"),
         keeper_events=_keeper_events(folder / "keeper.jsonl"),
-        output=output_tail.read(folder / "output.log"),
+        output=read_output(folder, parse=status is None or status.code != 0),
     )
 
 
@@ -197,10 +210,15 @@ def _alive(process: dict[str, Any], proc: str) -> bool:
         return False
 
 
+def _nothing_to_ask(case: CaseFile) -> bool:
+    """Ended well, and nothing was OOM-killed anywhere meanwhile: the kernel's log has nothing to add."""
+    return case.status is not None and case.status.code == 0 and case.moved.vmstat_oom_kill == 0
+
+
 def _with_kernel(
     case: CaseFile, proc: str, kmsg: str, journalctl: str, suspended: float | None
 ) -> tuple[CaseFile, list[Missing]]:
-    if case.started is None:
+    if case.started is None or _nothing_to_ask(case):
         return case, []
     # after a reboot the ring is another boot's; only a kept journal still has the lines
     boot = case.run_boot_id.replace("-", "") if case.rebooted and case.run_boot_id else None
@@ -225,26 +243,42 @@ def _with_kernel(
         )
     end = case.status.boottime if case.status is not None else None
     until = float("inf") if end is None else end + 5.0 + kernel_log.drift(end)
-    lines = [(line.time, line.text) for line in log.lines if line.time <= until]
-    # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
-    kills = () if case.moved.vmstat_oom_kill == 0 else find_kills(lines)
+    from oomproof.evidence.kernel_since import read_kernel  # its parsers: not for a run that ended well
+
+    kills, faults = read_kernel((line.time, line.text) for line in log.lines if line.time <= until)
+    if case.moved.vmstat_oom_kill == 0:
+        # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
+        kills = ()
     case = replace(
         case,
         kernel_readable=True,
         kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
         our_kills=tuple(kill for kill in kills if ours.owns_kill(kill)),
         other_kills=tuple(kill for kill in kills if not ours.owns_kill(kill)),
-        our_faults=tuple(fault for fault in find_faults(lines) if ours.owns(fault.pid, fault.time)),
+        our_faults=tuple(fault for fault in faults if ours.owns(fault.pid, fault.time)),
     )
     return case, missing
 
 
-def _told_to_end_just_now(case: CaseFile) -> bool:
-    """Ended by what a shutdown sends, in this boot and moments ago: worth asking whether one is under way."""
+def _failed_just_now(case: CaseFile) -> bool:
+    """In this boot and moments ago: what the machine is now, it was then."""
     status = case.status
     if status is None or status.code == 0 or case.rebooted or status.boottime is None:
         return False
-    if not 0 <= boottime() - status.boottime <= _JUST_NOW:
+    return 0 <= boottime() - status.boottime <= _JUST_NOW
+
+
+def _may_have_a_twin(case: CaseFile) -> bool:
+    """Ended for memory, by the kernel or by us, or killed by nobody knows whom."""
+    acted = any(action.by == "guard" and action.action != "warn" for action in case.actions)
+    killed = case.status is not None and case.status.signal == signal.SIGKILL
+    return _failed_just_now(case) and (case.kernel_killed or acted or killed)
+
+
+def _told_to_end_just_now(case: CaseFile) -> bool:
+    """Ended by what a shutdown sends: worth asking whether one is under way."""
+    status = case.status
+    if status is None or not _failed_just_now(case):
         return False
     by_signal = (status.signal or (status.code or 0) - 128) in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
     asked = any(event.kind == "sigterm" for event in case.keeper_events)
@@ -259,7 +293,7 @@ def _with_reboot(case: CaseFile, path: str, proc: str) -> tuple[CaseFile, list[M
     log = wtmp_file.read(path)
     boot = log.boot_after(last)
     if boot is None:
-        this = _boot_wall(proc)
+        this = boot_wall(proc)
         case = replace(case, next_boot_wall=this if this is not None and this > last else None)
     if log.reason is not None:
         return case, [Missing("wtmp", log.reason, "")]
@@ -269,16 +303,6 @@ def _with_reboot(case: CaseFile, path: str, proc: str) -> tuple[CaseFile, list[M
     # the record is written seconds after services were told to stop, and clocks are set at boot
     case = replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until))
     return (case if boot is None else replace(case, next_boot_wall=boot, boots_recorded=True)), []
-
-
-def _boot_wall(proc: str) -> float | None:
-    try:
-        for line in Path(proc, "stat").read_text().splitlines():
-            if line.startswith("btime "):
-                return float(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def _wall_offset(started: dict[str, Any], tail: RecordingTail) -> float | None:

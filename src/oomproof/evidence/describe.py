@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from oomproof.evidence.facts import CaseFile, Evidence
 from oomproof.units import format_size
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.finding import Finding
 
 _MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
 
@@ -31,6 +35,7 @@ def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
             *_deeds(case),
             *_kernel(case),
             *_output(case),
+            *_silence(case),
             *_boots(case),
         )
     )
@@ -87,11 +92,13 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         text = f"{format_size(host.available)} of {format_size(host.total)} available"
         if host.swap_total:
             text += f", {format_size(host.swap_free)} of {format_size(host.swap_total)} swap free"
-        if host.psi_full is not None:
+        if host.psi_full is not None and host.psi_full >= 0.005:
             text += f", all tasks stalled {host.psi_full:.0%} of the time"
         yield "sample.host", "recording", host.t, text + age(host.t), "the machine's room at the last sample"
     if (job := case.job) is not None:
-        text = f"the job held {format_size(job.used)} in {job.processes} processes"
+        text = f"the job held {format_size(job.used)}"
+        if job.processes:  # 0: it ended before the sampler had counted them
+            text += f" in {job.processes} process" + ("es" if job.processes > 1 else "")
         if job.headroom is not None:
             text += f", {format_size(job.headroom)} below its limit"
         yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
@@ -99,6 +106,9 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
         text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
         yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
+    if case.twin is not None:
+        text = f"pid {case.twin.pid} runs the same command and holds {format_size(case.twin.held)}"
+        yield "sample.twin", "/proc", end, text, "a twin of this job, alive right after its end"
     for gpu in case.gpus:
         text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
         yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"
@@ -119,18 +129,43 @@ def _kernel(case: CaseFile) -> Iterator[_Item]:
         says = f"the kernel killed pid {kill.pid} ({kill.name}) of this job for memory{whose}"
         yield f"kernel.kill.{index}", "kernel log", kill.time, kill.text, says
     for index, fault in enumerate(case.our_faults[-_MOST:], 1):
-        yield f"kernel.fault.{index}", "kernel log", fault.time, fault.text, f"{fault.kind} in this job"
+        yield (
+            f"kernel.fault.{index}",
+            "kernel log",
+            fault.time,
+            fault.text,
+            fault.says or f"{fault.kind} in this job",
+        )
     for index, kill in enumerate(case.other_kills[-_MOST:], 1):
         says = f"the kernel killed {kill.name}, which is not of this job"
         yield f"kernel.other.{index}", "kernel log", kill.time, kill.text, says
 
 
 def _output(case: CaseFile) -> Iterator[_Item]:
-    if case.output.errors:
-        error = case.output.errors[-1]
-        yield "output.error", "output.log", None, error.line, "the last Python error the job printed"
-    elif case.output.lines:
-        yield "output.last", "output.log", None, case.output.lines[-1][:200], "the last line the job printed"
+    text = case.output.text
+    told = [each for each in (*text.system, *text.training) if _tells(each)] if text else []
+    told.sort(key=lambda each: (each.details.get("role") != "root", each.line))
+    for index, each in enumerate(told[:_MOST], 1):
+        yield f"output.{index}", f"{each.source}:{each.line}", None, each.text, each.says
+    if not told and case.output.empty:
+        yield "output.none", "output.log", None, "the job printed nothing", "no word of its own about its end"
+    elif not told and case.output.last_line:
+        line = case.output.last_line[:200]
+        yield "output.last", "output.log", None, line, "the last line the job printed"
+
+
+def _silence(case: CaseFile) -> Iterator[_Item]:
+    if case.openmp is not None:
+        says = "two OpenMP runtimes in one process: a known reason for crashes in native code"
+        yield "openmp", "recording", None, case.openmp, says
+    for index, each in enumerate(case.silent[:_MOST], 1):
+        says = "this message of the script's own never appeared in its output"
+        where = f"{each.file}:{each.line}"
+        yield f"handler.{index}", where, None, f"{each.catches} prints «{each.text}»", says
+
+
+def _tells(finding: Finding) -> bool:
+    return finding.cause != "not-a-crash" and finding.details.get("role") != "noise"
 
 
 def _boots(case: CaseFile) -> Iterator[_Item]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
-from oomproof.evidence.kernel_lines import KernelFault, KernelKill
-from oomproof.evidence.output_tail import OutputTail
+if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
+    from oomproof.evidence.texts.collect import TextCase
+    from oomproof.evidence.texts.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class ProcessSeen:
     first: float
     last: float
     used: int  # anon + shmem + swap at its last sample
+    share: int | None = None  # proportional: its own pages, and its part of the shared ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,80 @@ class KeeperEvent:
     boottime: float | None
     kind: str
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKill:
+    """One victim of the kernel's OOM killer. ``total_vm`` is address space, never memory used."""
+
+    time: float
+    pid: int
+    name: str
+    constraint: str | None = None  # CONSTRAINT_NONE, _MEMCG, _CPUSET, _MEMORY_POLICY
+    oom_memcg: str | None = None  # whose limit was hit
+    task_memcg: str | None = None  # where the victim lived
+    limit: int | None = None  # of oom_memcg
+    total_vm: int | None = None
+    anon_rss: int | None = None
+    file_rss: int | None = None
+    shmem_rss: int | None = None
+    text: str = ""
+
+    @property
+    def by_limit(self) -> bool:
+        return self.constraint == "CONSTRAINT_MEMCG"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFault:
+    """A fault of one program in the kernel's words."""
+
+    time: float
+    pid: int
+    name: str
+    kind: str  # segfault, gpf, bus-error, abort, xid
+    library: str | None = None
+    null: bool = False  # an address in the first page: a null pointer
+    text: str = ""
+    says: str = ""
+    strength: float = 1.0  # below 0.9: a note, or an aftermath of something else
+
+
+@dataclass(frozen=True, slots=True)
+class SilentHandler:
+    """A branch of the job's own script that prints when something goes wrong, and printed nothing."""
+
+    file: str
+    line: int
+    kind: str  # exception, nan
+    catches: str  # "except RuntimeError", "a check for NaN"
+    text: str  # the part of its message that would stand in the output
+    sure: bool  # False: what it prints may have been lost in a buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """The same command, running beside this one."""
+
+    pid: int
+    held: int  # by it and its descendants
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the job printed. ``text`` is what the parsers found in its end, for a run that did not end well."""
+
+    last_line: str = ""
+    text: TextCase | None = None
+    reason: str | None = "no output was recorded"  # why it could not be read
+    empty: bool = False  # it printed nothing
+
+    @property
+    def failure(self) -> Finding | None:
+        """The first failure of the chain that the job printed, if it printed any."""
+        from oomproof.evidence.texts.root import root
+
+        return root(self.text.training) if self.text is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +237,7 @@ class CaseFile:
     host: HostSample | None = None
     job: JobSample | None = None
     job_peak: int | None = None
+    adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     gpus: tuple[GpuSample, ...] = ()
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
@@ -168,10 +246,14 @@ class CaseFile:
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
+    twin: Twin | None = None  # alive right after the end
+    openmp: str | None = None  # two OpenMP runtimes in one process
+    environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
+    silent: tuple[SilentHandler, ...] = ()
 
     actions: tuple[Action, ...] = ()
     keeper_events: tuple[KeeperEvent, ...] = ()
-    output: OutputTail = field(default_factory=OutputTail)
+    output: Output = Output()
 
     kernel_readable: bool = False
     kernel_complete: bool = False  # and its silence about our processes means something

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oomproof.evidence.facts import CaseFile, ProcessSeen
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import CaseFile, KernelKill, ProcessSeen
 from oomproof.machine.kernel_log import drift
 
 # include/linux/proc_ns.h, PROC_PID_INIT_INO: the inode of the first pid namespace on every kernel

@@ -13,6 +13,7 @@ from oomproof.evidence.outage_timeline import timeline
 from oomproof.evidence.texts.kernel import KernelParser
 from oomproof.machine import kernel_log, memory
 from oomproof.machine import wtmp as wtmp_file
+from oomproof.machine.clock import boot_wall
 from oomproof.recording.reader import Recording, open_recording
 from oomproof.recording.runs import Run, list_runs
 from oomproof.units import format_size
@@ -144,7 +145,7 @@ def _boots(
     boot = log.boot_after(last)
     recorded = boot is not None
     if boot is None:
-        present = _present_boot(proc)
+        present = boot_wall(proc)
         boot = present if present is not None and present > last else None
     until = min(boot if boot is not None else float("inf"), last + _SHUTDOWN)
     # the record is written seconds after services were told to stop, and clocks are set at boot
@@ -158,16 +159,6 @@ def _boots(
             if told and at is not None and abs(last - (at + each.offset)) <= _SHUTDOWN:
                 return boot, recorded, at + each.offset, f"the keeper of {each.run.name} was told to end"
     return boot, recorded, None, ""
-
-
-def _present_boot(proc: str) -> float | None:
-    try:
-        for line in Path(proc, "stat").read_text().splitlines():
-            if line.startswith("btime "):
-                return float(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def _kernel(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
+from oomproof.recording.reader import connect
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
 _JUST_NOW = 2.0  # a death frees its memory before the wait status comes: up to a second on a starved machine
@@ -25,21 +26,8 @@ class RecordingTail:
     phase: str = "unknown"
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
+    openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    uri = path.resolve().as_uri()
-    try:
-        connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=1.0)
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-        return connection
-    except sqlite3.OperationalError:
-        # A folder we may not write has no place for the WAL's index. immutable misses what stands only in
-        # the WAL, which is better than nothing.
-        connection = sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=1.0)
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-        return connection
 
 
 def _rows(connection: sqlite3.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -104,11 +92,13 @@ def _processes(connection: sqlite3.Connection) -> dict[int, ProcessSeen]:
     rows = _rows(
         connection,
         "SELECT pid, role, name, max(t),"
-        " coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM process GROUP BY pid",
+        " coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0), pss FROM process GROUP BY pid",
     )
     firsts = dict(_rows(connection, "SELECT pid, min(t) FROM process GROUP BY pid"))
     return {
-        row[0]: ProcessSeen(row[0], row[1] or "", row[2] or "", firsts.get(row[0], row[3]), row[3], row[4])
+        row[0]: ProcessSeen(
+            row[0], row[1] or "", row[2] or "", firsts.get(row[0], row[3]), row[3], row[4], row[5]
+        )
         for row in rows
     }
 
@@ -117,7 +107,7 @@ def last_samples(path: Path) -> RecordingTail:
     if not path.exists():
         return RecordingTail(reason=f"{path.name} is not there")
     try:
-        connection = _open(path)
+        connection = connect(path)
     except sqlite3.Error as error:
         return RecordingTail(reason=f"{path.name} cannot be read: {error}")
     try:
@@ -131,6 +121,7 @@ def last_samples(path: Path) -> RecordingTail:
         )
         newest = {row[1]: GpuSample(*row) for row in gpus if None not in row[:4]}
         phase = _rows(connection, "SELECT name, step FROM phase ORDER BY t DESC LIMIT 1")
+        openmp = _rows(connection, "SELECT text FROM event WHERE kind = 'openmp' ORDER BY t DESC LIMIT 1")
         return RecordingTail(
             meta=meta,
             host=_host(connection),
@@ -141,6 +132,7 @@ def last_samples(path: Path) -> RecordingTail:
             phase=str(phase[0][0]) if phase and phase[0][0] else "unknown",
             step=phase[0][1] if phase else None,
             processes=_processes(connection),
+            openmp=str(openmp[0][0]) if openmp else None,
         )
     except (TypeError, ValueError) as error:  # text where a number belongs
         return RecordingTail(reason=f"{path.name} is damaged: {error}")

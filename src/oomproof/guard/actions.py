@@ -41,7 +41,7 @@ class Errands:
 
 
 class Actions:
-    """Asks, ends and kills one job, and writes down who did what and why."""
+    """Asks, freezes, thaws, ends and kills one job, and writes down who did what and why."""
 
     def __init__(
         self,
@@ -65,9 +65,14 @@ class Actions:
             if self._stop_signal is not None:
                 self._job.signal_leader(self._stop_signal)
             self._errands.do(lambda: self._write_stop_files(why))
+        elif kind == "freeze":
+            self._job.freezer.freeze()
+        elif kind == "thaw":
+            self._job.freezer.thaw()
         elif kind == "term":
             self._job.signal_leader(signal.SIGTERM)
             self._job.signal_leader(signal.SIGCONT)  # a stopped job cannot answer
+            self._job.freezer.thaw()  # after the signal: it is the first thing a frozen job then meets
         elif kind == "kill":
             self._job.kill()
         line: dict[str, object] = {

@@ -6,6 +6,7 @@ import os
 import signal
 from typing import Any
 
+from oomproof.guard.freezing import Freezer
 from oomproof.machine import processes
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
 
@@ -29,6 +30,8 @@ class Job:
             )
         self._kill_fd = self._open_kill(rung.get("kill"))
         self._leader_fd = self._open_leader()
+        self.freezer = Freezer(rung.get("freeze"), self.pids)
+        self.reclaim: str | None = rung.get("reclaim")
 
     @staticmethod
     def _open_kill(path: str | None) -> int | None:
@@ -103,9 +106,13 @@ class Job:
         if self._kill_fd is not None:
             try:
                 os.write(self._kill_fd, b"1")
+                if self.freezer.kill_needs_thaw:
+                    self.freezer.thaw()
                 return
             except OSError:
                 pass  # before Linux 5.14, or vanished: the rounds below find out
+        if self.freezer.kill_needs_thaw:
+            self.freezer.thaw()
         for _ in range(10):
             pids = self.pids()
             if not pids:
@@ -135,5 +142,6 @@ class Job:
         for fd in (self._kill_fd, self._leader_fd):
             if fd is not None:
                 os.close(fd)
+        self.freezer.close()
         if self._cgroup is not None:
             self._cgroup.close()

@@ -7,21 +7,27 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from oomproof import trend
-from oomproof.guard import policy
+from oomproof.guard import pausing, policy
 from oomproof.guard.actions import Actions
+from oomproof.guard.facts import Action, Facts, Settings, State
 from oomproof.guard.job import Job
+from oomproof.guard.pause import Pause
 from oomproof.guard.strangers import Strangers
+from oomproof.guard.waiting import Idleness
+from oomproof.ledger import live as ledger
 from oomproof.ledger.live import LiveRun
 from oomproof.machine import limits, swap
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory
 from oomproof.machine.clock import boottime
 from oomproof.machine.pressure import PressureReader
 from oomproof.recording.writer import Writer
+from oomproof.units import format_size
 
 if sys.platform == "darwin":
     from oomproof.machine.macos_memory import MemoryReader
@@ -56,6 +62,7 @@ class Moment:
     time_to_full: float | None = None
     sample_seconds: float = _SAMPLE_MAX
     processes: int | None = None
+    paused_since: float | None = None  # boottime
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
     hurry: threading.Event = field(
         default_factory=threading.Event
@@ -141,18 +148,21 @@ class Guard:
         self,
         job: Job,
         host: HostView,
-        settings: policy.Settings,
+        settings: Settings,
         actions: Actions,
         writer: Writer,
         live: LiveRun | None,
         say: Callable[[str, str], None],
+        pause: Pause,
     ) -> None:
         self.settings = settings
         self.moment = Moment()
+        self._pause = pause
+        self._idleness = Idleness()
         self._job, self._actions, self._writer, self._live = job, actions, writer, live
         self._say = say
         self._host = host
-        self._state = policy.State()
+        self._state = State()
         self._use, self._room = trend.Growth(), trend.Growth()
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
         self._strangers = Strangers()
@@ -196,12 +206,13 @@ class Guard:
             self._stumbled = True
             self._say("warn", f"the guard stumbled and goes on ({type(error).__name__}: {error})")
 
-    def step(self, t: float) -> policy.Facts | None:
+    def step(self, t: float) -> Facts | None:
         """One look and, when needed, one action. None once the job is gone."""
         facts = self._look(t)
         if facts is None:
             return None
         self._notice_the_end_of_a_shortage(facts)
+        self._keep_the_pause(facts)
         action = policy.decide(self.settings, facts, self._state)
         if action.kind != "none":
             # Choosing took time; what was true then may not be true now (earlyoom re-reads for the same reason).
@@ -211,18 +222,35 @@ class Guard:
             self._act(action, facts)
         return facts
 
-    def _notice_the_end_of_a_shortage(self, facts: policy.Facts) -> None:
+    def _keep_the_pause(self, facts: Facts) -> None:
+        """What changed about the pause since the last look: the room, a time limit, the user's own word."""
+        state = self._state
+        if state.frozen_at is None:
+            return
+        if self._pause.by != "guard":  # thawed or taken over by hand: then that counts, for this shortage
+            self._state = pausing.thawed(state, gave_up=True)
+            self.moment.paused_since = None
+            return
+        if self._pause.limit is not None:
+            state = replace(state, frozen_until=min(state.frozen_until, state.frozen_at + self._pause.limit))
+        back = pausing.room_is_back(facts, state)
+        self._state = replace(state, room_since=(state.room_since or facts.t) if back else None)
+
+    def _notice_the_end_of_a_shortage(self, facts: Facts) -> None:
         """Days later, an old SIGTERM must not make a kill of the next warning."""
-        if self._state == policy.State() or policy.wanted(self.settings, facts).kind != "none":
+        if self._state.frozen_at is not None:
+            self._calm_since = None
+            return
+        if self._state == State() or policy.wanted(self.settings, facts).kind != "none":
             self._calm_since = None
         elif self._calm_since is None:
             self._calm_since = facts.t
         elif facts.t - self._calm_since > policy.SHORTAGE_OVER:
-            self._state = policy.State(warned_at=self._state.warned_at)
+            self._state = State(warned_at=self._state.warned_at)
             self._calm_since = None
             self._actions.shortage_is_over()
 
-    def _look(self, t: float) -> policy.Facts | None:
+    def _look(self, t: float) -> Facts | None:
         available, swap_free, stall = self._host.read(t)
         memory = self._job.memory()
         if memory is None:
@@ -240,11 +268,7 @@ class Guard:
         moment.memory, moment.limit_headroom = memory, limit_headroom
         if t >= self._next_row:
             self._record(t, memory, limit_headroom)
-        near = available + swap_free <= self.settings.margin
-        my_turn = True
-        if near and self._live is not None:
-            my_turn = self._live.my_turn(self.settings.floor // 8)
-        return policy.Facts(
+        facts = Facts(
             t=t,
             available=available,
             swap_free=swap_free,
@@ -255,7 +279,28 @@ class Guard:
             shrink=-self._room.rate(0.3),
             limit_headroom=limit_headroom,
             time_to_full=moment.time_to_full,
-            my_turn=my_turn,
+            frozen=self._pause.by,
+            swap=memory.swap,
+            can_push=swap_free > self.settings.floor // 8 and self._pause.can_push,
+        )
+        near = available + swap_free <= self.settings.margin or available <= self.settings.floor
+        return self._among_the_others(facts) if near or facts.frozen else facts
+
+    def _among_the_others(self, facts: Facts) -> Facts:
+        """Whose turn it is. Only when it matters: it reads a file per live run."""
+        if self._live is None:  # no runtime folder: this run acts for itself alone
+            return replace(facts, freeze_turn=True)
+        me = replace(self._live.me, use=facts.use, rate=int(facts.rate))
+        others = self._live.others(facts.t)
+        turns = ledger.turns(me, others, self.settings.floor // 8, max(0.0, facts.shrink), facts.can_push)
+        return replace(
+            facts,
+            my_turn=turns.to_end,
+            freeze_turn=turns.to_freeze,
+            thaw_turn=turns.to_thaw,
+            running=turns.running,
+            waiting=turns.waiting,
+            others_idle=self._idleness.look(facts.t, others) if facts.frozen else False,
         )
 
     def _record(self, t: float, memory: JobMemory, limit_headroom: int | None) -> None:
@@ -266,8 +311,12 @@ class Guard:
             (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, limit_headroom,
              moment.processes, *(moment.shm or (None, None))),
         )  # fmt: skip
-        if self._live is not None:
-            self._live.update(memory.use, t)
+        before = self._pause.by
+        self._pause.look()
+        if self._pause.by != before:
+            self.moment.paused_since = t if self._pause.by else None
+            self._writer.event(t, "freeze" if self._pause.by else "thaw", "by hand")
+        self._tell_the_others(memory.use, t)
         self._history.append((t, memory.use))
         if t >= self._next_forecast:
             moment.time_to_full = self._forecast()
@@ -280,6 +329,11 @@ class Guard:
             moment.hurry.set()
         if moment.available + moment.swap_free <= self.settings.margin and len(self._history) % 5 == 0:
             self._strangers.look({self._job.leader, *self._job.pids(), os.getpid()})
+
+    def _tell_the_others(self, use: int, t: float) -> None:
+        if self._live is not None:
+            frozen = {"guard": ledger.BY_GUARD, "hand": ledger.BY_HAND}.get(self._pause.by, ledger.RUNS)
+            self._live.update(use, t, self._use.rate(0.3), frozen)
 
     def _record_host(self, t: float, available: int, swap_free: int) -> None:
         host = self._host
@@ -306,18 +360,58 @@ class Guard:
             room = min(room, moment.limit_headroom)
         return trend.time_to_full(list(self._history), room) if room > 0 else 0.0
 
-    def _act(self, action: policy.Action, facts: policy.Facts) -> None:
-        machine_wide = action.scope == "machine" and action.kind in ("term", "kill")
-        if machine_wide and self._live is not None and not self._live.take_latch(facts.t):
+    def _act(self, action: Action, facts: Facts) -> None:
+        machine_wide = action.scope == "machine" and action.kind in ("freeze", "thaw", "term", "kill")
+        pause = pausing.THAW_PAUSE if action.kind == "thaw" else ledger.ACTION_PAUSE
+        if machine_wide and self._live is not None and not self._live.take_latch(facts.t, pause):
             return  # another run's guard acted a moment ago: see first what that brings
         why = action.why
         if action.scope == "machine" and "not this job's" in why and self._strangers.named:
             why = f"{why}: {self._strangers.named}"
         if not self.settings.watch_only or action.kind == "warn":
             self._actions.take(action.kind, why, asdict(facts))
-        self._state = policy.taken(self._state, action.kind, facts.t)
+        if action.kind == "freeze":
+            self._begin_pause(why, facts)
+        elif self._state.frozen_at is not None or facts.frozen:
+            self._end_pause(action, facts)
+        if action.kind not in ("freeze", "thaw"):
+            self._state = policy.taken(self._state, action.kind, facts.t)
         self._writer.event(facts.t, action.kind, why, scope=action.scope)
         self._say(action.kind, why)
+
+    def _begin_pause(self, why: str, facts: Facts) -> None:
+        self._state = pausing.frozen(self.settings, facts, self._state)
+        self._idleness.reset(facts.t)
+        self.moment.paused_since = facts.t
+        self._pause.begin(why, time.time() + self.settings.freeze_max, facts.can_push)
+        self._tell_the_others(
+            facts.use, facts.t
+        )  # at once: the next guard must not freeze one more for nothing
+
+    def _end_pause(self, action: Action, facts: Facts) -> None:
+        self._state = pausing.thawed(self._state, action.gave_up)
+        self.moment.paused_since = None
+        self._pause.end()
+        self._tell_the_others(facts.use, facts.t)
+
+    def pause_terms(self) -> str:
+        """For the user: what the pause brings, and when it ends. Right after a freeze."""
+        state = self._state
+        latest = time.strftime("%H:%M", time.localtime(time.time() + self.settings.freeze_max))
+        if self._pause.can_push and self.moment.swap_free:
+            brings = "it is pushed out to swap"
+        else:
+            brings = "only its growth is stopped, what it holds stays in RAM (no disk swap to push it out to)"
+        return f"{brings}; goes on when {format_size(state.thaw_room)} of RAM are available, at the latest {latest}"
+
+    def let_go(self, why: str) -> None:
+        """From the terminal's thread: a signal for a frozen job, which could not hear it; or the guard leaves."""
+        self._pause.look()  # it may have been frozen by hand a moment ago
+        if self._pause.by:
+            self._actions.take("thaw", why)
+            self._pause.end()
+            self.moment.paused_since = None
+            self._writer.event(boottime(), "thaw", why)
 
     def close(self) -> None:
         for fd in (self._wake_read, self._wake_write, self._trigger):

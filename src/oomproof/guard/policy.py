@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from oomproof.guard.facts import NONE, Action, Facts, Settings, State, headroom, in_words, ours
+from oomproof.guard.pausing import can_freeze, freeze, freeze_is_due, thawed, while_frozen
 from oomproof.units import MIB, format_duration, format_size
 
 # Python's allocator and the kernel's page faults fill about 2 GiB/s per core here and up to 6 GiB/s on fast desktops
@@ -19,68 +21,14 @@ REACT_KILL = 0.03
 # Under its own limit a job is ended only when it will be full within this many seconds.
 KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
-STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
 
-LADDER = ("none", "warn", "ask", "term", "kill")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    margin: int
-    floor: int
-    grace: float
-    limit: int | None = None  # the job's own limit, when the user set one
-    limit_floor: int = 0
-    watch_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """One moment. Rates are bytes per second."""
-
-    t: float
-    available: int
-    swap_free: int  # on disk only: zram's free space is no memory
-    stall: float  # share of the last two seconds in which all tasks waited for memory
-    use: int
-    rate: float  # the job's, over the last third of a second
-    sustained: float  # the job's, lasting over 2, 5 and 15 s
-    shrink: float  # how fast the machine's headroom shrinks, over the last third of a second
-    limit_headroom: int | None = None
-    time_to_full: float | None = None
-    my_turn: bool = True  # newest run of ours that can help; decision 8
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What was already done in this shortage."""
-
-    warned_at: float | None = None
-    asked_at: float | None = None
-    term_at: float | None = None
-    killed_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    kind: str  # of LADDER
-    why: str = ""
-    scope: str = ""  # limit or machine
-
-
-NONE = Action("none")
+LADDER = ("none", "warn", "ask", "freeze", "term", "kill")
 
 
 def default_limit_floor(limit: int) -> int:
     """Small: the kernel would let the job live right up to its limit, so we only need room to react."""
     return max(8 * MIB, limit // 100)
-
-
-def headroom(settings: Settings, facts: Facts) -> int:
-    """What the machine can still give: swap counts until the machine does nothing but swap."""
-    thrashing = facts.stall > STALLED and facts.available <= settings.floor
-    return facts.available if thrashing else facts.available + facts.swap_free
 
 
 def poll_seconds(settings: Settings, facts: Facts) -> float:
@@ -103,6 +51,16 @@ def decide(settings: Settings, facts: Facts, state: State) -> Action:
     """The rung to take now; each rung is taken once, a lower one never after a higher one."""
     if state.killed_at is not None:
         return NONE
+    if facts.frozen:
+        return while_frozen(settings, facts, state)
+    if can_freeze(settings, facts, state):
+        limit, machine = _on_limit(settings, facts), _on_machine(settings, facts)
+        if freeze_is_due(settings, facts):
+            machine = freeze(settings, facts)
+        elif machine.kind in ("ask", "term", "kill"):  # a pause is still to come, and it costs less
+            machine = replace(machine, kind="warn")
+        action = machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
+        return NONE if _already(state, action.kind, facts.t) else action
     action = _escalate(settings, facts, state, wanted(settings, facts))
     if settings.watch_only and action.kind not in ("none", "warn"):
         action = replace(action, kind="warn")
@@ -127,6 +85,8 @@ def _already(state: State, kind: str, t: float) -> bool:
         return recently or state.asked_at is not None or state.term_at is not None
     if kind == "ask":
         return state.asked_at is not None or state.term_at is not None
+    if kind == "freeze":
+        return state.frozen_at is not None or state.term_at is not None
     if kind == "term":
         return state.term_at is not None
     return kind == "none"
@@ -166,14 +126,9 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
     line = max(settings.floor, shrink * REACT_TERM)
     if room > max(settings.margin, line):
         return NONE  # the calm case: no sentence is built for nothing
-    ours = facts.rate >= shrink / 2 if shrink > 0 else facts.sustained > 0
-    state = (
-        f"{format_size(facts.available)} of RAM available"
-        + (f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left")
-        + f", the job holds {format_size(facts.use)}"
-    )
+    is_ours, state = ours(facts), in_words(facts)
     helps = facts.use >= settings.floor / 8  # ending a job that holds next to nothing frees next to nothing
-    if ours and facts.my_turn and helps:
+    if is_ours and facts.my_turn and helps:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
         if facts.rate > 0 and room <= max(settings.floor / 2, shrink * REACT_KILL):
             return Action("kill", growing, "machine")
@@ -184,20 +139,27 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
         ):
             left = format_duration(room / facts.sustained)
             return Action("ask", f"{growing}: full in about {left}", "machine")
-    elif not ours and facts.my_turn and room <= settings.floor:
+    elif not is_ours and facts.my_turn and room <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         stranger = f"{state}; the growth is not this job's"
         if room <= settings.floor / 4 and facts.use >= settings.floor / 4:
             return Action("kill", stranger, "machine")
         if room <= settings.floor / 2 and facts.use >= settings.floor / 4:
             return Action("term", stranger, "machine")
-        return Action("ask" if shrink > 0 else "warn", stranger, "machine")
+        # a page or two are no growth: asked when the next rung would come within the grace
+        pressing = shrink > 0 and room - shrink * settings.grace <= settings.floor / 2
+        return Action("ask" if pressing else "warn", stranger, "machine")
     if room <= settings.margin:
         return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
     return NONE
 
 
 def taken(state: State, kind: str, t: float) -> State:
-    """The state after an action."""
-    name = {"warn": "warned_at", "ask": "asked_at", "term": "term_at", "kill": "killed_at"}[kind]
-    return replace(state, **{name: t})
+    """The state after an action of the first ladder: warn, ask, term, kill."""
+    if kind == "warn":
+        return replace(state, warned_at=t)
+    if kind == "ask":
+        return replace(state, asked_at=t)
+    if kind == "term":
+        return replace(thawed(state), term_at=t)
+    return replace(thawed(state), killed_at=t)

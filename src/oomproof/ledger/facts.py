@@ -8,13 +8,15 @@ import sys as system
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from oomproof.ledger.budget import Budget, budget
+from oomproof.ledger.budget import Budget
+from oomproof.ledger.room import budget_from
 from oomproof.machine import (
     daemons,
     gpu,
     jobs,
     limits,
     memory,
+    nvidia,
     overcommit,
     place,
     pressure,
@@ -48,7 +50,7 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
     """Everything, now. The GPU helper works while the rest is read."""
     if system.platform == "darwin":
         return _gather_macos()
-    query = gpu.Query() if gpu.driver_present(proc, dev) else None
+    query = gpu.Query() if nvidia.driver_present(proc, dev) else None
     now = memory.read(proc)
     processes = _without_us(jobs.scan(proc))
     heaviest = jobs.heaviest(processes, anon_total=now.anon, shmem_total=now.shmem, proc=proc)
@@ -66,9 +68,9 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
         jobs=heaviest,
         twins=twins.among(heaviest, proc),
     )
-    nvidia = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
-    amd = gpu.read_amd(sys, first_index=len(nvidia.gpus))
-    return replace(found, gpus=gpu.Gpus(nvidia.gpus + amd, nvidia.problem))
+    cards = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
+    amd = gpu.read_amd(sys, first_index=len(cards.gpus))
+    return replace(found, gpus=gpu.Gpus(cards.gpus + amd, cards.problem))
 
 
 def _gather_macos() -> Facts:
@@ -101,19 +103,4 @@ def _without_us(processes: Mapping[int, jobs.Process]) -> dict[int, jobs.Process
 
 def budget_of(facts: Facts, margin: int | None = None, promised: int = 0) -> Budget:
     """The budget these facts leave."""
-    swap_total, swap_free = swap.disk(facts.swaps)
-    tightest, fullest = facts.limits.tightest, facts.limits.fullest
-    return budget(
-        ram_total=facts.memory.total,
-        ram_available=facts.memory.available,
-        swap_total=swap_total,
-        swap_free=swap_free,
-        zram_total=sum(area.total for area in facts.swaps if area.zram),
-        limit=tightest.limit if tightest else None,
-        limit_left=fullest.left if fullest else None,
-        swap_limit=facts.limits.swap_limit,
-        swap_limit_left=facts.limits.swap_left,
-        limited_by=fullest.path if fullest else None,
-        margin=margin,
-        promised=promised,
-    )
+    return budget_from(facts.memory, facts.swaps, facts.limits, margin, promised)

@@ -1,7 +1,7 @@
-"""Which of this user's runs are alive, and whose turn it is to act when the whole machine runs short.
+"""Which of this user's runs are alive, what they hold, and whose turn it is when the whole machine runs short.
 
 One small locked file per live run, in a folder that is gone after a reboot. The lock goes with its process, so a
-killed guard leaves the list by itself. The full ledger (reservations, admission) will take this over.
+killed guard leaves the list by itself. Nobody waits for anybody: a record is one write, a look is one read per run.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.recording.runs import is_locked
 
-_RECORD = struct.Struct("=qd")  # bytes held, boottime of the update
-_ACTION_PAUSE = 1.0  # seconds between machine-wide actions: freed memory needs a moment to show
+# bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), protected,
+# the leader's pid and start
+_RECORD = struct.Struct("=qdqBBiq")
+_FIRST = struct.Struct("=qd")  # all that the first version wrote
+ACTION_PAUSE = 1.0  # seconds between machine-wide actions: freed memory needs a moment to show
+_STALE = 3.0  # seconds: a guard that is short of memory writes ten times a second, one that is not, once
+
+RUNS, BY_GUARD, BY_HAND = 0, 1, 2
 
 
 def runtime_folder() -> Path:
@@ -42,45 +50,107 @@ def runtime_folder() -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One run as its guard last wrote it. Names sort by age."""
+
+    name: str
+    use: int = 0
+    t: float = 0.0
+    rate: int = 0
+    frozen: int = RUNS
+    protected: bool = False
+    pid: int = 0
+    start: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.name.split("-", 1)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the others mean for this run, at one moment."""
+
+    to_end: bool = True  # newest unprotected run whose end would help
+    to_freeze: bool = False  # the run whose pause would help, newest first
+    to_thaw: bool = True  # no older run of ours waits to go on
+    running: int = 0  # others of ours that are not frozen: who can finish and give room
+    waiting: int = 0  # others that their guards have frozen: they wait for us too
+
+
+def turns(me: Live, others: Sequence[Live], worth: int, shrink: float, can_push: bool) -> Turns:
+    """Newest first, protected last. Pure.
+
+    Freezing stops growth; only with swap to push it out to does it free what a job holds. So without such swap the
+    newest *growing* run is the one to freeze; with it, or when no run of ours grows, the newest that holds enough.
+    """
+    everybody = [me, *others]
+    grows = max(1 << 20, shrink / 4)
+
+    def helps(one: Live) -> bool:
+        return one.use >= worth or one.rate >= max(1 << 20, shrink / 2)
+
+    def before_me(one: Live) -> bool:
+        """Whose end comes before mine."""
+        if one.protected != me.protected:
+            return me.protected
+        return one.name > me.name
+
+    free = [one for one in everybody if not one.frozen and not one.protected]
+    growers = [one for one in free if one.rate >= grows]
+    holders = [one for one in free if one.use >= worth]
+    pool = holders if can_push and holders else growers or holders
+    return Turns(
+        to_end=not any(helps(one) and before_me(one) for one in others),
+        to_freeze=bool(pool) and max(one.name for one in pool) == me.name,
+        to_thaw=not any(one.frozen == BY_GUARD and one.name < me.name for one in others),
+        running=sum(not one.frozen for one in others),
+        waiting=sum(one.frozen == BY_GUARD for one in others),
+    )
+
+
 class LiveRun:
     """This run's place among the living."""
 
-    def __init__(self, run_id: str, boottime: float, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        boottime: float,
+        folder: Path | None = None,
+        protected: bool = False,
+        leader: tuple[int, int | None] = (0, None),
+    ) -> None:
         self._folder = (folder or runtime_folder()) / "live"
         self._folder.mkdir(mode=0o700, exist_ok=True)
         sweep(self._folder)
-        self._name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
+        name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
+        self.me = Live(name, protected=protected, pid=leader[0], start=leader[1] or 0)
         while True:
-            self._fd = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             if os.fstat(self._fd).st_nlink:
                 break
             os.close(self._fd)  # swept by another start between the open and the lock
         self._latch = os.open(self._folder.parent / "latch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def update(self, use: int, boottime: float) -> None:
-        os.pwrite(self._fd, _RECORD.pack(use, boottime), 0)
+    def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
+        self.me = me = replace(self.me, use=use, t=boottime, rate=int(rate), frozen=frozen)
+        record = _RECORD.pack(me.use, me.t, me.rate, me.frozen, me.protected, me.pid, me.start)
+        os.pwrite(self._fd, record, 0)
 
-    def others_younger_that_help(self, worth: int) -> list[str]:
-        """Younger live runs that hold at least ``worth`` bytes: ending one of those would help, so they go first."""
-        younger = []
-        for name in os.listdir(self._folder):
-            if name > self._name and is_locked(self._folder / name) and self._held(name) >= worth:
-                younger.append(name.split("-", 1)[1])
-        return younger
+    def others(self, now: float) -> list[Live]:
+        """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""
+        found = []
+        for name in sorted(os.listdir(self._folder)):
+            path = self._folder / name
+            if name != self.me.name and is_locked(path):
+                one = _read(path)
+                found.append(one if now - one.t <= _STALE else replace(one, rate=0))
+        return found
 
-    def _held(self, name: str) -> int:
-        try:
-            data = (self._folder / name).read_bytes()
-            return int(_RECORD.unpack(data[: _RECORD.size])[0])
-        except (OSError, struct.error):
-            return 0
-
-    def my_turn(self, worth: int) -> bool:
-        return not self.others_younger_that_help(worth)
-
-    def take_latch(self, boottime: float) -> bool:
-        """True when no other run acted on the machine's shortage a moment ago; then this one has it."""
+    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE) -> bool:
+        """True when no other run acted on the machine's shortage within ``pause``; then this one has it."""
         try:
             fcntl.flock(self._latch, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -88,7 +158,7 @@ class LiveRun:
         try:
             data = os.pread(self._latch, 8, 0)
             last = struct.unpack("=d", data)[0] if len(data) == 8 else 0.0
-            if 0 <= boottime - last < _ACTION_PAUSE:
+            if 0 <= boottime - last < pause:
                 return False
             os.pwrite(self._latch, struct.pack("=d", boottime), 0)
             return True
@@ -97,11 +167,32 @@ class LiveRun:
 
     def leave(self) -> None:
         try:
-            os.unlink(self._folder / self._name)
+            os.unlink(self._folder / self.me.name)
         except OSError:
             pass  # the folder was cleaned under us
         os.close(self._fd)
         os.close(self._latch)
+
+
+def _read(path: Path) -> Live:
+    try:
+        data = path.read_bytes()
+        if len(data) >= _RECORD.size:
+            use, t, rate, frozen, protected, pid, start = _RECORD.unpack(data[: _RECORD.size])
+            return Live(path.name, use, t, rate, frozen, bool(protected), pid, start)
+        use, t = _FIRST.unpack(data[: _FIRST.size])
+        return Live(path.name, use, t)
+    except (OSError, struct.error):
+        return Live(path.name)
+
+
+def count(folder: Path | None = None) -> int:
+    """How many runs of this user are alive; 0 where that cannot be told."""
+    try:
+        live = (folder or runtime_folder()) / "live"
+        return sum(is_locked(path) for path in live.iterdir())
+    except (OSError, OomproofError):
+        return 0
 
 
 def sweep(live: Path) -> None:
@@ -109,3 +200,20 @@ def sweep(live: Path) -> None:
     for path in live.iterdir():
         if not is_locked(path):
             path.unlink(missing_ok=True)
+
+
+def held_by_all(folder: Path) -> dict[str, tuple[int, float]]:
+    """Run → (bytes held, boottime of that update), as the runs themselves wrote it; for readers."""
+    found: dict[str, tuple[int, float]] = {}
+    try:
+        names = os.listdir(folder / "live")
+    except OSError:
+        return found
+    for name in names:
+        try:
+            with open(f"{folder}/live/{name}", "rb", buffering=0) as file:
+                held, at = _FIRST.unpack(file.read(_FIRST.size))
+        except (OSError, struct.error):  # gone, or just being made
+            continue
+        found[name.partition("-")[2]] = (int(held), float(at))
+    return found

@@ -82,10 +82,14 @@ def _twins(facts: Facts, budget: Budget) -> Iterator[Risk]:
             "the same job runs twice"
             if len(twins.jobs) == 2
             else f"the same job runs {len(twins.jobs)} times",
-            f"pids {pids}: same script, same arguments, {total} together.",
+            f"pids {pids}: same script, {_same(twins.output)}, {total} together.",
             "If that is not on purpose, end the newest:",
             f"kill -TERM {newest.pid}",
         )
+
+
+def _same(output: str | None) -> str:
+    return f"both write to {output}" if output else "same arguments"
 
 
 def _throttled(facts: Facts, budget: Budget) -> Iterator[Risk]:

@@ -9,7 +9,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class JobMemory:
-    """What the job holds, in bytes. ``charged`` is what counts against a limit and reclaim cannot take."""
+    """What the job holds, in bytes. ``charged`` is what counts against a limit and reclaim cannot take.
+
+    ``swap`` leaves out what has come back from there (the swap cache): those pages stand in ``anon`` already.
+    """
 
     anon: int
     shmem: int
@@ -105,7 +108,7 @@ class CgroupV2:
             anon=stat_field(stat, b"anon"),
             shmem=stat_field(stat, b"shmem"),
             file=cache,
-            swap=_number(_pread(self._swap, 64)),
+            swap=max(0, _number(_pread(self._swap, 64)) - stat_field(stat, b"swapcached")),
             kernel=stat_field(stat, b"kernel") - stat_field(stat, b"slab_reclaimable"),
             charged=max(
                 0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")
@@ -139,7 +142,7 @@ class CgroupV1:
             anon=stat_field(stat, b"total_rss"),
             shmem=stat_field(stat, b"total_shmem"),
             file=cache,
-            swap=stat_field(stat, b"total_swap"),
+            swap=max(0, stat_field(stat, b"total_swap") - stat_field(stat, b"total_swapcached")),
             kernel=_number(_pread(self._kernel, 64)),
             charged=max(0, _number(_pread(self._usage, 64)) - cache),
         )
@@ -156,44 +159,56 @@ class CgroupV1:
 def own_paths(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
     """Controller → path from /proc/PID/cgroup; the unified hierarchy has the key ""."""
     paths: dict[str, str] = {}
-    try:
-        with open(f"{proc}/{pid}/cgroup") as file:
-            for line in file:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                for controller in controllers.split(","):
-                    paths[controller] = path
-    except OSError:
-        pass
+    for line in lines_of(f"{proc}/{pid}/cgroup"):
+        fields = line.split(":", 2)
+        if len(fields) == 3:
+            paths.update(dict.fromkeys(fields[1].split(","), fields[2]))
     return paths
 
 
 def mounts(proc: str = "/proc") -> dict[str, tuple[str, str]]:
     """Controller ("" for unified) → (mount point, root of the mount inside the hierarchy)."""
     found: dict[str, tuple[str, str]] = {}
-    try:
-        with open(f"{proc}/self/mountinfo") as file:
-            for line in file:
-                left, _, right = line.partition(" - ")
-                kind, _, options = right.split()[:3]
-                root, point = left.split()[3:5]
-                if kind == "cgroup2":
-                    found.setdefault("", (point, root))
-                elif kind == "cgroup":
-                    for option in options.split(","):
-                        found.setdefault(option, (point, root))
-    except (OSError, ValueError):
-        pass
+    for line in lines_of(f"{proc}/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        if len(fields) < 5 or not tail:
+            continue
+        root, point = fields[3:5]
+        if tail[0] == "cgroup2":
+            found.setdefault("", (point, root))
+        elif tail[0] == "cgroup":
+            for option in tail[-1].split(","):
+                found.setdefault(option, (point, root))
     return found
+
+
+def inside(path: str, root: str) -> str:
+    """The cgroup's path below the mount point: ``""`` is the mount point itself.
+
+    In a container without its own cgroup namespace the mount shows only a part of the tree (``root``);
+    a path that leads out of the namespace (``/../..``) cannot be followed, so the mount point stands for it.
+    """
+    if root != "/" and (path == root or path.startswith(root + "/")):
+        path = path[len(root) :]
+    return "" if path == "/" or ".." in path.split("/") else path.rstrip("/")
 
 
 def own_directory(controller: str, pid: int | str = "self", proc: str = "/proc") -> str | None:
     """Where the process's cgroup of that hierarchy lies in the file system, or None."""
     path = own_paths(pid, proc).get(controller)
     mount = mounts(proc).get(controller)
-    if path is None or mount is None:
+    if path is None or mount is None or ".." in path.split("/"):  # outside our cgroup namespace
         return None
     point, root = mount
-    if root != "/" and (path == root or path.startswith(root + "/")):
-        path = path[len(root) :]
-    directory = os.path.normpath(point + "/" + path)
+    directory = point + inside(path, root)
     return directory if os.path.isdir(directory) else None
+
+
+def lines_of(path: str) -> list[str]:
+    """A small file's lines; none of one that is not there."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

@@ -53,11 +53,6 @@ class Gpus:
     problem: str | None = None
 
 
-def driver_present(proc: str = "/proc", dev: str = "/dev") -> bool:
-    """Is there an NVIDIA driver to ask? /dev/dxg is WSL2's door to Windows' driver."""
-    return any(map(os.path.exists, (f"{proc}/driver/nvidia", f"{dev}/nvidiactl", f"{dev}/dxg")))
-
-
 class Query:
     """One question to the helper: started at once, answered within the deadline or given up."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from oomproof.machine.processes import command_line, start_time
 
 # fmt: off
-_LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
+LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
     "systemd", "init", "launchd", "runit", "s6-svscan", "tini", "dumb-init", "docker-init",
     "containerd-shim", "containerd-shim-", "conmon", "cron", "crond", "atd", "slurmstepd", "slurmd",
     "sh", "bash", "dash", "ash", "zsh", "fish", "ksh", "tcsh", "csh", "nu", "pwsh", "xonsh",
@@ -162,7 +162,7 @@ def _groups(processes: Mapping[int, Process], proc: str) -> list[list[Process]]:
 
 def _parent_in_job(process: Process, processes: Mapping[int, Process]) -> int | None:
     parent = processes.get(process.parent)
-    if parent is None or parent.name in _LAUNCHERS:
+    if parent is None or parent.name in LAUNCHERS:
         return None
     # In a container the job itself may be pid 1, with its workers in its session; strays of others are not.
     if parent.pid == 1 and parent.session != process.session:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from oomproof.machine import cgroups
 
 # cgroup v1 writes "no limit" as the largest page-aligned long; nobody sets an exbibyte on purpose.
 _UNLIMITED = 1 << 60
@@ -92,56 +93,18 @@ def _read_v1(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> N
 
 def _folders(pid: int | str, proc: str, sys: str) -> Iterator[tuple[str, int]]:
     """(folder, cgroup version) from the process's own memory cgroup up to the mount point."""
-    mounts = _mounts(proc, sys)
-    for line in _lines(f"{proc}/{pid}/cgroup"):
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if hierarchy == "0" and not controllers:
-            version = 2
-        elif "memory" in controllers.split(","):
-            version = 1
-        else:
+    paths, points = cgroups.own_paths(pid, proc), cgroups.mounts(proc)
+    for controller, version in (("memory", 1), ("", 2)):
+        if controller not in paths or controller not in points:
             continue
-        if version in mounts:
-            point, root = mounts[version]
-            inside = _inside(path, root)
-            while True:
-                yield point + inside, version
-                if not inside:
-                    break
-                inside = inside.rpartition("/")[0]
-
-
-def _inside(path: str, root: str) -> str:
-    """The cgroup's path below the mount point: ``""`` is the mount point itself.
-
-    In a container without its own cgroup namespace the mount shows only a part of the tree (``root``);
-    a path that leads out of the namespace (``/../..``) cannot be followed, so the mount point stands for it.
-    """
-    if root != "/" and (path == root or path.startswith(root + "/")):
-        path = path[len(root) :]
-    return "" if path == "/" or ".." in path.split("/") else path.rstrip("/")
-
-
-def _mounts(proc: str, sys: str) -> dict[int, tuple[str, str]]:
-    """version -> (mount point, root of the mount), for cgroup v2 and the memory controller of v1."""
-    found: dict[int, tuple[str, str]] = {}
-    for line in _lines(f"{proc}/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        fields, tail = before.split(), after.split()
-        if len(fields) < 5 or not tail:
-            continue
-        if tail[0] == "cgroup2":
-            version = 2
-        elif tail[0] == "cgroup" and "memory" in tail[-1].split(","):
-            version = 1
-        else:
-            continue
-        point = fields[4]
-        found.setdefault(
-            version, (sys + point.removeprefix("/sys") if point.startswith("/sys/") else point, fields[3])
-        )
-    return found
+        point, root = points[controller]
+        point = sys + point.removeprefix("/sys") if point.startswith("/sys/") else point
+        inside = cgroups.inside(paths[controller], root)
+        while True:
+            yield point + inside, version
+            if not inside:
+                break
+            inside = inside.rpartition("/")[0]
 
 
 def _number(path: str) -> int | None:
@@ -155,13 +118,5 @@ def _number(path: str) -> int | None:
 
 
 def _stat(path: str) -> dict[str, int]:
-    pairs = (line.split() for line in _lines(path))
+    pairs = (line.split() for line in cgroups.lines_of(path))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(os.fspath(path), encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []

@@ -1,13 +1,15 @@
-"""The same job running twice: one script with the same arguments in two jobs."""
+"""The same job running twice: one script with the same arguments, or one output folder, in two jobs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from oomproof.machine.jobs import Job
-from oomproof.machine.processes import command_line
+from oomproof.machine.arguments import output_folder, script_of
+from oomproof.machine.jobs import LAUNCHERS, Job
+from oomproof.machine.processes import command_line, stat_fields
 
 # Editors start one small language server per window with the same arguments; a job worth a warning is larger.
 _LARGE = 128 << 20
@@ -19,18 +21,23 @@ _IDENTITY = (
     "OMPI_COMM_WORLD_RANK",
     "CUDA_VISIBLE_DEVICES",
     "WORLD_SIZE",
+    "SLURM_ARRAY_TASK_ID",
+    "WANDB_RUN_ID",  # trials of one sweep
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Twins:
+    """``output`` is set where they write to one folder."""
+
     command: tuple[str, ...]
     jobs: tuple[Job, ...]
+    output: str | None = None
 
 
 def among(jobs: Iterable[Job], proc: str = "/proc", at_least: int = _LARGE) -> tuple[Twins, ...]:
-    """Jobs that run the same script with the same arguments. Ranks and workers of one job never match:
-    they are processes of that job, not jobs."""
+    """Jobs that run the same script with the same arguments, or into the same output folder. Ranks and workers of one
+    job never match: they are processes of that job, not jobs."""
     same: dict[object, list[tuple[tuple[str, ...], Job]]] = {}
     for job in jobs:
         if job.use + job.swap < at_least:
@@ -38,12 +45,193 @@ def among(jobs: Iterable[Job], proc: str = "/proc", at_least: int = _LARGE) -> t
         for pid in job.pids:
             command = tuple(command_line(pid, proc))
             key = _key(command, pid, proc)
-            if key:
-                same.setdefault(key, []).append((command, job))
-                break
-    return tuple(
-        Twins(found[0][0], tuple(job for _, job in found)) for found in same.values() if len(found) > 1
+            if not key:
+                continue
+            same.setdefault(key, []).append((command, job))
+            where = _output(command, pid, proc)
+            if where:
+                same.setdefault(("output", *where), []).append((command, job))
+            break
+    found: dict[tuple[int, ...], Twins] = {}
+    for key, members in same.items():
+        if len(members) > 1:
+            output = str(key[2]) if isinstance(key, tuple) and key[0] == "output" else None
+            pids = tuple(job.pid for _, job in members)
+            before = found.get(pids)
+            found[pids] = Twins(
+                members[0][0], tuple(job for _, job in members), output or (before.output if before else None)
+            )
+    return tuple(found.values())
+
+
+def _output(command: tuple[str, ...], pid: int, proc: str) -> tuple[str, str] | None:
+    """(script, where it writes)."""
+    found = script(command)
+    if not found or _rank(_environment(pid, proc)):
+        return None
+    where = output_folder(found[1], _folder(pid, proc))
+    return (os.path.basename(found[0]), where) if where else None
+
+
+# --- before a start -----------------------------------------------------------------------------------------------
+
+Likeness = Literal["output", "arguments", "script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A process that runs what is about to be started: into the same output folder, with the same arguments on the
+    same GPU, or only the same script."""
+
+    pid: int
+    likeness: Likeness
+    command: tuple[str, ...]
+    output: str | None = None
+
+
+def of(
+    argv: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    parent: int,
+    proc: str = "/proc",
+) -> list[Twin]:
+    """Running twins of a command, the closest first. ``parent`` is who asks: trials of one sweep are no twins."""
+    mine = script_of(argv, folder)
+    if mine is None:
+        return []
+    running = _same_script(mine, proc)
+    found = []
+    for pid, command in running.items():
+        above = _ancestors(pid, proc)
+        if pid == os.getpid() or running.keys() & set(above):
+            continue  # a loader worker, a rank below its torchrun
+        theirs = _environment(pid, proc)
+        if _rank(theirs) != _rank(environment) or _trials(above, command, parent, proc):
+            continue
+        there = _folder(pid, proc)
+        output = output_folder(_after(argv, mine, folder), folder)
+        if output is not None and output == output_folder(_after(command, mine, there), there):
+            found.append(Twin(pid, "output", command, output))
+        elif _identical(argv, folder, environment, command, there, theirs, mine):
+            found.append(Twin(pid, "arguments", command))
+        else:
+            found.append(Twin(pid, "script", command))
+    return sorted(found, key=lambda twin: (("output", "arguments", "script").index(twin.likeness), twin.pid))
+
+
+def identity(argv: Sequence[str], folder: str, environment: Mapping[str, str], gpu: bool) -> str:
+    """The same text for two commands that may not run at once: one output folder, or the same words on one GPU."""
+    mine = script_of(argv, folder)
+    if mine is None or _rank(environment) is not None:
+        return ""
+    words = _after(argv, mine, folder)
+    output = output_folder(words, folder)
+    if output is not None:
+        return f"{mine} writes {output}"
+    if not gpu:
+        return ""
+    return "\x1f".join([mine, folder, *(environment.get(name, "") for name in _IDENTITY), *words])
+
+
+def _same_script(mine: str, proc: str) -> dict[int, tuple[str, ...]]:
+    """Pid → command line of the processes that run that file."""
+    name = os.path.basename(mine)
+    found = {}
+    for entry in os.listdir(proc):
+        if not entry.isdigit():
+            continue
+        command = tuple(command_line(int(entry), proc))
+        if not any(word.endswith(name) for word in command) or _is_ours(command):
+            continue
+        if script_of(command, _folder(int(entry), proc)) == mine:
+            found[int(entry)] = command
+    return found
+
+
+def _is_ours(command: Sequence[str]) -> bool:
+    """A guard or a keeper names the job's script too, and is not the job."""
+    return any(
+        os.path.basename(word) == "oomproof"
+        or word.startswith("oomproof.")
+        or word.endswith("oomproof/runner/keeper.py")
+        for word in command[:5]
     )
+
+
+def _ancestors(pid: int, proc: str) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        fields = stat_fields(pid, proc)
+        if not fields or len(fields) < 2:
+            break
+        pid = int(fields[1])
+        if pid in found:
+            break
+        found.append(pid)
+    return found
+
+
+def _trials(above: Sequence[int], command: Sequence[str], parent: int, proc: str) -> bool:
+    """Both started by one program that is no shell: a sweep, a test run, a scheduler. It knows what it does."""
+    for pid in above:
+        if _is_ours(command_line(pid, proc)):
+            continue  # the run around it: who started that?
+        return pid == parent and _comm(pid, proc) not in LAUNCHERS
+    return False
+
+
+def _identical(
+    argv: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    command: Sequence[str],
+    there: str,
+    theirs: Mapping[str, str],
+    script: str,
+) -> bool:
+    if os.path.realpath(folder) != there:
+        return False  # the same words mean other files there
+    if any(environment.get(name) != theirs.get(name) for name in _IDENTITY):
+        return False
+    return list(_after(argv, script, folder)) == list(_after(command, script, there))
+
+
+def _after(argv: Sequence[str], script: str, folder: str) -> Sequence[str]:
+    """The script's own arguments."""
+    for at, word in enumerate(argv):
+        if word.endswith(os.path.basename(script)) and os.path.realpath(os.path.join(folder, word)) == script:
+            return argv[at + 1 :]
+    return argv[1:]
+
+
+def _rank(environment: Mapping[str, str]) -> str | None:
+    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+    return next((environment[name] for name in names if name in environment), None)
+
+
+def _environment(pid: int, proc: str) -> dict[str, str]:
+    try:
+        with open(f"{proc}/{pid}/environ", "rb") as file:
+            lines = file.read().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (line.partition("=") for line in lines) if name in _IDENTITY}
+
+
+def _folder(pid: int, proc: str) -> str:
+    try:
+        return os.readlink(f"{proc}/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+def _comm(pid: int, proc: str) -> str:
+    try:
+        with open(f"{proc}/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def script(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
@@ -71,18 +259,5 @@ def _key(command: tuple[str, ...], pid: int, proc: str) -> object:
     name, arguments = found
     if os.path.basename(name) in ("oomproof", "keeper.py") or name.startswith("-m oomproof"):
         return None  # the guard around a job: what it runs comes next
-    try:
-        folder = os.readlink(f"{proc}/{pid}/cwd")
-    except OSError:
-        folder = ""
-    where = "" if name.startswith("/") else folder
-    return where, name, arguments, _identity(pid, proc)
-
-
-def _identity(pid: int, proc: str) -> tuple[str, ...]:
-    try:
-        with open(f"{proc}/{pid}/environ", "rb") as file:
-            variables = file.read().decode("utf-8", "replace").split("\0")
-    except OSError:
-        return ()
-    return tuple(sorted(line for line in variables if line.partition("=")[0] in _IDENTITY))
+    where = "" if name.startswith("/") else _folder(pid, proc)
+    return where, name, arguments, tuple(sorted(_environment(pid, proc).items()))

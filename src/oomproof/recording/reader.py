@@ -42,7 +42,7 @@ class Recording:
         if self.problem:
             return []
         try:
-            with closing(_connect(self.path)) as connection:
+            with closing(connect(self.path)) as connection:
                 return connection.execute(query, parameters).fetchall()
         except sqlite3.Error:
             return []
@@ -61,8 +61,9 @@ class Recording:
         return rows[0][0] if rows else None  # type: ignore[return-value]
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Read-only. A recording on a read-only disk has no room for the WAL index: read what the file holds then."""
+def connect(path: Path) -> sqlite3.Connection:
+    """Read-only. A recording on a read-only disk has no room for the WAL index: read what the file holds then, which
+    misses what stands only in the WAL. Raises sqlite3.Error for what is no recording."""
     connection = sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True, timeout=2.0)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -83,7 +84,7 @@ def open_recording(path: Path) -> Recording:
     if not path.exists():
         return Recording(path, problem="there is no recording")
     try:
-        with closing(_connect(path)) as connection:
+        with closing(connect(path)) as connection:
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     except sqlite3.Error as error:
         return Recording(path, problem=f"the recording cannot be read: {error}")

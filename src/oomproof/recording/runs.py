@@ -15,6 +15,8 @@ from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
 
 SCHEMA = 1
+FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
+GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back
 
 
 def state_folder() -> Path:
@@ -160,18 +162,37 @@ class Run:
     def exit(self) -> dict[str, Any]:
         return read_json(self.attempt / "exit.json")
 
+    def frozen(self) -> dict[str, Any]:
+        """Who made the job stand still, since when, until when; empty when nobody did."""
+        return read_json(self.attempt / FROZEN)
+
     def keeper_lives(self) -> bool:
+        """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
+        if self.info.get("adopted"):
+            started = self.started()
+            job = started.get("job") or {}
+            same_boot = started.get("boot_id") == processes.boot_id()
+            return same_boot and bool(job) and processes.is_alive(int(job["pid"]), job.get("start"))
         return is_locked(self.folder / "keeper.lock")
+
+    def waits(self) -> bool:
+        """Whether its front waits for room."""
+        return is_locked(self.folder / "waiting.lock")
 
     def guard_lives(self) -> bool:
         return is_locked(self.folder / "guard.lock")
 
     def state(self, boot_id: str | None = None) -> str:
-        """running, lost its guard, ended, machine went down, failed to start, vanished."""
+        """waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.waits():
+            return "waiting"
         if self.exit():
             return "ended"
         if self.keeper_lives():
-            return "running" if self.guard_lives() else "lost its guard"
+            if not self.guard_lives():
+                return "lost its guard"
+            paused = self.frozen() or (self.attempt / GPU_PAUSED).exists()
+            return "frozen" if paused else "running"
         started = self.started()
         boot = boot_id if boot_id is not None else processes.boot_id()
         if (started or self.info).get("boot_id", boot) != boot:

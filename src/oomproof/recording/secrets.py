@@ -3,35 +3,86 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 
 MASK = "•••"
 
-# `--tokenizer gpt2`, `--max_tokens 512` and `--sort_key name` are settings, not secrets: the words must stand alone.
+# One table for what `run` writes down and for what a report or a bundle sends away.
+# Shapes that are secret wherever they stand, each with strings (lower case) without which it cannot match: looking for
+# those first makes a log of 8 MB a matter of a second, and a run compiles only the shapes its command line may hold.
+# A group called ``secret`` is all that is hidden of a match.
+SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("private key", ("private key",), r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+     r"(?:.{0,20000}?-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\:,-]{0,20000})"),
+    ("Hugging Face token", ("hf_", "api_org_"), r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"),
+    ("GitHub token", ("gh", "github_pat_"), r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"),
+    ("GitLab token", ("gl",), r"\bgl(?:pat|ptt|rt|cbt|dt|soat)-[\w-]{16,}"),
+    ("OpenAI-like key", ("sk-", "sk_", "rk-", "rk_", "pk-", "pk_"), r"\b[srp]k(?:-(?:ant-|proj-)?|_(?:live|test)_)[A-Za-z0-9_-]{16,}"),
+    ("AWS key id", ("akia", "asia", "abia", "acca", "aroa", "aida"), r"\bA(?:KIA|SIA|BIA|CCA|ROA|IDA)[0-9A-Z]{12,}"),
+    ("Google key", ("aiza", "ya29.", "gocspx-", "1//0"), r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{20,}"),
+    ("Slack token", ("xox", "xapp-", "hooks.slack.com"),
+     r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}|https://hooks\.slack\.com/services/[\w/]+"),
+    ("Discord webhook", ("/api/webhooks/",), r"https://(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+"),
+    ("Telegram token", (":aa",), r"\b\d{8,10}:AA[\w-]{32,}"),
+    ("JSON web token", ("eyj",), r"\beyJ[\w-]{8,}(?:\.[\w-]{8,}\.[\w-]*|[\w-]{40,}={0,2})"),
+    ("W&B key", ("wandb_v1_", "local-"), r"\bwandb_v1_\w{16,}|\blocal-[0-9a-f]{40}\b"),
+    ("registry token", ("pypi-", "npm_", "dckr_pat_"), r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bdckr_pat_[\w-]{16,}"),
+    ("cloud token", ("dapi", "dop_v1_", "hvs.", "r8_", "nvapi-", "gsk_", "tgp_v1_", "sg.", "kgat_"),
+     r"\bdapi[0-9a-f]{32}|\bdop_v1_[0-9a-f]{32,}|\bhvs\.[\w-]{20,}|\br8_\w{30,}|\bnvapi-[\w-]{16,}|\bgsk_\w{20,}"
+     r"|\btgp_v1_[\w-]{16,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bKGAT_\w{16,}"),
+    ("authorization header", ("bearer ", "basic ", "authorization: token "),
+     r"(?i)(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[A-Za-z0-9+/]{8,}={0,2}(?![\w])|(?<=authorization: token )\S{8,}"),
+    ("password in a URL", ("://",), r"(?<=://)[^\s/@:'\"<>]{0,200}:(?P<secret>[^\s/@'\"<>]{1,400})(?=@)"),
+    ("token in a URL", ("://",), r"(?<=://)[^\s/@:'\"<>]{16,400}(?=@)"),
+    ("signed URL", ("?", "&"), r"(?i)(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature"
+     r"|x-goog-credential|token|access_token|id_token|api_key|apikey|key|password|secret|code)=[^\s&'\"<>#]+"),
+    ("netrc password", ("password ",), r"(?im)(?<=\bpassword )\S+(?=[ \t]*$)|(?<=\blogin )\S+ +password +\S+"),
+)  # fmt: skip
+
+# A secret by its name. `--tokenizer gpt2`, `--max_tokens 512` and `--sort_key name` are settings, not secrets: the words
+# must stand alone.
+SECRET_WORDS = "pass|pwd|pw|secrets?|token|pat|auth|authorization|credentials?|cookie|dsn|webhook"
+SECRET_KEYS = (
+    "api|access|private|secret|session|account|signing|encryption|license|storage|shared|master|service"
+)
 _NAME = re.compile(
-    r"(passw(or)?d|passphrase|(^|[-_])(pass|pwd|secret|token|pat|auth|authorization|credentials?|cookie|dsn)$|secret[-_]"
-    r"|(api|access|private|secret|session|account|signing|encryption)[-_]?key)",
+    rf"passw(?:or)?d|passphrase|(?:^|[-_])(?:{SECRET_WORDS})$|secret[-_]|(?:{SECRET_KEYS})[-_]?key",
     re.IGNORECASE,
 )
-# Shapes of well-known tokens, wherever they stand: Hugging Face, GitHub, OpenAI-like, AWS, Slack, GitLab, JWT.
-_SHAPE = re.compile(
-    r"\b(hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|sk-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{12,}"
-    r"|xox[abprs]-[A-Za-z0-9-]{10,}|glpat-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
-)
-_URL = re.compile(r"(\w+://[^\s/@:]*):[^\s/@]+@")
 _WANDB = re.compile(r"\b[0-9a-f]{40}\b")
 
 # Only what explains a run's memory or its launch is worth keeping of the environment.
 _KEPT = re.compile(
-    r"^(CUDA_|NVIDIA_|PYTORCH_|TORCH_|XLA_|TF_|JAX_|OMP_|MKL_|OPENBLAS_|NUMEXPR_|MALLOC_|LD_PRELOAD$|PYTHON\w*$|HF_"
+    r"^(CUDA_|NVIDIA_|PYTORCH_|TORCH_|XLA_|TF_|JAX_|OMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|MALLOC_|LD_PRELOAD$|PYTHON\w*$|HF_"
     r"|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|WANDB_|NCCL_|GLOO_|SLURM_|RAY_|RANK$|LOCAL_RANK$|WORLD_SIZE$"
     r"|MASTER_|CONDA_DEFAULT_ENV$|VIRTUAL_ENV$|PATH$|LANG$|TMPDIR$|OOMPROOF_|DISPLAY$|TERM$|SHELL$|ROCR_|HIP_)"
 )
 
 
+@cache
+def _compiled(shape: str) -> re.Pattern[str]:
+    return re.compile(shape)
+
+
+def hide_shapes(text: str, hide: Callable[[str, str], str]) -> str:
+    """``text`` with what ``hide(value, kind)`` answers in place of each value that is secret by its shape."""
+    lower = text.lower()
+    for kind, needs, shape in SHAPES:
+        if any(need in lower for need in needs):
+            text = _compiled(shape).sub(partial(_hidden, hide, kind), text)
+    return text
+
+
+def _hidden(hide: Callable[[str, str], str], kind: str, match: re.Match[str]) -> str:
+    group = "secret" if match.re.groupindex.get("secret") else 0
+    begin, end = match.start(group) - match.start(), match.end(group) - match.start()
+    return match[0][:begin] + hide(match[group], kind) + match[0][end:]
+
+
 def mask_text(text: str) -> str:
     """Token shapes and passwords inside URLs."""
-    return _URL.sub(rf"\1:{MASK}@", _SHAPE.sub(MASK, text))
+    return hide_shapes(text, lambda value, kind: MASK)
 
 
 def mask_argv(argv: Iterable[str]) -> list[str]:

@@ -10,7 +10,9 @@ import threading
 import time
 from pathlib import Path
 
+from oomproof.machine.clock import boottime
 from oomproof.recording.schema import INSERTS, TABLES, VERSION
+from oomproof.recording.thinning import CAP, Thinner
 
 Row = tuple[object, ...]
 
@@ -23,8 +25,9 @@ _COMMIT_SECONDS = 1.0
 class Writer:
     """Put rows from any thread; one commit a second, synced (FULL: measured 10 of 10 commits survive a power cut)."""
 
-    def __init__(self, path: Path, meta: dict[str, str]) -> None:
+    def __init__(self, path: Path, meta: dict[str, str], cap: int = CAP) -> None:
         self._path = path
+        self._thinner = Thinner(cap)
         self._meta = {"schema": str(VERSION), **meta}
         self._queue: queue.Queue[tuple[str, Row] | None] = queue.Queue(_QUEUE_ROWS)
         self.dropped = 0
@@ -58,6 +61,7 @@ class Writer:
         connection.execute("PRAGMA cache_size=-256")  # KiB; the recording is only appended to
         connection.executescript("BEGIN;" + TABLES + "COMMIT;")
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?,?)", self._meta.items())
+        self._thinner.resume(connection)
         return connection
 
     def _work(self) -> None:
@@ -78,6 +82,9 @@ class Writer:
                     )
                 if self.trouble:
                     connection.execute("INSERT OR REPLACE INTO meta VALUES ('trouble', ?)", (self.trouble,))
+                told = self._thinner.step(connection)
+                if told is not None:
+                    connection.execute(INSERTS["event"], (boottime(), "thinned", told, None))
                 connection.execute("COMMIT")
             except (
                 sqlite3.Error,

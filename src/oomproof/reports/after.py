@@ -9,7 +9,9 @@ from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import MEMORY_CAUSES
 from oomproof.errors import OomproofError
 from oomproof.evidence.collect import collect
+from oomproof.ledger import history
 from oomproof.recording import runs
+from oomproof.recording.reader import open_recording
 from oomproof.reports.verdict import three_lines
 
 
@@ -29,13 +31,17 @@ class Conclusion:
 
 def conclude(run: runs.Run) -> Conclusion:
     """The verdict of a run that has ended; written down once, so that later readers see the same."""
-    verdict = judge(collect(run.attempt))
+    case = collect(run.attempt)
+    verdict = judge(case)
     as_json = verdict.to_json()
     try:
         runs.write_json(run.attempt / "verdict.json", {**as_json, "lines": three_lines(verdict)})
     except OomproofError:
         pass  # a full disk: said on the terminal all the same
-    return Conclusion(as_json, three_lines(verdict))
+    found = Conclusion(as_json, three_lines(verdict))
+    gpu = open_recording(run.attempt / "recording.sqlite").peaks().gpu if case.gpus else None
+    history.keep(run, case.job_peak, gpu, whole=found.cause == "finished")
+    return found
 
 
 def verdict_of(run: runs.Run) -> Conclusion | None:
@@ -43,6 +49,6 @@ def verdict_of(run: runs.Run) -> Conclusion | None:
     kept = runs.read_json(run.attempt / "verdict.json")
     if kept.get("verdict"):
         return Conclusion(kept, str(kept.get("lines", "")))
-    if run.state() in ("running", "lost its guard", "starting"):
+    if run.state() in ("running", "frozen", "lost its guard", "starting", "waiting"):
         return None
     return conclude(run)

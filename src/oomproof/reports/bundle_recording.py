@@ -6,8 +6,8 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
+from oomproof.recording.reader import connect
 from oomproof.reports.redaction import Redactor
 from oomproof.units import format_size
 
@@ -23,7 +23,7 @@ def redacted_copy(path: Path, redactor: Redactor) -> tuple[bytes | None, str | N
     with tempfile.TemporaryDirectory(prefix="oomproof-bundle-") as folder:
         copy = Path(folder) / "recording.sqlite"
         try:
-            with closing(_open(path)) as source, closing(sqlite3.connect(copy)) as target:
+            with closing(connect(path)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
             with closing(sqlite3.connect(copy, isolation_level=None)) as target:
                 target.execute("PRAGMA journal_mode=DELETE")
@@ -34,17 +34,6 @@ def redacted_copy(path: Path, redactor: Redactor) -> tuple[bytes | None, str | N
             return copy.read_bytes(), note
         except (sqlite3.Error, OSError) as error:
             return None, f"left out, it cannot be read and so not be masked: {error}"
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Read-only; where the folder is read-only too there is no room for the WAL's index: take the file as it is."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5.0)
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        connection.close()
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
-    return connection
 
 
 def _mask(connection: sqlite3.Connection, redactor: Redactor) -> None:

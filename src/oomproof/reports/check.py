@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomproof.ledger.budget import Answer, Budget, default_floor
+from oomproof.ledger.entries import Entry
 from oomproof.ledger.facts import Facts
+from oomproof.ledger.picture import Picture, Standing
 from oomproof.ledger.risks import Risk
 from oomproof.ledger.rows import Row
+from oomproof.ledger.words import run_words
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
 from oomproof.recording.secrets import mask_argv
@@ -41,6 +44,8 @@ class Check:
     risks: tuple[Risk, ...]
     answers: tuple[Answer, ...]
     next_step: tuple[str, str]  # when, command
+    picture: Picture | None = None  # who runs and waits; None: there is no ledger yet
+    ledger_troubles: tuple[str, ...] = ()
 
 
 def show(check: Check) -> None:
@@ -63,6 +68,8 @@ def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
     """The whole screen as styled lines; commands to copy are never broken."""
     lines = [*_machine(check.facts), [], *_rows(check.rows, check.facts, width, bars), []]
     lines += [*_budget(check.budget), []]
+    ledger = [*_ledger(check, width)]
+    lines += [*ledger, []] if ledger else []
     if check.risks:
         lines += [*_risks(check.risks, width), []]
     if check.answers:
@@ -195,6 +202,34 @@ def _budget(budget: Budget) -> Iterable[Line]:
         yield [(f"  {name:<26}{sign} {format_size(size):>9}", "")]
     style = "bold green" if budget.now else "bold red"
     yield [(f"  {'safe to start now':<26}= {format_size(budget.now):>9}", style)]
+
+
+def _ledger(check: Check, width: int) -> Iterable[Line]:
+    """Who has room reserved, and who waits for it."""
+    for trouble in check.ledger_troubles:
+        yield from _wrapped("  ! ", trouble, width, "yellow", indent="    ")
+    picture = check.picture
+    if picture is None or not (picture.running or picture.waiting):
+        return
+    yield [("Runs of oomproof", "bold")]
+    for one in picture.running:
+        known = (
+            f"needs {format_size(one.claim.need)} ({one.entry.basis})"
+            if one.claim.need is not None
+            else "need unknown"
+        )
+        yield [(_cut(f"  {run_words(one)}; {known}", width - 1), "")]
+    for entry in picture.waiting:
+        yield [
+            (_cut(f"  {entry.name} waits for {format_size(entry.need)}{_on_gpu(entry)}", width - 1), "yellow")
+        ]
+
+
+def _on_gpu(entry: Entry) -> str:
+    if not entry.gpu_need:
+        return ""
+    where = "a GPU" if entry.gpu is None else f"GPU {entry.gpu}"
+    return f" and {format_size(entry.gpu_need)} on {where}"
 
 
 def _risks(risks: Sequence[Risk], width: int) -> Iterable[Line]:
@@ -338,5 +373,44 @@ def to_json(check: Check) -> dict[str, Any]:
             {"risk": r.slug, "title": r.title, "why": r.why, "remedy": r.remedy, "command": r.command}
             for r in check.risks
         ],
+        "ledger": _ledger_json(check),
         "next": check.next_step[1],
+    }
+
+
+def _ledger_json(check: Check) -> dict[str, Any]:
+    picture = check.picture
+    return {
+        "running": [_standing_json(one) for one in picture.running] if picture else [],
+        "waiting": [
+            {
+                "run": entry.run,
+                "name": entry.name,
+                "uid": entry.uid,
+                "need_bytes": entry.need,
+                "gpu_need_bytes": entry.gpu_need,
+                "gpu": entry.gpu,
+                "priority": entry.priority,
+            }
+            for entry in picture.waiting
+        ]
+        if picture
+        else [],
+        "troubles": list(check.ledger_troubles),
+    }
+
+
+def _standing_json(one: Standing) -> dict[str, Any]:
+    return {
+        "run": one.entry.run,
+        "name": one.entry.name,
+        "uid": one.entry.uid,
+        "need_bytes": one.claim.need,
+        "basis": one.entry.basis or None,
+        "held_bytes": one.claim.held,
+        "promised_bytes": one.claim.yet,
+        "gpu_need_bytes": one.claim.gpu_need,
+        "gpu": one.claim.gpu,
+        "gpu_held_bytes": one.claim.gpu_held,
+        "seconds_left": one.left,
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.runs import Run
 from oomproof.reports import saving
+from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.html_chart import chart
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
@@ -132,7 +133,7 @@ def _victim(story: Story) -> str:
     victim = story.verdict.victim
     if victim is None:
         return ""
-    rows = [("process", f"{victim.name or '?'} (pid {victim.pid})")]
+    rows = [("process", victim.who)]
     for name, size in (
         ("its own memory", victim.anon_rss_bytes),
         ("shared memory", victim.shmem_rss_bytes),
@@ -196,13 +197,8 @@ def _remedies(story: Story) -> str:
     for remedy in story.verdict.remedies:
         saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
         text = f'{escape(remedy.title)} <span class="basis">{escape(remedy.basis)}{saves}</span>'
-        if remedy.command:
-            text += f"<pre>{escape(remedy.command)}</pre>"
-        if (change := remedy.change) is not None:
-            place = f"{change.file}: " if change.file else ""
-            values = " → ".join(value for value in (change.before, change.after) if value)
-            if values:
-                text += f"<pre>{escape(f'{place}{change.key}: {values}')}</pre>"
+        if (change := how(remedy)) is not None:
+            text += f"<pre>{escape(change)}</pre>"
         items.append(f"<li>{text}</li>")
     return f'<ol class="remedies">{"".join(items)}</ol>' if items else ""
 
@@ -227,11 +223,11 @@ def _before_after(story: Story) -> str:
 
 
 def _causes(story: Story) -> str:
-    causes = story.verdict.causes
+    causes = notable(story.verdict)
     if len(causes) < 2:
         return ""
     body = "".join(
-        f'<tr><td class="n">{cause.probability:.1%}</td><td>{escape(cause.cause)}'
+        f'<tr><td class="n">{cause.probability:.0%}</td><td>{escape(cause.cause)}'
         f'<span class="bar" style="width:{100 * cause.probability:.0f}%"></span></td><td>{escape(cause.test)}</td></tr>'
         for cause in causes[:20]
     )
@@ -241,7 +237,8 @@ def _causes(story: Story) -> str:
 
 def _evidence(story: Story) -> str:
     items = []
-    for item in story.verdict.evidence[:_EVIDENCE]:
+    decided, beside = decisive_first(story.verdict)
+    for item in (*decided, *beside)[:_EVIDENCE]:
         clock = f' · <span class="when">{escape(when(item.time))}</span>' if item.time is not None else ""
         text = item.text if len(item.text) <= _TEXT else item.text[:_TEXT] + " …"
         items.append(
@@ -259,7 +256,7 @@ def _kills(story: Story) -> str:
         return ""
     body = "".join(
         f"<tr><td>{escape(when(kill.time, date=True))}</td><td>{escape(kill.cause)}</td>"
-        f'<td>{escape(kill.victim.name or "?")} (pid {kill.victim.pid})</td><td class="n">'
+        f'<td>{escape(kill.victim.who)}</td><td class="n">'
         f"{format_size(kill.victim.anon_rss_bytes) if kill.victim.anon_rss_bytes is not None else ''}</td></tr>"
         for kill in kills[-200:]
     )

@@ -11,6 +11,7 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.runs import Run
 from oomproof.reports import saving
 from oomproof.reports.chart import draw
+from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
     GOOD,
@@ -114,7 +115,7 @@ def _root_cause(story: Story) -> str:
             if size
         ]
         held = f", holding {' and '.join(sizes)}" if sizes else ""
-        parts.append(f"The process that died: {_text(victim.name or '?')} (pid {victim.pid}){held}.")
+        parts.append(f"The process that died: {_text(victim.who)}{held}.")
     if (gpu := verdict.gpu) is not None:
         told = (
             ("asked for", gpu.requested_bytes),
@@ -161,8 +162,9 @@ def _root_cause(story: Story) -> str:
         parts.append(
             _table(("phase", "entered", "time in it", "peak", "peak on the GPU"), phases, ready=True)
         )
-    if len(verdict.causes) > 1:
-        rows = [(f"{one.probability:.1%}", one.cause, one.test) for one in verdict.causes[:12]]
+    causes = notable(verdict)
+    if len(causes) > 1:
+        rows = [(f"{one.probability:.0%}", one.cause, one.test) for one in causes[:12]]
         parts.append("What else was considered:")
         parts.append(_table(("probability", "cause", "what would settle it"), rows))
     return "\n\n".join(parts)
@@ -170,7 +172,8 @@ def _root_cause(story: Story) -> str:
 
 def _evidence(story: Story) -> str:
     items = []
-    for item in story.verdict.evidence[:_EVIDENCE]:
+    decided, beside = decisive_first(story.verdict)
+    for item in (*decided, *beside)[:_EVIDENCE]:
         clock = f" ({when(item.time)})" if item.time is not None else ""
         items.append(
             f"- {_text(item.source)}{clock}: {_code(_short(item.text, _TEXT))}  \n  {_text(item.says)}"
@@ -211,8 +214,8 @@ def _remedies(story: Story) -> str:
     for number, remedy in enumerate(story.verdict.remedies, 1):
         saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
         item = f"{number}. {_text(remedy.title)} ({remedy.basis}{saves})"
-        if remedy.command:
-            item += f"  \n   {_code(remedy.command)}"
+        if (change := how(remedy)) is not None:
+            item += f"  \n   {_code(change)}"
         items.append(item)
     return "\n".join(items)
 
@@ -227,7 +230,7 @@ def _prevention(story: Story) -> str:
 def _next_steps(story: Story) -> str:
     verdict = story.verdict
     items = [verdict.next] if verdict.next else []
-    items += [f"to rule out {one.cause}: {one.test}" for one in verdict.causes[1:4] if one.test]
+    items += [f"to rule out {one.cause}: {one.test}" for one in notable(verdict)[1:4] if one.test]
     return "\n".join(f"- [ ] {_text(item)}" for item in items)
 
 

@@ -8,54 +8,23 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from oomproof.recording.secrets import MASK, mask_argv
+from oomproof.recording.secrets import MASK, SECRET_KEYS, SECRET_WORDS, hide_shapes, mask_argv
 
-# Shapes that are secret wherever they stand. Wider than what `run` masks while it records: a bundle goes to strangers,
-# and a word hidden too many costs less than one too few. Each with strings (lower case) without which it cannot match:
-# looking for those first makes a log of 8 MB a matter of a second.
-_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("private key", ("private key",), r"(?s)-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-     r"(?:.{0,20000}?-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\:,-]{0,20000})"),
-    ("Hugging Face token", ("hf_", "api_org_"), r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"),
-    ("GitHub token", ("gh", "github_pat_"), r"\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"),
-    ("GitLab token", ("gl",), r"\bgl(?:pat|ptt|rt|cbt|dt|soat)-[\w-]{16,}"),
-    ("OpenAI-like key", ("sk-", "sk_", "rk-", "rk_", "pk-", "pk_"), r"\b[srp]k[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{16,}"),
-    ("AWS key id", ("akia", "asia", "abia", "acca", "aroa", "aida"), r"\bA(?:KIA|SIA|BIA|CCA|ROA|IDA)[0-9A-Z]{12,}"),
-    ("Google key", ("aiza", "ya29.", "gocspx-", "1//0"), r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{20,}"),
-    ("Slack token", ("xox", "xapp-", "hooks.slack.com"),
-     r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}|https://hooks\.slack\.com/services/[\w/]+"),
-    ("Discord webhook", ("/api/webhooks/",), r"https://(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+"),
-    ("Telegram token", (":aa",), r"\b\d{8,10}:AA[\w-]{32,}"),
-    ("JSON web token", ("eyj",), r"\beyJ[\w-]{8,}(?:\.[\w-]{8,}\.[\w-]*|[\w-]{40,}={0,2})"),
-    ("W&B key", ("wandb_v1_", "local-"), r"\bwandb_v1_\w{16,}|\blocal-[0-9a-f]{40}\b"),
-    ("registry token", ("pypi-", "npm_", "dckr_pat_"), r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bdckr_pat_[\w-]{16,}"),
-    ("cloud token", ("dapi", "dop_v1_", "hvs.", "r8_", "nvapi-", "gsk_", "tgp_v1_", "sg.", "kgat_"),
-     r"\bdapi[0-9a-f]{32}|\bdop_v1_[0-9a-f]{32,}|\bhvs\.[\w-]{20,}|\br8_\w{30,}|\bnvapi-[\w-]{16,}|\bgsk_\w{20,}"
-     r"|\btgp_v1_[\w-]{16,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bKGAT_\w{16,}"),
-    ("authorization header", ("bearer ", "basic ", "authorization: token "),
-     r"(?i)(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[A-Za-z0-9+/]{8,}={0,2}(?![\w])|(?<=authorization: token )\S{8,}"),
-    ("password in a URL", ("://",), r"(?<=://)[^\s/@:'\"<>]{0,200}:[^\s/@'\"<>]{1,400}(?=@)"),
-    ("token in a URL", ("://",), r"(?<=://)[^\s/@:'\"<>]{16,400}(?=@)"),
-    ("signed URL", ("=",), r"(?i)(?<=[?&])(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature"
-     r"|x-goog-credential|token|access_token|id_token|api_key|apikey|key|password|secret|code)=[^\s&'\"<>#]+"),
-    ("netrc password", ("password ",), r"(?im)(?<=\bpassword )\S+(?=[ \t]*$)|(?<=\blogin )\S+ +password +\S+"),
-)  # fmt: skip
-_COMPILED = tuple((name, needs, re.compile(shape)) for name, needs, shape in _SHAPES)
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{16,}")
 
 # A secret by its name: `NAME=value`, `NAME: value`, `"NAME": "value"`, `--name value`, `name => value`.
 # Nothing stands before the telling word: what precedes it in the name is read backwards, so that no text is slow.
 _NAMED = re.compile(
-    r"""(?x)
+    rf"""(?x)
     (?: (?i: passw(?:or)?d | passphrase
-            | (?:api|access|private|secret|session|account|signing|encryption|license|storage|shared|master|service)[-_ ]?keys?
+            | (?:{SECRET_KEYS})[-_ ]?keys?
             | connection[-_]?string | credentials?
-            | (?<![a-z0-9]) (?:pass|pwd|pw|secrets?|token|pat|auth|authorization|cookie|dsn|webhook) )
+            | (?<![a-z0-9]) (?:{SECRET_WORDS}) )
         | (?<=[a-z]) (?:Token|Secret|Key|Password) )
-    (?i: [-_](?:id|value|hash|salt|base64|b64|[0-9]{1,2}) )? (?![A-Za-z0-9_-])
-    ["']? (?P<glue> [ \t]{0,8}(?:=>|:=|[:=])\s{0,40} | [ \t]{1,8} )
-    (?: (?P<open>\\?["']) (?P<quoted> (?: \\. | (?!(?P=open)) [^\\\n] ){0,4000}? ) (?P=open) | (?P<bare>[^\s"',;})\]]+) )
+    (?i: [-_](?:id|value|hash|salt|base64|b64|[0-9]{{1,2}}) )? (?![A-Za-z0-9_-])
+    ["']? (?P<glue> [ \t]{{0,8}}(?:=>|:=|[:=])\s{{0,40}} | [ \t]{{1,8}} )
+    (?: (?P<open>\\?["']) (?P<quoted> (?: \\. | (?!(?P=open)) [^\\\n] ){{0,4000}}? ) (?P=open) | (?P<bare>[^\s"',;}})\]]+) )
     """
 )
 _NAME_BEFORE = re.compile(r"[\w.-]{0,60}\Z")
@@ -70,9 +39,8 @@ _HEX_KEY = re.compile(
     r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b"
 )  # W&B, Kaggle, Comet: only where the line speaks of a key
 _HEX_WORDS = re.compile(r"(?i)wandb|kaggle|comet|api.?key|neptune|login")
-_SECRET_NAME = re.compile(
-    r"(?i)passw|passphrase|(^|_)(pass|pwd|pw|secret|token|pat|auth|cookie|dsn|credentials?)(_|$)|(api|access|private|secret|account)_?key"
-)
+# wider than what is left out of a recording: a bundle goes to strangers, and a word hidden too many costs less
+_SECRET_NAME = re.compile(rf"(?i)passw|passphrase|(?:^|_)(?:{SECRET_WORDS})(?:_|$)|(?:{SECRET_KEYS})_?key")
 _HOME = re.compile(r"(?<![\w/])(/home/|/Users/|/mnt/[a-z]/Users/|[A-Za-z]:\\Users\\)([^/\\\s:'\"<>]+)")
 _LONG_ENOUGH = 8  # a shorter value may be an ordinary word
 
@@ -98,11 +66,8 @@ class Redactor:
 
     def shapes(self, text: str, where: str) -> str:
         """Only what is secret by its shape: for text with a syntax of its own, such as HTML."""
-        lower = text.lower()
-        for name, needs, shape in _COMPILED:
-            if any(need in lower for need in needs):
-                text = shape.sub(lambda match, name=name: self._taken(match[0], name, where), text)  # type: ignore[misc]
-        if "private key" in lower:
+        text = hide_shapes(text, lambda value, kind: self._taken(value, kind, where))
+        if "PRIVATE KEY" in text:
             text = self._key_ends(text, where)
         if self._hide_user:
             text = _HOME.sub(

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oomproof.diagnosis.rules.machine_down import ORDERLY
+from oomproof.machine.clock import boottime
 from oomproof.recording.reader import Peaks, Recording, open_recording
 from oomproof.recording.runs import Run
+from oomproof.reports import pauses
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
+from oomproof.reports.pauses import Paused
 from oomproof.runner.code import hash_file
 from oomproof.units import format_duration, format_size
 
@@ -34,6 +37,7 @@ class Summary:
     why: str | None
     script_changed: bool
     problem: str | None
+    paused: tuple[Paused, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +57,8 @@ class Summary:
             "why": self.why,
             "script_changed_since": self.script_changed,
             "problem": self.problem,
+            "pauses": len(self.paused),
+            "paused_seconds": pauses.seconds(list(self.paused), boottime()),
         }
 
 
@@ -67,7 +73,7 @@ def summarize(run: Run) -> Summary:
     verdict = verdict_of(run)
     begin = float(started.get("wall") or run.created)
     end: float | None = ended.get("wall")
-    if end is None and state in ("running", "lost its guard"):
+    if end is None and state in ("running", "frozen", "lost its guard"):
         end = time.time()
     last = recording.last_sample_time()
     if end is None and last is not None:
@@ -89,6 +95,7 @@ def summarize(run: Run) -> Summary:
         why=verdict.as_json["verdict"].get("why") if verdict else None,
         script_changed=before is not None and before != now,
         problem=recording.problem,
+        paused=tuple(pauses.pauses(run.attempt)),
     )
 
 
@@ -165,6 +172,8 @@ def show(run: Run, width: int = 80) -> str:
         ("held by", rung + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
         ("peak", _peak_words(summary.peaks)),
     ]
+    if summary.paused:
+        rows.append(("paused", _paused_words(run, summary)))
     if code.get("git_commit"):
         dirty = " with changes not committed" if code.get("git_dirty") else ""
         rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
@@ -201,6 +210,20 @@ def show(run: Run, width: int = 80) -> str:
 
 def _uses(recording: Recording) -> list[Any]:
     return recording.rows("SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL ORDER BY t")
+
+
+def _paused_words(run: Run, summary: Summary) -> str:
+    total = format_duration(pauses.seconds(list(summary.paused), boottime()))
+    count = len(summary.paused)
+    words = f"{total} in {count} pauses" if count > 1 else total
+    mark = run.frozen() if summary.state == "frozen" else {}
+    if not mark:
+        return words
+    if mark.get("by") == "user":
+        return f"{words}, by you; oomproof thaw {run.name}"
+    until = mark.get("until")
+    latest = f", at the latest until {_clock(float(until))}" if until else ""
+    return f"{words}: {mark.get('why')}{latest}; oomproof thaw {run.name}"
 
 
 def _peak_words(peaks: Peaks) -> str:

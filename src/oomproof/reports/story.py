@@ -92,7 +92,7 @@ def earlier_run(run: Run) -> Run | None:
     for other in list_runs():
         if other.id == run.id or (other.created, other.id) >= (run.created, run.id):
             continue
-        if other.state() in ("running", "starting", "lost its guard", "failed to start"):
+        if other.state() in ("running", "frozen", "starting", "lost its guard", "failed to start"):
             continue
         same = script and (other.info.get("code") or {}).get("script") == script
         if same or (not script and other.argv[:2] == run.argv[:2] and _cwd(other) == _cwd(run)):
@@ -108,7 +108,7 @@ def chronology(story: Story) -> list[Moment]:
         started = float(run.started().get("wall") or run.created)
         limit = f", limit {format_size(story.limit)}" if story.limit else ""
         found.append(Moment(started, f"started{limit}", True))
-        if summary.seconds is not None and summary.state not in ("running", "lost its guard"):
+        if summary.seconds is not None and summary.state not in ("running", "frozen", "lost its guard"):
             found.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
     for span in timeline.phases[-40:]:
         step = f", step {span.first_step}" if span.first_step is not None else ""

@@ -11,18 +11,10 @@ import signal
 import time
 from pathlib import Path
 
+from oomproof.machine.arguments import script_of
+
 _LONGEST = 16 << 20
 _SECONDS = 5.0  # git on a network file system
-
-
-def script_of(argv: list[str], folder: str) -> str | None:
-    """The file a person would call "the script": the first word that is a source file of the user's."""
-    for word in argv:
-        if word.endswith((".py", ".sh", ".ipynb", ".R", ".jl", ".lua")):
-            path = os.path.join(folder, word)
-            if os.path.isfile(path):
-                return os.path.realpath(path)
-    return None
 
 
 def _sha256(data: bytes) -> str:

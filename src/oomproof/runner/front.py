@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
-from oomproof.machine import cgroups
+from oomproof.machine import cgroups, cuda_checkpoint
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.terminal import Terminal, pack_size
@@ -39,6 +39,7 @@ class Launch:
     output_cap: int
     watch_only: bool = False
     detached: bool = False
+    oom_score_add: int = 0
 
 
 @dataclass
@@ -222,6 +223,9 @@ class Front:
             "join": rung.join,
             "procs": rung.procs,
             "kill": rung.kill,
+            "freeze": rung.freeze,
+            "gpu_script": cuda_checkpoint.__file__,
+            "oom_score_add": launch.oom_score_add,
             "remove": rung.remove,
             "counters": rung.counters(),
             "grace": launch.grace,

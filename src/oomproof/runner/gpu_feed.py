@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from oomproof.machine import gpu
+from oomproof.machine import gpu, nvidia
 
 _STALE = 5.0  # seconds; an older figure is no figure
 
@@ -48,6 +48,6 @@ class GpuFeed:
 
 def start() -> GpuFeed | None:
     try:
-        return GpuFeed() if gpu.driver_present() else None
+        return GpuFeed() if nvidia.driver_present() else None
     except OSError:
         return None

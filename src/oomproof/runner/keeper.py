@@ -31,6 +31,9 @@ HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
 OUTBOX = 1 << 20  # bytes waiting for a slow front; above it the job's output is left in its pipes
+LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
+GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
+FROZEN = "frozen.json"  # who made the job stand still; written by the guard or `oomproof freeze`
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
 
 
@@ -206,6 +209,7 @@ class Keeper:
         self.leftovers: list[str] = []
         self.ending_since: float | None = None
         self.term_sent: float | None = None
+        self.helper: int | None = None  # restores the job's GPU memory; no process of the job
 
     # --- starting the job -------------------------------------------------------------------------------------
 
@@ -257,6 +261,7 @@ class Keeper:
                 with open(path, "w") as file:
                     file.write("0")
             stage = "start"
+            self.be_a_younger_one()
             for number, fd in ends.items():
                 os.dup2(fd, number)
             if self.spec["tty"]:
@@ -273,6 +278,15 @@ class Keeper:
             os.write(report, json.dumps([error.errno, error.strerror, stage]).encode())
         finally:
             os._exit(127)
+
+    def be_a_younger_one(self) -> None:
+        """Should it come to the kernel, it shall take this job before the older ones. Its children inherit it."""
+        if self.spec["oom_score_add"]:
+            with contextlib.suppress(OSError, ValueError):
+                with open("/proc/self/oom_score_adj") as file:
+                    now = int(file.read())
+                with open("/proc/self/oom_score_adj", "w") as file:
+                    file.write(str(min(1000, now + self.spec["oom_score_add"])))
 
     def watch(self, fd: int, letter: bytes) -> None:
         os.set_blocking(fd, False)
@@ -322,6 +336,80 @@ class Keeper:
         self.front = None
         if self.status is None:
             append_event(self.folder, event="guard-lost")
+            self.thaw_without_guard()
+            self.give_the_card_again()
+
+    def give_the_card_again(self) -> None:
+        """Its GPU memory was given back and nobody is left to restore it: tried until it works, by a process of its own."""
+        if self.helper is not None or not os.path.exists(f"{self.folder}/{GPU_PAUSED}"):
+            return
+        if os.path.exists(f"{self.folder}/{FROZEN}"):
+            return  # the user froze it
+        with contextlib.suppress(OSError):
+            self.helper = os.posix_spawn(
+                sys.executable,
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    self.spec["gpu_script"],
+                    "resume-marked",
+                    f"{self.folder}/{GPU_PAUSED}",
+                ],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)
+                ],
+            )
+
+    def thaw_without_guard(self) -> None:
+        """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof thaw` is theirs."""
+        mark = f"{self.folder}/{FROZEN}"
+        try:
+            with open(mark, "rb") as file:
+                by = json.load(file).get("by")
+        except (OSError, ValueError, AttributeError):
+            by = None
+        if by == "user" or not self.stands_still():
+            return
+        if not self.spec["freeze"] and by != "guard":
+            return  # stopped by somebody's own SIGSTOP or Ctrl-Z
+        self.thaw()
+        with contextlib.suppress(OSError):
+            os.unlink(mark)
+        append_event(self.folder, event="thaw", text="its guard was lost while it was paused")
+
+    def has_guard(self) -> bool:
+        """Whether `oomproof watch` has taken the guard up: its lock goes with it, however it ends."""
+        try:
+            fd = os.open(f"{os.path.dirname(self.folder)}/guard.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def stands_still(self) -> bool:
+        if not self.spec["freeze"]:
+            return any(state_of(pid) in (b"T", b"t") for pid in self.remaining())
+        try:
+            with open(self.spec["freeze"], "rb") as file:
+                return file.read().strip() not in (b"0", b"THAWED")
+        except OSError:
+            return False
+
+    def thaw(self) -> None:
+        """Harmless for a job that runs."""
+        if self.spec["freeze"]:
+            value = "0" if self.spec["freeze"].endswith("cgroup.freeze") else "THAWED"
+            with contextlib.suppress(OSError), open(self.spec["freeze"], "w") as file:
+                file.write(value)
+        else:
+            signal_all(self.remaining(), signal.SIGCONT)
 
     def from_front(self) -> None:
         assert self.front is not None
@@ -396,6 +484,10 @@ class Keeper:
                 return
             if pid == 0:
                 return
+            if pid == self.helper:
+                self.helper = None
+                gone = not os.path.exists(f"{self.folder}/{GPU_PAUSED}")
+                append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
             if pid == self.leader:
                 self.status = status
                 if self.slave is not None:  # from now on EIO says that the last one has closed it
@@ -418,7 +510,7 @@ class Keeper:
                 if pid not in pids:
                     pids.append(pid)
                     queue.extend(children_of(pid))
-        return [pid for pid in pids if pid > 0 and pid != me and not is_zombie(pid)]
+        return [pid for pid in pids if pid > 0 and pid not in (me, self.helper) and not is_zombie(pid)]
 
     def end_leftovers(self, now: bool = False) -> bool:
         """After the leader: let the rest finish, then SIGTERM, then SIGKILL. True when nobody is left."""
@@ -436,8 +528,10 @@ class Keeper:
                 self.term_sent = clock
                 signal_all(left, signal.SIGTERM)
                 signal_all(left, signal.SIGCONT)
+                self.thaw()
         elif now or clock - self.term_sent >= self.mercy():
             self.kill_all(left)
+            self.thaw()  # the v1 freezer holds even a SIGKILL back
         return False
 
     def patience(self) -> float:
@@ -475,7 +569,12 @@ class Keeper:
         self.reap()  # it may have died before the handler stood
         deadline: float | None = None
         while True:
-            timeout = None if self.status is None else 0.05
+            timeout: float | None = 0.05
+            if self.status is None:
+                timeout = None if self.front is not None else LOOK_AFTER
+                if self.front is None and not self.has_guard():
+                    self.thaw_without_guard()
+                    self.give_the_card_again()
             for key, mask in (self.narrow if len(self.outbox) > OUTBOX else self.selector).select(timeout):
                 fd = key.fd
                 if fd == wake_read:
@@ -515,6 +614,7 @@ class Keeper:
         if self.status is None:
             with contextlib.suppress(OSError):
                 os.kill(self.leader, signal.SIGTERM)
+            self.thaw()
 
     def finish(self) -> None:
         status = self.status or 0
@@ -534,6 +634,10 @@ class Keeper:
             "counters": read_counters(self.spec["counters"]),
             "shm": shm,
         }
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self.folder}/{FROZEN}")
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self.folder}/{GPU_PAUSED}")
         if self.output.trouble:
             append_event(self.folder, event="disk-full", text=self.output.trouble)
         try:
@@ -562,15 +666,20 @@ class Keeper:
                     time.sleep(0.025)
 
 
-def is_zombie(pid: int) -> bool:
-    if not os.path.isdir("/proc/self"):  # macOS: children_by_ps has left them out
-        return False
+def state_of(pid: int) -> bytes:
+    """Its letter in /proc (R, S, D, T, Z …); X when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-        return text[text.rfind(b")") + 2 : text.rfind(b")") + 3] in (b"Z", b"X")
+        return text[text.rfind(b")") + 2 : text.rfind(b")") + 3]
     except OSError:
-        return True
+        return b"X"
+
+
+def is_zombie(pid: int) -> bool:
+    if not os.path.isdir("/proc/self"):  # macOS: children_by_ps has left them out
+        return False
+    return state_of(pid) in (b"Z", b"X")
 
 
 def with_start(pid: int) -> dict[str, int | None]:

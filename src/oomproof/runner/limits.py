@@ -23,6 +23,8 @@ class Rung:
     memory: str | None = None  # directory with the memory controller's files
     procs: str | None = None  # directory whose cgroup.procs lists the job
     kill: str | None = None  # cgroup.kill, where the kernel has it
+    freeze: str | None = None  # cgroup.freeze (v2) or freezer.state (v1); None: by signals
+    reclaim: str | None = None  # memory.reclaim: pushes a frozen job out to swap
     join: list[str] = field(default_factory=list)  # cgroup.procs files the job writes itself into
     remove: list[str] = field(default_factory=list)  # directories to remove at the end
     inode: int | None = None
@@ -156,18 +158,23 @@ def _limited_v2(name: str, directory: str, limit: int, remove: list[str]) -> Run
     _write(
         f"{directory}/memory.oom.group", "1"
     )  # one death is the whole job's: half a training is worth nothing
-    kill = f"{directory}/cgroup.kill"
     return Rung(
         name,
         limit=limit,
         version=2,
         memory=directory,
         procs=directory,
-        kill=kill if os.path.exists(kill) else None,
+        kill=_if_there(f"{directory}/cgroup.kill"),
+        freeze=_if_there(f"{directory}/cgroup.freeze"),
+        reclaim=_if_there(f"{directory}/memory.reclaim"),
         join=[f"{directory}/cgroup.procs"],
         remove=remove,
         inode=os.stat(directory).st_ino,
     )
+
+
+def _if_there(path: str) -> str | None:
+    return path if os.path.exists(path) else None
 
 
 def make_v2(name: str, limit: int, proc: str = "/proc") -> tuple[Rung | None, str]:
@@ -199,7 +206,7 @@ def make_v2(name: str, limit: int, proc: str = "/proc") -> tuple[Rung | None, st
 
 
 def make_v1(name: str, limit: int, proc: str = "/proc") -> tuple[Rung | None, str]:
-    """The v1 memory controller, plus a cgroup of the unified mount, where cgroup.kill works without controllers."""
+    """The v1 memory controller, plus a cgroup of the unified mount: kill and freeze work there without controllers."""
     own = cgroups.own_directory("memory", proc=proc)
     if own is None:
         return None, "no cgroup v1 memory controller"
@@ -221,15 +228,25 @@ def make_v1(name: str, limit: int, proc: str = "/proc") -> tuple[Rung | None, st
         remove=[made],
         inode=os.stat(made).st_ino,
     )
-    unified = cgroups.own_directory("", proc=proc)
-    if unified is not None:
-        beside = f"{unified}/oomproof-{name}"
-        try:
-            os.mkdir(beside)
-        except OSError:
-            return rung, ""
-        rung.join.append(f"{beside}/cgroup.procs")
-        rung.remove.append(beside)
-        if os.path.exists(f"{beside}/cgroup.kill"):
-            rung.kill = f"{beside}/cgroup.kill"
+    beside = _make_beside(rung, "", name, proc)
+    if beside is not None:
+        rung.kill, rung.freeze = _if_there(f"{beside}/cgroup.kill"), _if_there(f"{beside}/cgroup.freeze")
+    if rung.freeze is None:  # no unified mount, or a kernel before 5.2
+        beside = _make_beside(rung, "freezer", name, proc)
+        rung.freeze = _if_there(f"{beside}/freezer.state") if beside is not None else None
     return rung, ""
+
+
+def _make_beside(rung: Rung, controller: str, name: str, proc: str) -> str | None:
+    """A cgroup of another hierarchy for the same job; None where we may not make one."""
+    own = cgroups.own_directory(controller, proc=proc)
+    if own is None:
+        return None
+    made = f"{own}/oomproof-{name}"
+    try:
+        os.mkdir(made)
+    except OSError:
+        return None
+    rung.join.append(f"{made}/cgroup.procs")
+    rung.remove.append(made)
+    return made

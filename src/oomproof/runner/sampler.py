@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Moment
-from oomproof.machine import processes
+from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.writer import Writer
 from oomproof.units import MIB, format_size
@@ -24,6 +24,8 @@ _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
 _PROCESSES = 64  # recorded per sample, heaviest first
 _CHANGE = 4 * MIB  # or 2 %: a smaller change of a process is not worth a row
 _SIGN_OF_LIFE = 30.0  # seconds
+_LIBRARIES_FIRST, _LIBRARIES_EVERY = 10.0, 300.0  # seconds; the libraries of a training are loaded by then
+_LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to read
 _SHORTEST = 0.2  # seconds between samples, however thin the room
 
 
@@ -51,6 +53,7 @@ class Sampler:
         self._stop = threading.Event()
         self._next_pss = 0.0
         self._pss_pause = 1.0
+        self._next_libraries = boottime() + _LIBRARIES_FIRST
         self._written: dict[
             int, tuple[float, int]
         ] = {}  # pid → when its last row was written, and what it held
@@ -88,6 +91,8 @@ class Sampler:
         found.sort(key=lambda one: one.anon + one.shmem + one.swap, reverse=True)
         if t >= self._next_pss:
             self._look_at_shared_pages(t, found)
+        if t >= self._next_libraries:
+            self._look_at_libraries(t, found)
         for one in found[:_PROCESSES]:
             if not self._is_news(t, one):
                 continue
@@ -137,6 +142,18 @@ class Sampler:
         # Soon at first (workers are forked in the first seconds), then ever rarer.
         self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)
         self._next_pss = t + max(self._pss_pause, spent / _PSS_SHARE)
+
+    def _look_at_libraries(self, t: float, found: list[processes.ProcessMemory]) -> None:
+        """Two OpenMP runtimes in one process: noted once, for the day it crashes in native code."""
+        self._next_libraries = t + _LIBRARIES_EVERY
+        for one in found[:_LIBRARIES_OF]:
+            loaded = openmp.runtimes(one.pid)
+            if len(loaded) > 1:
+                text = f"{one.name} (pid {one.pid}) has loaded {len(loaded)} OpenMP runtimes: "
+                text += ", ".join(loaded[name] for name in sorted(loaded))
+                self._writer.event(t, "openmp", text, pid=one.pid, runtimes=loaded)
+                self._next_libraries = float("inf")
+                return
 
     def _shm(self) -> tuple[int, int] | None:
         """/dev/shm as the job sees it: in a container or a mount namespace it is another one than ours."""

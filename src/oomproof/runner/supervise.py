@@ -8,26 +8,38 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomproof import __version__
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.facts import FREEZE_MAX, Settings
+from oomproof.guard.gpu_pause import host_room_problem
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
+from oomproof.guard.pause import Pause
+from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.live import LiveRun
-from oomproof.machine import processes
+from oomproof.ledger.outlook import LiveClaim
+from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.runner import code
+from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
+
+if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU need
+    from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.gpu_share import GpuShare
+
+GPU_TURN = 120.0  # seconds: moving 60 GiB out and back takes one minute on an H200, 10 GiB ten seconds
 
 
 @dataclass
@@ -47,29 +59,39 @@ class Order:
     detached: bool = False
     output_cap: int = 96 << 20
     oom_exit_code: int | None = None
+    protect: bool = False
+    freeze_max: float = FREEZE_MAX
+    asked: Asked = field(default_factory=Asked)
+    gpu_share: bool = False
+    gpu_turn: float = GPU_TURN
+    allow_twin: bool = False
 
-    def settings(self, ram: int, inside_a_limit: bool = False) -> policy.Settings:
+    def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
         margin = self.margin if self.margin is not None else default_margin(ram)
         usual = max(32 * MIB, ram * 4 // 100) if inside_a_limit else default_floor(ram)
         floor = self.floor if self.floor is not None else min(usual, margin)
-        return policy.Settings(
+        return Settings(
             margin=max(margin, floor),
             floor=floor,
             grace=self.grace,
             limit=self.limit,
             limit_floor=policy.default_limit_floor(self.limit) if self.limit else 0,
             watch_only=self.watch_only,
+            protected=self.protect,
+            freeze_max=self.freeze_max,
         )
 
 
-def _folder() -> str:
+def working_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # removed under us
         return "(removed)"
 
 
-def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict[str, Any]:
+def describe_run(
+    run: runs.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     import socket
 
@@ -78,7 +100,7 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
         "id": run.id,
         "name": order.name,
         "argv": mask_argv(order.argv),
-        "cwd": _folder(),
+        "cwd": working_folder(),
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
@@ -95,7 +117,10 @@ def describe_run(run: runs.Run, order: Order, settings: policy.Settings) -> dict
             "watch_only": order.watch_only,
             "alerts": asdict(order.alerts),
             "oom_exit_code": order.oom_exit_code,
+            "protect": order.protect,
+            "freeze_max": order.freeze_max,
         },
+        "claim": claim,
         "code": None,
     }
 
@@ -107,14 +132,16 @@ class Watch:
         self,
         run: runs.Run,
         started: dict[str, Any],
-        settings: policy.Settings,
+        settings: Settings,
         host: HostView,
         say: Callable[[str], None],
         alerts: Alerts,
         stop_file: Path | None = None,
         stop_signal: int | None = None,
+        gpu: GpuFeed | None = None,
     ) -> None:
         self._say = say
+        self._run = run
         self._attempt = run.attempt
         self.errands = Errands()
         self.writer = Writer(
@@ -126,18 +153,25 @@ class Watch:
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         self._live: LiveRun | None = None
         try:
-            self._live = LiveRun(run.id, float(started.get("boottime") or boottime()))
+            self._live = LiveClaim(
+                run.id,
+                float(started.get("boottime") or boottime()),
+                protected=settings.protected,
+                leader=(self.job.leader, self.job.leader_start),
+            )
         except (OSError, OomproofError):
             pass  # no runtime folder: this run then acts for itself alone
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
-        self.guard = Guard(self.job, host, settings, actions, self.writer, self._live, self._on_action)
-        self._gpu = None
-        if (
-            os.path.exists("/dev/nvidiactl")
-            or os.path.exists("/proc/driver/nvidia")
-            or os.path.exists("/dev/dxg")
-        ):
+        info = run.info
+        self._pause = Pause(
+            self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
+        )
+        self.guard = Guard(
+            self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
+        )
+        self._gpu = gpu
+        if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = gpu_feed.start()
@@ -147,14 +181,46 @@ class Watch:
         self.guard.start()
         self.sampler.start()
 
+    def share_card(self, share: GpuShare) -> None:
+        """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
+        moment, margin = self.guard.moment, self.guard.settings.margin
+
+        def host_room(size: int) -> str:
+            return host_room_problem(size, moment.available, margin, self._limit_left())
+
+        share.attach(
+            self._attempt, self.job.pids, host_room, self.job.freezer.is_frozen, self._on_turn, self._say
+        )
+
+    def _limit_left(self) -> int | None:
+        memory = self.guard.moment.memory
+        return self.job.limit - memory.charged if self.job.limit is not None and memory is not None else None
+
+    def _on_turn(self, kind: str, why: str) -> None:
+        self.writer.event(boottime(), kind, why)
+        line = {
+            "boottime": boottime(),
+            "wall": time.time(),
+            "by": "guard",
+            "action": kind,
+            "why": why,
+            "facts": {},
+        }
+        self.errands.do(lambda: runs.append_line(self._attempt / "actions.jsonl", line))
+
     def _on_action(self, kind: str, why: str) -> None:
         words = {
             "warn": "memory is getting short",
             "ask": "asked the job to save and stop",
             "term": "sent SIGTERM to the job",
             "kill": "killed the job, all of it",
+            "freeze": "paused",
+            "thaw": "goes on",
         }
-        self._tell(f"{words[kind]}: {why}")
+        text = f"{words[kind]}: {why}"
+        if kind == "freeze":
+            text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
+        self._tell(text)
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
@@ -170,6 +236,8 @@ class Watch:
 
     def stop(self) -> None:
         self.guard.stop()
+        if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
+            self.guard.let_go("its guard leaves")
         self.sampler.stop()
         if self._gpu is not None:
             self._gpu.close()
@@ -177,6 +245,7 @@ class Watch:
         self.writer.close()
         if self._live is not None:
             self._live.leave()
+        self._pause.close()
         self.guard.close()
         self.job.close()
 
@@ -187,6 +256,8 @@ def status_line(moment: Moment, gpus: Any = ()) -> str:
     if memory is None:
         return "oomproof"
     parts = [f"job {format_size(memory.use)}", f"available {format_size(moment.available)}"]
+    if moment.paused_since is not None:
+        parts.insert(0, f"paused for {format_duration(moment.t - moment.paused_since)}")
     if memory.swap:
         parts.append(f"in swap {format_size(memory.swap)}")
     if moment.limit_headroom is not None:
@@ -206,17 +277,34 @@ class Outcome:
     trouble: str | None  # what the recording misses, in words
 
 
-def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) -> Outcome:
+def oom_score_by_age(older: int) -> int:
+    """What is added to the job's oom_score_adj: the more runs are older, the sooner the kernel takes this one.
+
+    Never lowered again, for that would need privileges: a run that has become the oldest keeps what it got. The kernel
+    counts 100 as a tenth of RAM and swap. In I0 the training held 19 of 31 GB, the loader 11 when memory ended: less than
+    260 would not have saved the training. 300 is also what browsers give their tabs, which then are no sooner victims.
+    """
+    return min(500, 200 + 100 * older) if older else 0
+
+
+def supervise(
+    run: runs.Run,
+    order: Order,
+    on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
+    share: GpuShare | None = None,
+) -> Outcome:
     """Starts the job and stays until it has ended. Raises when it could not be started."""
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
-    info = describe_run(run, order, settings)
+    info = describe_run(run, order, settings, ticket.as_json() if ticket else None)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
         **os.environ,
+        **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
     }
@@ -230,13 +318,14 @@ def supervise(run: runs.Run, order: Order, on_started: Callable[[str], None]) ->
         output_cap=order.output_cap,
         watch_only=order.watch_only,
         detached=order.detached,
+        oom_score_add=0 if order.protect else oom_score_by_age(live.count()),
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     front = Front(launch, Terminal())
     front.catch_signals()
     try:
         news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started)
+        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
     finally:
         front.release_signals()
     del guard_lock
@@ -247,11 +336,13 @@ def _stay(
     run: runs.Run,
     order: Order,
     front: Front,
-    settings: policy.Settings,
+    settings: Settings,
     host: HostView,
     info: dict[str, Any],
     news: dict[str, Any],
     on_started: Callable[[str], None],
+    ticket: Ticket | None = None,
+    share: GpuShare | None = None,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     started = {
@@ -261,6 +352,7 @@ def _stay(
         **news["started"],
         "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
         "rung": front.rung.as_json(),
+        "terminal": [] if order.detached else list(front.terminal.tty_numbers),
         "counters": news["counters"],
     }
     try:
@@ -277,17 +369,29 @@ def _stay(
         order.alerts,
         stop_file=order.stop_file,
         stop_signal=order.stop_signal,
+        gpu=share.feed if share else None,
     )
     lock_memory()
     watch.start()
-    describing = threading.Thread(target=_add_code, args=(run, info, order.argv), name="code", daemon=True)
+    if share is not None:
+        watch.share_card(share)
+    over = threading.Event()
+    describing = threading.Thread(
+        target=write_down, args=(run, info, order.argv, started, ticket, over), name="code", daemon=True
+    )
     describing.start()  # not among the errands: a slow git must not hold up a stop file
-    front.on_interrupt = lambda how: watch.errands.do(lambda: note_interrupt(run.attempt, how))
+
+    def on_interrupt(how: str) -> None:
+        watch.guard.let_go(f"{how} came for it")  # a frozen job cannot hear it
+        watch.errands.do(lambda: note_interrupt(run.attempt, how))
+
+    front.on_interrupt = on_interrupt
     try:
         record = front.relay(watch.status_line if front.terminal.tty_numbers else None)
         if record is None:
             _end_without_keeper(watch.job, front)
     finally:
+        over.set()
         watch.stop()
         describing.join(1.0)
     front.close()
@@ -308,8 +412,17 @@ def _end_without_keeper(job: Job, front: Front) -> None:
                 time.sleep(0.025)
 
 
-def _add_code(run: runs.Run, info: dict[str, Any], argv: list[str]) -> None:
-    """git takes its time: after the start, off every path that matters."""
+def write_down(
+    run: runs.Run,
+    info: dict[str, Any],
+    argv: list[str],
+    started: dict[str, Any],
+    ticket: Ticket | None,
+    over: threading.Event,
+) -> None:
+    """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
+    if ticket is not None:
+        ticket.started(started, over)
     try:
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
     except (OSError, OomproofError):

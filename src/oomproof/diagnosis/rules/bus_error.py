@@ -4,48 +4,45 @@ A worker's SIGBUS reaches us as the words of PyTorch in the parent's output."""
 
 from __future__ import annotations
 
-import re
 import signal
 
 from oomproof.diagnosis.advice import as_flag, command
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.error_texts import SHM_ERROR
+from oomproof.diagnosis.deeds import ended_by_us
+from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.said import said
+from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
-from oomproof.units import MIB, format_size
+from oomproof.units import format_size
 
-_FULL_SHARE, _FULL_BYTES = 0.05, 16 * MIB  # one batch of images is larger: the next does not fit
-_SAID = re.compile(f"Unexpected bus error encountered in worker|killed by signal: Bus error|{SHM_ERROR}")
-_LINES = 80
-
-
-def shm_left(case: CaseFile) -> int | None:
-    """The least of what was seen free: by the time of the exit the dead job has given its pages back."""
-    return min((each for each in (case.shm_low, case.shm_free) if each is not None), default=None)
-
-
-def shm_full(case: CaseFile) -> bool | None:
-    free, total = shm_left(case), case.shm_total
-    if free is None or not total:
-        return None
-    return free <= max(total * _FULL_SHARE, min(_FULL_BYTES, total // 4))
+_SAID = ("shm-exhausted", "bus-error")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed:
         return []
-    said = next((line for line in reversed(case.output.lines[-_LINES:]) if _SAID.search(line)), None)
-    if death.signal != signal.SIGBUS and (said is None or death.signal is not None):
+    if ended_by_us(case) or (death.signal is None and explains_the_end(case)):
+        return []  # a kernel's kill beside it: that rule tells both as one story
+    told = said(case)
+    cause = told.cause if told is not None else None
+    if death.signal != signal.SIGBUS and (cause not in _SAID or death.signal is not None):
         return []
     full = shm_full(case)
+    words = told.why if told is not None and cause in _SAID else None
     if full:
-        return [_shm(case, death, "bus.shm", "proven" if death.direct else "likely", said)]
-    if said is not None:
+        return [_shm(case, death, "bus.shm", "proven" if death.direct else "likely", words)]
+    if cause == "shm-exhausted":
         return [
-            _shm(case, death, "bus.shm-said", "likely", said),
+            _shm(case, death, "bus.shm-said", "likely", words),
             _other(case, death, "bus.unlikely", "possible"),
+        ]
+    if death.signal is None:
+        return [
+            _other(case, death, "bus.other", "likely"),
+            _shm(case, death, "bus.unlikely", "possible", words),
         ]
     claims = [_other(case, death, "bus.other", "proven" if death.direct and full is False else "likely")]
     if full is None:
@@ -53,12 +50,12 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return claims
 
 
-def _shm(case: CaseFile, death: Death, weight: str, certainty: Certainty, said: str | None) -> WeightedCause:
+def _shm(case: CaseFile, death: Death, weight: str, certainty: Certainty, words: str | None) -> WeightedCause:
     total = case.shm_total
     size = f" ({format_size(shm_left(case))} of {format_size(total)} free)" if total else ""
     why = f"it ended by {death.phrase}; a page of shared memory could not be had"
-    if said is not None:
-        why += f"; it printed: {said.strip()[:160]}"
+    if words is not None:
+        why += f"; {words}"
     target = as_flag(_larger(case))
     enlarge = f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm)"
     next_step = f"{enlarge}, or fewer workers: {command(case)}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.deeds import guard_stop, user_stop
+from oomproof.diagnosis.deeds import guard_stop, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
-from oomproof.units import format_size
+from oomproof.units import format_duration, format_size
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -19,6 +19,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     held = case.job_peak
     why = f"exit code 0; at most {format_size(held)} in use" if held else "exit code 0"
+    stood, _ = paused(case)
+    if stood:
+        why += f"; it was paused for {format_duration(stood)}"
     headline, next_step, victim = "finished", "nothing to do", None
     lost = len(case.our_kills) or case.moved.memcg_oom_kill or 0
     if lost:
@@ -42,12 +45,15 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 
 
 def _running(case: CaseFile) -> WeightedCause:
+    _, stands = paused(case)
     return WeightedCause(
         "not-a-crash",
         odds("running"),
         "proven",
-        "still running",
+        "paused, not hanging: it goes on when there is room, or when you say so"
+        if stands
+        else "still running",
         "its keeper is alive and no exit status has been written",
-        "wait for its end",
+        f"oomproof thaw {case.run}" if stands and case.run else "wait for its end",
         test="the keeper's pid and start time",
     )

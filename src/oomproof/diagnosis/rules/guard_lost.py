@@ -11,6 +11,8 @@ from oomproof.evidence.facts import CaseFile
 def weigh(case: CaseFile) -> list[WeightedCause]:
     if case.status is not None or case.keeper_alive or case.rebooted or case.started is None:
         return []
+    if case.adopted:
+        return [_of_an_adopted_one(case)]
     why = "there is no exit status, its keeper is no longer alive, and the machine was not restarted"
     if any(event.kind == "guard-lost" for event in case.keeper_events):
         why += "; the guard had been lost before that"
@@ -26,3 +28,16 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             test="sudo dmesg | grep -i 'killed process' shows whether the kernel took the keeper",
         )
     ]
+
+
+def _of_an_adopted_one(case: CaseFile) -> WeightedCause:
+    return WeightedCause(
+        "guard-lost",
+        odds("guard-lost"),
+        "likely",
+        "it has ended, how cannot be known: it was adopted while it ran, and only its parent learns the status",
+        "there is no exit status; before Linux 6.15 the kernel tells it to nobody but the parent",
+        f"look at its own output; next time from the start: {command(case)}",
+        evidence=case.evidence_from("keeper.", "sample.", "counter."),
+        test="sudo dmesg | grep -i 'killed process' shows whether the kernel killed it",
+    )

@@ -1,4 +1,4 @@
-"""Ctrl-C: SIGINT, or a KeyboardInterrupt that ended the program."""
+"""Ctrl-C: SIGINT. A KeyboardInterrupt that ended the program with a code is told by its own words."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed or ended_by_us(case):
         return []
-    error = case.output.errors[-1] if case.output.errors else None
-    by_text = error is not None and error.type == "KeyboardInterrupt" and death.signal is None
-    if death.signal != signal.SIGINT and not by_text:
+    if death.signal != signal.SIGINT:
         return []
     return [
         WeightedCause(
             "interrupted",
             odds("interrupted"),
-            "proven" if death.direct and death.signal == signal.SIGINT else "likely",
+            "proven" if death.direct else "likely",
             "interrupted with Ctrl-C (SIGINT)",
-            f"it ended by {death.phrase}" + ("; Python printed KeyboardInterrupt" if by_text else ""),
+            f"it ended by {death.phrase}",
             f"to start it again: {command(case)}",
-            evidence=case.evidence_from("exit", "output.error"),
+            evidence=case.evidence_from("exit", "output."),
             test="the wait status",
         )
     ]

@@ -11,15 +11,23 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from oomproof.diagnosis.advice import as_flag, command, higher_limit, raise_limit, smaller_job
+from oomproof.diagnosis.advice import (
+    as_flag,
+    command,
+    higher_limit,
+    neighbours,
+    raise_limit,
+    smaller_job,
+    twin,
+)
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import guard_stop
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.room import Room, room_of
+from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.diagnosis.weights import odds
-from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.kernel_lines import KernelKill
+from oomproof.evidence.facts import CaseFile, KernelKill
 from oomproof.evidence.ours import same_or_below
 from oomproof.units import format_size
 
@@ -144,6 +152,8 @@ def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> Weigh
     why = reading.because + f"; it ended by {death.phrase}"
     if (deed := guard_stop(case)) is not None:
         why += f"; our guard had sent {deed.action} as well ({deed.why or 'memory'}), the kernel came first"
+    if story := _shared_memory(case, cause):
+        why += f"; {story}"
     guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
     if guardless:
         why += "; the guard had been lost before, nobody watched"
@@ -154,11 +164,30 @@ def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> Weigh
         _headline(case, kill, death, reading.whose, limit, held),
         why,
         _next(case, reading.whose, limit),
-        evidence=case.evidence_from("exit", "counter.", "kernel.kill", "sample.host", "sample.job"),
+        evidence=case.evidence_from(
+            "exit", "counter.", "kernel.kill", "sample.host", "sample.job", "sample.twin"
+        ),
         test="the line 'oom-kill:constraint=' in the kernel log: sudo dmesg | grep -A1 oom-kill:",
         victim=Victim.of(kill) if kill else _leader(case, death),
-        remedies=(*(raise_limit(case, limit) if reading.whose == _OWN else ()), *smaller_job(case)),
+        remedies=(
+            *(twin(case) if reading.whose != _OWN else ()),
+            *(neighbours(case) if reading.whose == _MACHINE else ()),
+            *(raise_limit(case, limit) if reading.whose == _OWN else ()),
+            *smaller_job(case),
+        ),
     )
+
+
+def _shared_memory(case: CaseFile, cause: str) -> str | None:
+    """A full /dev/shm beside a kill is no second cause: its pages are memory, and count against the limit."""
+    failure = case.output.failure
+    said = failure is not None and failure.cause in ("shm-exhausted", "bus-error")
+    if not said and not shm_full(case):
+        return None
+    where = "the job's limit" if cause == "oom-kill-memcg" else "the machine's memory"
+    size = f" ({format_size(shm_left(case))} of {format_size(case.shm_total)} free)" if case.shm_total else ""
+    seen = "its output tells of a bus error in shared memory" if said else f"/dev/shm was full too{size}"
+    return f"{seen}: one story, for pages in /dev/shm count against {where}"
 
 
 def _held(case: CaseFile, kill: KernelKill | None) -> int | None:

@@ -8,6 +8,7 @@ import signal
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import guard_stop, user_stop
+from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.room import room_of
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -50,9 +51,9 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
     if case.kernel_killed:
         return []
     room, flat = room_of(case), _counters_flat(case)
-    ended, others = f"it ended by {death.phrase}", ""
+    ended, others = f"it ended by {death.phrase}", silence(case)
     if case.other_kills:
-        others = f"; the kernel did kill {case.other_kills[-1].name}, which is not of this job"
+        others += f"; the kernel did kill {case.other_kills[-1].name}, which is not of this job"
     if flat and room.ample:
         why = f"{ended}; the kernel killed nothing of this job for memory, {room.phrase}{others}"
         next_step = (
@@ -120,6 +121,8 @@ def _claim(
         headline,
         why,
         next_step,
-        evidence=case.evidence_from("exit", "counter.", "sample.host", "sample.job", "kernel.other"),
+        evidence=case.evidence_from(
+            "exit", "counter.", "sample.host", "sample.job", "kernel.other", "handler."
+        ),
         test=_TEST,
     )

@@ -6,26 +6,38 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, WeightedCause
 from oomproof.diagnosis.weights import odds
 from oomproof.evidence.facts import CaseFile
 
-_FAULTHANDLER = ("Fatal Python error: Segmentation fault", "Segmentation fault")
+_FAULTHANDLER = "Fatal Python error: Segmentation fault"
+
+
+_OPENMP_TEST = (
+    "the same run with OMP_NUM_THREADS=1, which starts no second thread: if it lives, the two runtimes are it; "
+    "python -m threadpoolctl -i numpy torch lists what is loaded"
+)
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or death.signal != signal.SIGSEGV:
         return []
-    fault = case.our_faults[-1] if case.our_faults else None
+    fault = next((each for each in reversed(case.our_faults) if each.kind in ("segfault", "gpf")), None)
     cause = "gpf" if fault is not None and fault.kind == "gpf" else "segfault"
     where = f" in {fault.library}" if fault is not None and fault.library else ""
-    said = any(line.startswith(_FAULTHANDLER[0]) for line in case.output.lines[-200:])
+    said = _faulthandler(case)
     certainty: Certainty = "proven" if death.direct or fault is not None or said else "likely"
     kind = "general protection fault" if cause == "gpf" else "segmentation fault"
     why = f"it ended by {death.phrase}: native code used a bad address, which is no lack of memory by itself"
     if fault is not None and fault.null:
         why += "; the address was a null pointer"
+    if case.openmp is not None:
+        why += f"; a possible reason, not proven: {case.openmp}"
+        if _told_to_ignore(case):
+            why += "; KMP_DUPLICATE_LIB_OK silenced the runtime's own check"
+    why += silence(case)
     if said:
         next_step = f"read the Python stack that faulthandler printed at the end of {case.folder}/output.log"
     else:
@@ -43,9 +55,37 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             f"crashed: {kind}{where}, not an OOM kill",
             why,
             next_step,
-            evidence=case.evidence_from("exit", "kernel.fault", "output."),
-            test="the line 'segfault at' in the kernel log; PYTHONFAULTHANDLER=1 shows the Python line",
+            evidence=case.evidence_from("exit", "kernel.fault", "output.", "openmp", "handler."),
+            test=_OPENMP_TEST
+            if case.openmp is not None
+            else "the line 'segfault at' in the kernel log; PYTHONFAULTHANDLER=1 shows the Python line",
             victim=Victim(fault.pid, fault.name) if fault is not None else None,
-            remedies=(stack,),
+            remedies=(stack, *_one_runtime(case)),
         )
     ]
+
+
+def _told_to_ignore(case: CaseFile) -> bool:
+    return case.environment.get("KMP_DUPLICATE_LIB_OK", "").lower() in ("true", "1", "yes")
+
+
+def _one_runtime(case: CaseFile) -> tuple[Remedy, ...]:
+    if case.openmp is None:
+        return ()
+    return (
+        Remedy(
+            "see whether the two OpenMP runtimes are it: one thread needs neither",
+            change=Change("env", "OMP_NUM_THREADS", after="1"),
+            command=f"OMP_NUM_THREADS=1 {command(case)}",
+        ),
+        Remedy(
+            "one OpenMP runtime only: all packages from one source (pip or conda), or conda's nomkl; "
+            "KMP_DUPLICATE_LIB_OK=TRUE only hides the warning",
+            change=Change("system", "packages"),
+        ),
+    )
+
+
+def _faulthandler(case: CaseFile) -> bool:
+    text = case.output.text
+    return text is not None and any(_FAULTHANDLER in each.text for each in text.training)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import command, smaller_job
+from oomproof.diagnosis.advice import command, neighbours, smaller_job, twin
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.deeds import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
@@ -37,7 +37,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             f"see what holds memory: oomproof check; halve batch or workers, then {command(case)}",
             evidence=case.evidence_from("action.", "exit", "counter.memcg_oom_kill", "sample."),
             test="actions.jsonl in the run's folder",
-            remedies=smaller_job(case),
+            remedies=(
+                *(twin(case) + neighbours(case) if case.settings.limit is None else ()),
+                *smaller_job(case),
+            ),
         )
     ]
 

@@ -11,7 +11,7 @@ _NEAR = 400  # lines within which a fault and its aftermath stand
 
 def settle(findings: Iterable[Finding]) -> Finding | None:
     """``findings`` of the kernel's and the guards' parsers over one text. None: no death is told of."""
-    found = sorted(findings, key=lambda each: each.line)
+    found = sorted(findings, key=lambda each: each.place)
     kills = [each for each in found if _is_kill(each)]
     if kills:
         sure = [each for each in kills if each.strength >= 0.8] or kills
@@ -20,12 +20,12 @@ def settle(findings: Iterable[Finding]) -> Finding | None:
     if deaths:
         strong = [each for each in deaths if each.strength >= 0.6] or deaths
         last = strong[-1]
-        near = [each for each in strong if last.line - each.line < _NEAR]
+        near = [each for each in strong if last.place - each.place < _NEAR]
         # a GPU's fault makes its own program fall: the driver's line is the root
         for each in reversed(near):
             if each.cause == "xid" and each.strength > 0.9 and set(each.pids) & set(last.pids):
                 return each
-        return last if last.strength > 0.8 else max(near, key=lambda each: (each.strength, each.line))
+        return last if last.strength > 0.8 else max(near, key=lambda each: (each.strength, each.place))
     return found[-1] if found else None
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from oomproof.evidence.facts import Missing
 from oomproof.evidence.texts.finding import Finding, Progress
@@ -13,7 +12,9 @@ from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser
 from oomproof.evidence.texts.kernel import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel import REPORT_END, REPORT_STARTS, KernelParser
-from oomproof.evidence.texts.reading import marked_lines, open_lines
+from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
+from oomproof.evidence.texts.newest_first import Ordered
+from oomproof.evidence.texts.reading import marked_lines
 from oomproof.evidence.texts.training import TrainingParser
 
 
@@ -29,43 +30,61 @@ class TextCase:
     missing: tuple[Missing, ...] = ()
 
 
-_LARGE = 32 << 20
-_KERNEL_LINE = re.compile(rb"^(?:<\d+>)?\[ *\d+\.\d+\]|^\d+,\d+,\d+,|\bkernel: ")
+_ANCHORS = (*kernel_anchors, *guard_anchors)
+_SHORT = tuple(each for each in _ANCHORS if not any(other != each and other in each for other in _ANCHORS))
+_BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
-def _is_large_kernel_log(path: str) -> bool:
-    """A kernel log too large to read every line of: only what an anchor marks is read then, at grep's speed."""
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) < _LARGE:
-            return False
-        with open(path, "rb") as file:
-            lines = file.read(1 << 18).splitlines()
-    except OSError:
-        return False
-    return sum(_KERNEL_LINE.search(line[:200]) is not None for line in lines) > 0.5 * len(lines)
+def _batches(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    rest = iter(lines)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def _feed_system(kernel: KernelParser, guards: GuardParser, batch: list[tuple[int, str]]) -> None:
+    if not kernel.reading(batch[0][0]) and not guards.reading():
+        text = "\n".join([line for _, line in batch])
+        if not any(each in text for each in _SHORT):
+            return
+    for number, line in batch:
+        kernel.feed(number, line)
+        guards.feed(number, line)
+
+
+def _as_it_is(finding: Finding) -> Finding:
+    return finding
 
 
 def read_texts(paths: Iterable[str]) -> TextCase:
     """One case over all texts. Raises OomproofError for what cannot be read at all."""
-    sources, system, training = [], [], []
+    sources: list[str] = []
+    system: list[Finding] = []
+    training: list[Finding] = []
+    missing: list[Missing] = []
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
         kernel, guards, job = KernelParser(path), GuardParser(path), TrainingParser(path)
-        if _is_large_kernel_log(path):
-            anchors = (*kernel_anchors, *guard_anchors)
-            for number, line in marked_lines(path, anchors, REPORT_STARTS, REPORT_END):
+        true: Callable[[Finding], Finding] = _as_it_is
+        if is_large_kernel_log(path):
+            for number, line in marked_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END):
                 kernel.feed(number, line)
                 guards.feed(number, line)
         else:
-            for number, line in open_lines(path):
-                kernel.feed(number, line)
-                guards.feed(number, line)
-                job.feed(number, line)
-        found = [*kernel.finish(), *guards.finish()]
-        system.extend(sorted(found, key=lambda each: each.line))
-        training.extend(job.finish())
+            raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
+            lines = Ordered(raw)
+            true = lines.true
+            for batch in _batches(lines):
+                _feed_system(kernel, guards, batch)
+                for number, line in batch:
+                    job.feed(number, line)
+            # said once all is read, with the file's name in front
+            notes = [note.removeprefix(f"{path} ") for note in raw.notes]
+            missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
+        found = [true(each) for each in (*kernel.finish(), *guards.finish())]
+        system.extend(sorted(found, key=lambda each: each.place))
+        training.extend(true(each) for each in job.finish())
         if job.progress.line:
             progress = job.progress
         last_line = job.end or last_line
-    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line)
+    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(missing))

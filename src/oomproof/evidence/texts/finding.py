@@ -49,6 +49,12 @@ class Finding:
     limit: int | None = None
     pids: tuple[int, ...] = ()  # every pid the text ties to this death
     details: dict[str, str] = field(default_factory=dict)  # exception, message, file:line, rank …
+    newest_first: bool = False  # the text is `journalctl -r` or `dmesg | tac`: its first line is the latest
+
+    @property
+    def place(self) -> int:
+        """For comparing findings of one text: the later it happened, the larger."""
+        return -self.line if self.newest_first else self.line
 
 
 @dataclass(frozen=True, slots=True)

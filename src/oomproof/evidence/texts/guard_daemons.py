@@ -1,4 +1,4 @@
-"""earlyoom, nohang and Facebook's oomd: daemons that kill before the kernel must."""
+"""earlyoom, nohang, Facebook's oomd and kernels of other kinds: who else kills for memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Earlyoom(GuardReader):
 
 class Nohang(GuardReader):
     anchors = ("to the victim", "Victim status", "PID: ", "[ OK ] Sending SIG", "Selected process died before",
-               "corrective action", "Vm, MiB:", "Cannot send a signal", "he victim", "Send SIG", "Name:", "Pid:", "name:", "PID:")  # fmt: skip
+               "corrective action", "Vm, MiB:", "Cannot send a signal", "he victim", "Send SIG", "Run the command", "Name:", "Pid:", "name:", "PID:")  # fmt: skip
 
     _STATUS = re.compile(r"^PID:\s+(?P<pid>\d{1,10}), [Nn]ame: (?P<name>.{1,64}?), ")
     _CACHED = re.compile(r"New victim is cached victim (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)")
@@ -80,7 +80,10 @@ class Nohang(GuardReader):
     _OLDER = re.compile(r"^(?P<key>Name|Pid|PID|name):\s+(?P<value>\S.{0,63})$")
     _RSS = re.compile(r"Vm, MiB:\s+Size: [\d.]+, RSS: (?P<rss>[\d.]+)")
     _ACTION = re.compile(r"Send(?:ing)? (?P<signal>SIG\w+) to the victim")
-    _STATISTIC = re.compile(r"\[ OK \] Sending (?P<signal>SIG\w+) to (?P<name>.{1,64}): (?P<count>\d+)$")
+    _COMMAND = re.compile(r"^Run(?:ning)? the command: (?P<command>.{1,200})$")  # in place of a signal
+    _STATISTIC = re.compile(
+        r"^(?:\[ OK \] )?Send(?:ing)? (?P<signal>SIG\w+) to (?P<name>.{1,64}): (?P<count>\d+)$"
+    )
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
@@ -104,7 +107,9 @@ class Nohang(GuardReader):
             elif match["value"].isdecimal():
                 self._pid = int(match["value"])
         elif match := self._ACTION.search(message):
-            self._acted(number, stamp, match["signal"])
+            self._acted(number, stamp, f"sent {match['signal']} to", match["signal"])
+        elif match := self._COMMAND.search(message):
+            self._acted(number, stamp, f"ran «{match['command']}» against", match["command"])
         elif match := self._STATISTIC.search(message):
             self._statistic(number, stamp, match)
         elif (
@@ -114,7 +119,7 @@ class Nohang(GuardReader):
         ):
             self.found.pop()  # nothing was sent
 
-    def _acted(self, number: int, stamp: Stamped, signal: str) -> None:
+    def _acted(self, number: int, stamp: Stamped, did: str, signal: str) -> None:
         who = f"{self._name or 'a process'}{f' (pid {self._pid})' if self._pid is not None else ''}"
         details = {"signal": signal, **({"vm_rss_bytes": self._rss} if self._rss else {})}
         victim = Sizes(self._pid, self._name)
@@ -122,7 +127,7 @@ class Nohang(GuardReader):
             "nohang",
             number,
             stamp,
-            f"nohang sent {signal} to {who}: memory ran low",
+            f"nohang {did} {who}: memory ran low",
             1.0,
             victim,
             details=details,
@@ -154,6 +159,25 @@ class LowMemoryKiller(GuardReader):
             said = f"Android's low-memory killer ended {name} (pid {pid}): the device ran short of memory"
             details = {"by": "lowmemorykiller"}
             self.add("oom-kill-global", number, stamp, said, 0.85, Sizes(pid, name), details=details)
+
+
+class FreeBsd(GuardReader):
+    """FreeBSD's kernel: "pid 878 (pkg), jid 0, uid 0, was killed: failed to reclaim memory"."""
+
+    anchors = ("was killed: ",)
+
+    _KILL = re.compile(
+        r"\bpid (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\),(?: jid \d+,)? uid -?\d+,? was killed: "
+        r"(?P<why>out of swap space|failed to reclaim memory|a thread waited too long to allocate a page)"
+    )
+
+    def feed(self, number: int, stamp: Stamped) -> None:
+        if match := self._KILL.search(stamp.message):
+            name, pid = match["name"], int(match["pid"])
+            said = f"FreeBSD's kernel killed {name} (pid {pid}): {match['why']}"
+            self.add(
+                "oom-kill-global", number, stamp, said, 0.95, Sizes(pid, name), details={"by": "freebsd"}
+            )
 
 
 class Oomd(GuardReader):

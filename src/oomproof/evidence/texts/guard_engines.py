@@ -14,7 +14,7 @@ _UNIT = {"B": 1, "KB": 1 << 10, "K": 1 << 10, "MB": 1 << 20, "M": 1 << 20, "GB":
 
 class Slurm(GuardReader):
     anchors = ("oom_kill event", "oom-kill event", "Out Of Memory", "memory limit", "OUT_OF_ME", "CANCELLED AT",
-               "OOM Killed")  # fmt: skip
+               "OOM Killed", "DerivedExitCode=0:125")  # fmt: skip
 
     _DETECTED = re.compile(
         r"Detected (?P<count>\d+) oom[-_]kill event(?:\(s\)|s)? in (?P<step>(?:StepId=|step )?[\w.+]+)"
@@ -25,6 +25,7 @@ class Slurm(GuardReader):
         r"|Exceeded (?:job|step) memory limit"
     )
     _STATE = re.compile(r"(?:State: |JobState=|\s)(?P<state>OUT_OF_ME(?:MORY|M|\+)?)(?:\s|$|\()")
+    _STEP = re.compile(r"\bDerivedExitCode=0:125\b")  # the job may be FAILED while a step was out of memory
     _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?P<why> DUE TO [A-Z ]+)?")
 
     def feed(self, number: int, stamp: Stamped) -> None:
@@ -43,6 +44,9 @@ class Slurm(GuardReader):
             self._once(number, stamp, "Slurm killed the job: it exceeded its memory limit", 1.0, {}, limit)
         elif self._STATE.search(message):
             self._once(number, stamp, "Slurm's accounting says OUT_OF_MEMORY", 0.95, {})
+        elif self._STEP.search(message):
+            said = "Slurm's exit code 0:125 of a step says that the step was out of memory"
+            self._once(number, stamp, said, 0.85, {})
         elif match := self._CANCELLED.search(message):
             why = (match["why"] or "").strip().lower()
             said = f"Slurm cancelled the job{' ' + why if why else ''}"
@@ -106,16 +110,16 @@ class Ray(GuardReader):
 class Containers(GuardReader):
     """A container's limit is a memory cgroup's. Exit 137 alone says only that somebody sent SIGKILL."""
 
-    anchors = ("OOMKilled", "xit code", "xit Code", "xitCode", "xit_code", "exited with", "exit status", "Exited (",
-               "System OOM encountered", "container oom", "low on resource: memory")  # fmt: skip
+    anchors = ("OOMKilled", "OOM Killed", "xit code", "xit Code", "xitCode", "xit_code", "exited with", "exit status", "Exited (",
+               "System OOM encountered", "container oom", "TaskOOM", "low on resource: memory")  # fmt: skip
 
     _OOM = re.compile(
-        r"""(?:[Rr]eason["']?\s*[:=]\s*["']?OOMKilled\b|OOMKilled["']?\s*[:=]\s*["']?true\b"""
-        r"""|\s\d+/\d+\s+(?:Init:)?OOMKilled\s|terminated[ (:]{1,3}OOMKilled\b|\bcontainer oom [0-9a-f]{12})"""
+        r"""(?:[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?true\b"""
+        r"""|\s\d+/\d+\s+(?:Init:)?OOMKilled\s|terminated[ (:]{1,3}OOMKilled\b|\bcontainer oom [0-9a-f]{12}|\btype="?containerd\.events\.TaskOOM\b)"""
     )
     _FINE = re.compile(r"""OOMKilled["']?\s*[:=]\s*["']?false\b""")
     _SYSTEM = re.compile(
-        r"System OOM encountered, victim process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10})"
+        r"System OOM encountered(?:, victim process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10}))?"
     )
     _EVICTED = re.compile(r"The node was low on resource: memory")
     _CODE = re.compile(
@@ -136,9 +140,7 @@ class Containers(GuardReader):
                 said = "the container was killed at its memory limit (OOMKilled)"
                 self.add("oom-kill-memcg", number, stamp, said, 0.85, details={"by": "container"})
         elif match := self._SYSTEM.search(message):
-            name, pid = match["name"], int(match["pid"])
-            said = f"the kubelet saw the kernel kill {name} (pid {pid}): the node was out of memory"
-            self.add("oom-kill-global", number, stamp, said, 0.8, Sizes(pid, name), details={"by": "kubelet"})
+            self._system(number, stamp, match["name"], int(match["pid"]) if match["pid"] else None)
         elif self._EVICTED.search(message):
             said = "the kubelet evicted the pod because its node ran low on memory"
             self.add("killed-unknown", number, stamp, said, 0.7, details={"by": "kubelet", "why": "evicted"})
@@ -149,3 +151,11 @@ class Containers(GuardReader):
             self.add("killed-unknown", number, stamp, said, 0.5, details={"by": "exit-code"})
         elif self._FINE.search(message):
             pass  # written beside every container, dead or alive
+
+    def _system(self, number: int, stamp: Stamped, name: str | None, pid: int | None) -> None:
+        if pid is None:  # before Kubernetes 1.16 the event names nobody
+            said = "the kubelet saw the kernel's OOM killer at work: the node was out of memory"
+            self.add("oom-kill-global", number, stamp, said, 0.7, details={"by": "kubelet"})
+            return
+        said = f"the kubelet saw the kernel kill {name} (pid {pid}): the node was out of memory"
+        self.add("oom-kill-global", number, stamp, said, 0.8, Sizes(pid, name), details={"by": "kubelet"})

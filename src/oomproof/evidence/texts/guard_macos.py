@@ -23,12 +23,12 @@ class MacOS(GuardReader):
                '"bug_type" : "298"', "largestProcess", "jetsam_kill")  # fmt: skip
 
     _TOP = re.compile(
-        r"memorystatus: killing[_ ](?P<how>\w+?)(?:_process)? pid (?P<pid>\d{1,10}) [\[(](?P<name>[^\])]{1,64})[\])]"
+        r"memorystatus: killing[_ ](?P<how>\w+?)(?:_process)?(?: pid (?P<pid>\d{1,10}))? [\[(](?P<name>[^\])]{1,64})[\])]"
         r"(?: \((?P<reason>[\w-]+)[^)]{0,80}\))?(?: (?P<kb>\d+)KB)?(?:.{0,40}osr_code: (?P<code>\d+))?"
     )
     _LARGEST = re.compile(
         r"(?:memorystatus|low swap): killing largest compressed process (?:with pid (?P<pid>\d{1,10}) "
-        r"\((?P<name>.{1,64}?)\) and size (?P<mb>\d+) MB|(?P<name2>.{1,64}?) \[(?P<pid2>\d{1,10})\] (?P<mb2>\d+) MB)"
+        r"\((?P<name>.{1,64}?)\) and size (?P<mb>\d+) MB|(?P<name2>.{1,64}?) \[(?:(?P<pid2>\d{1,10})|\D{1,5})\] (?P<mb2>\d+) MB)"
     )
     _LOW_SWAP = re.compile(r"low swap: killing pid (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)")
     _LIMIT = re.compile(
@@ -53,9 +53,10 @@ class MacOS(GuardReader):
             self._begun = (number, stamp)
             self._collect(message)
         elif match := self._LARGEST.search(message):
-            pid, name = int(match["pid"] or match["pid2"]), match["name"] or match["name2"]
+            told, name = match["pid"] or match["pid2"], match["name"] or match["name2"]
+            pid = int(told) if told else None
             size = int(match["mb"] or match["mb2"]) << 20
-            said = f"macOS killed {name} (pid {pid}), the largest in compressed memory ({format_size(size)}): swap was full"
+            said = f"macOS killed {_who(name, pid)}, the largest in compressed memory ({format_size(size)}): swap was full"
             self._killed(
                 number, stamp, pid, name, said, {"reason": "low-swap", "compressed_bytes": str(size)}
             )
@@ -74,12 +75,12 @@ class MacOS(GuardReader):
         reason = match["reason"] or ""
         if match["how"].startswith("idle") or reason in _HARMLESS or match["code"] == _OSR_IDLE:
             return
-        name, pid = match["name"], int(match["pid"])
+        name, pid = match["name"], int(match["pid"]) if match["pid"] else None
         details = {"reason": reason or f"code {match['code']}"}
         if match["kb"]:
             details["footprint_bytes"] = str(int(match["kb"]) * 1024)
         why = reason or "memory ran short"
-        self._killed(number, stamp, pid, name, f"macOS killed {name} (pid {pid}): {why}", details)
+        self._killed(number, stamp, pid, name, f"macOS killed {_who(name, pid)}: {why}", details)
 
     def _killed(
         self, number: int, stamp: Stamped, pid: int | None, name: str, said: str, details: dict[str, str]
@@ -115,6 +116,10 @@ class MacOS(GuardReader):
             if largest:
                 details["largest"] = largest
             self._killed(number, stamp, pid if isinstance(pid, int) else None, name, said, details)
+
+
+def _who(name: str, pid: int | None) -> str:
+    return f"{name} (pid {pid})" if pid is not None else name
 
 
 def _processes(text: str) -> tuple[list[dict[str, Any]], int, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.finding import Sizes
+from oomproof.evidence.texts.finding import Finding, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 
@@ -26,16 +26,20 @@ class SystemdOomd(GuardReader):
     )
     _CUT = re.compile(r"^Killed (?P<cgroup>/\S{1,1024})")  # the reason is cut off
     _ATTEMPT = re.compile(r"oomd attempting to kill (?P<pid>\d{1,10}) with KILL")
-    _UNIT = re.compile(r"(?P<unit>\S{1,512}): systemd-oomd killed (?P<count>\d+) process")
+    _UNIT = re.compile(
+        r"(?:(?P<unit>\S{1,512}): |^\W*|[`'\"])systemd-oomd killed (?P<count>\d+) process(?:\(es\)|es)? in this unit"
+    )
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
         self._pids: list[int] = []  # told before the cgroup they belong to
+        self._tried: tuple[int, Stamped] | None = None  # where the last of them was told
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
         if match := self._ATTEMPT.search(message):
-            self._pids.append(int(match["pid"]))
+            self._pids = [*self._pids[-255:], int(match["pid"])]
+            self._tried = (number, stamp)
         elif match := self._KILLED.search(message):
             cgroup = match["cgroup"]
             pressure = match["why"].startswith("pressure")
@@ -59,7 +63,7 @@ class SystemdOomd(GuardReader):
                 details={"unit": unit},
             )
         elif (match := self._UNIT.search(message)) and int(match["count"]):
-            unit, count = match["unit"], match["count"]
+            unit, count = match["unit"] or "this unit", match["count"]
             last = self.last("systemd-oomd")
             if (
                 last is not None
@@ -74,6 +78,14 @@ class SystemdOomd(GuardReader):
     def _victim(self) -> Sizes | None:
         pids, self._pids = self._pids, []
         return Sizes(pids[-1]) if pids else None
+
+    def finish(self) -> list[Finding]:
+        """Signals it sent without saying for which cgroup: the text ends there, or the cgroup was gone by then."""
+        if self._tried is not None and self._pids:
+            number, stamp = self._tried
+            said = f"systemd-oomd sent SIGKILL to pid {self._pids[-1]}; no line says for which cgroup"
+            self.add("systemd-oomd", number, stamp, said, 0.9, self._victim())
+        return self.found
 
 
 def _unit(cgroup: str) -> str:
@@ -90,7 +102,7 @@ class SystemdUnits(GuardReader):
     """Which kernel kill it was, systemd does not say: the kernel's own lines outrank these."""
 
     anchors = ("killed by the OOM killer", "kernel OOM killer killed", "oom-kill", "Main process exited, code=",
-               "Failed with result", "Control process exited, code=", "dumped core", "terminated abnormally", "Signal: ", "PID: ")  # fmt: skip
+               "Failed with result", "Control process exited, code=", "dumped core", "terminated abnormally", "Signal: ", "PID: ", "on client request")  # fmt: skip
 
     _OOM = re.compile(
         r"(?:(?P<unit>\S{1,512}): )?(?:A process of this unit has been killed by the OOM killer"
@@ -105,6 +117,10 @@ class SystemdUnits(GuardReader):
     _CORE = re.compile(
         r"Process (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\) of user \d+ (?:dumped core|terminated abnormally)"
         r"(?: with signal (?P<number>\d+)/)?"
+    )
+    _ASKED = re.compile(
+        r"(?P<unit>\S{1,512}): Sent signal SIG(?P<signal>\w+) to (?:main|control) process (?P<pid>\d{1,10}) "
+        r"\((?P<name>.{1,64}?)\) on client request"
     )
     _CORE_SIGNAL = re.compile(r"^Signal: (?P<number>\d{1,2}) \([A-Z]+\)$")
     _CORE_PID = re.compile(r"^PID: (?P<pid>\d{1,10}) \((?P<name>.{1,64})\)$")
@@ -124,6 +140,8 @@ class SystemdUnits(GuardReader):
                 self._dumped(number, stamp, int(match["number"]), self._core[1], self._core[2])
         elif match := self._OOM.search(message):
             self._killed(number, stamp, match["unit"])
+        elif match := self._ASKED.search(message):
+            self._asked(number, stamp, match)
         elif self._STATUS.search(message):
             self._killed(number, stamp, None)
         elif match := self._EXITED.search(message):
@@ -147,6 +165,15 @@ class SystemdUnits(GuardReader):
         )
         details = {"by": "systemd-oom", **({"unit": unit} if unit else {})}
         self.add(cause, number, stamp, said, 0.7, details=details)
+
+    def _asked(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
+        """`systemctl kill`: somebody's wish, not a shortage of memory."""
+        signal, name, pid = match["signal"], match["name"], int(match["pid"])
+        cause = {"KILL": "killed-unknown", "TERM": "interrupted", "INT": "interrupted"}.get(signal)
+        if cause is not None:
+            said = f"somebody had systemd send SIG{signal} to {name} (pid {pid}) of {match['unit']}"
+            details = {"by": "systemd", "unit": match["unit"], "why": "asked"}
+            self.add(cause, number, stamp, said, 0.8, Sizes(pid, name), details=details)
 
     def _dumped(self, number: int, stamp: Stamped, signal: int, pid: int, name: str) -> None:
         cause = {11: "segfault", 7: "bus-error", 6: "abort"}.get(signal, "other-error")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.evidence.texts.finding import Finding
-from oomproof.evidence.texts.guard_daemons import Earlyoom, LowMemoryKiller, Nohang, Oomd
+from oomproof.evidence.texts.guard_daemons import Earlyoom, FreeBsd, LowMemoryKiller, Nohang, Oomd
 from oomproof.evidence.texts.guard_engines import Containers, Ray, Slurm
 from oomproof.evidence.texts.guard_macos import MacOS
 from oomproof.evidence.texts.guard_reader import GuardReader
@@ -11,12 +11,19 @@ from oomproof.evidence.texts.guard_systemd import SystemdOomd, SystemdUnits
 from oomproof.evidence.texts.prefixes import Stamped, strip
 
 READERS: tuple[type[GuardReader], ...] = (
-    SystemdOomd, SystemdUnits, Earlyoom, LowMemoryKiller, Nohang, Oomd, Slurm, Ray, Containers, MacOS,
+    SystemdOomd, SystemdUnits, Earlyoom, LowMemoryKiller, FreeBsd, Nohang, Oomd, Slurm, Ray, Containers, MacOS,
 )  # fmt: skip
 ANCHORS = tuple(dict.fromkeys(anchor for reader in READERS for anchor in reader.anchors))
 
 
 _SHORT = tuple(each for each in ANCHORS if not any(other != each and other in each for other in ANCHORS))
+
+
+def _marked(line: str) -> bool:
+    for each in _SHORT:  # noqa: SIM110  # any() took twice the time of this loop
+        if each in line:
+            return True
+    return False
 
 
 class GuardParser:
@@ -26,16 +33,19 @@ class GuardParser:
         self._readers = [reader(source) for reader in READERS]
         self._macos = self._readers[-1]
 
+    def reading(self) -> bool:
+        """Whether it wants the next line even if no anchor stands in it."""
+        return isinstance(self._macos, MacOS) and self._macos.collecting()
+
     def feed(self, number: int, line: str) -> None:
-        macos = self._macos
-        if isinstance(macos, MacOS) and macos.collecting():
-            macos.feed(number, Stamped(None, None, line.strip()))
+        if self.reading():
+            self._macos.feed(number, Stamped(None, None, line.strip()))
             return
-        if not any(each in line for each in _SHORT):
+        if not _marked(line):
             return
         stamp = strip(line)
         for message in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
-            each = stamp._replace(message=message)
+            each = stamp._replace(message=message.strip())  # a journal's JSON keeps blanks
             for reader in self._readers:
                 if any(anchor in message for anchor in reader.anchors) or isinstance(reader, Nohang):
                     reader.feed(number, each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import replace
 from itertools import islice
 
 from oomproof.evidence.texts.finding import Finding, Sizes
@@ -38,17 +39,26 @@ _KILLS = 10_000  # kept; a storm of more is counted
 _FAULTS = 5_000
 _CONTEXTS = 64  # hosts and printing threads told apart
 _PENDING = 256
+_XID_ERROR = 400  # lines within which the driver's messages belong to one error
 _OOPS = 30  # lines within which a kernel's own failure says who ran
-_WRAPPED = 3  # lines a mail program may have broken one into
+_WRAPPED = 5  # lines a mail program may have broken one into
 # a line that begins like this, unstamped, is the rest of the one before
 _REST = {
     "killed": re.compile(
-        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|process \d|UID|pgtables|oom_score_adj|\d+kB)"
+        r"\s*(?:\(|total-vm|vsz|anon-rss|file-rss|shmem-rss|vm:|rss:|process \d|UID|pgtables|oom_score_adj|\d+kB)"
     ),
-    "constraint": re.compile(r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"),
+    "constraint": re.compile(
+        r"\s*[\w./@:\\()-]*[,=]\S*\s*$|\s*[\w./@:\\-]+\s*$"
+        r"|\s*(?:nodemask|cpuset|mems_allowed|global_oom|oom_memcg|task_memcg|task|pid|uid)[=,]"
+    ),
+    "fault": re.compile(r"\s*\S"),
     "segfault": re.compile(r"\s*(?:error|r?ip|r?sp|in|at)\b"),
 }
 _KILLED_WHOLE = re.compile(r"oom_score_adj:|file-rss:\d+kB\s*$|shmem-rss:\d+kB")
+_UID = re.compile(r", ?uid=")
+_FAULT_BROKEN_OFF = re.compile(
+    r"(?:Killing|Sending SIGBUS to|due to|hardware memory|interruption code [0-9a-fx]{2,8}(?: ilc:\d)?(?: in)?)$"
+)
 _FOLLOWS_SEGFAULT = re.compile(r"\berror:? ?\d+\b")
 
 
@@ -89,6 +99,10 @@ class KernelParser:
         for each in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
             self._read(number, stamp, each, anchored)
 
+    def reading(self, number: int) -> bool:
+        """Whether it wants the line of that number even if no anchor stands in it."""
+        return self._open is not None or number <= self._until
+
     def finish(self) -> list[Finding]:
         self._close()
         self._leftovers()
@@ -116,7 +130,7 @@ class KernelParser:
             self._hold("killed", number, stamp, message, whole=False)
             return
         if "oom-kill:" in message and (constraint := read_constraint(number, stamp, message)):
-            self._hold("constraint", number, stamp, message, whole=",uid=" in message)
+            self._hold("constraint", number, stamp, message, whole=_UID.search(message) is not None)
             if self._open is None:
                 self._constrained(constraint)
             return
@@ -168,7 +182,7 @@ class KernelParser:
         kind, first, stamp, text, left = self._open
         rest = strip(line)
         if left and rest.bare and rest.message and _REST[kind].match(rest.message) and len(text) < 2000:
-            glue = "" if kind == "constraint" and not text.endswith(" ") else " "
+            glue = "" if text.endswith("-") or (kind == "constraint" and not text.endswith(" ")) else " "
             self._open = (kind, first, stamp, text + glue + rest.message.strip(), left - 1)
         else:
             self._close()
@@ -182,7 +196,7 @@ class KernelParser:
             self._killed(kill)
         elif kind == "constraint" and (constraint := read_constraint(number, stamp, text)):
             self._constrained(constraint)
-        elif kind == "segfault" and (fault := read_fault(text)):
+        elif kind in ("segfault", "fault") and (fault := read_fault(text)):
             self._keep_fault(number, stamp, text, fault)
 
     # reports
@@ -250,10 +264,15 @@ class KernelParser:
 
     def _known(self, kill: Kill) -> bool:
         """The same kill told twice, by dmesg and journal, or by a kernel that prints one line per thread."""
-        for old in islice(reversed(self._kills), 20):
+        for back, old in enumerate(islice(reversed(self._kills), 20), 1):
             if old.sizes.pid != kill.sizes.pid or old.sizes.name != kill.sizes.name:
                 continue
             if old.sizes == kill.sizes and (kill.sizes.total_vm is not None or kill.line - old.line < 50):
+                if kill.line - old.line < 50 and back > 1:
+                    # a group's kill begins with the one chosen and comes back to it
+                    del self._kills[-back]
+                    old.line = kill.line
+                    self._kills.append(old)
                 return True
         return False
 
@@ -316,6 +335,11 @@ class KernelParser:
             self._faults.append((at, _with_victim(finding, *who)))
             self._oops = None
             return
+        if "\\d" in message or ".*" in message:
+            return  # a watcher's pattern, not a kernel's words
+        if _FAULT_BROKEN_OFF.search(message):
+            self._hold("fault", number, stamp, message, whole=False)
+            return
         fault = read_fault(message)
         if fault is None:
             return
@@ -329,6 +353,8 @@ class KernelParser:
             last = self._faults[-1][1]  # a hardware error is told in a dozen lines: one finding
             if last.details.get("notice") == fault.details["notice"] and number - self._faults[-1][0] < 50:
                 return
+        if fault.cause == "xid":
+            fault = self._whose(number, fault)
         known = fault.pid is not None or fault.name is not None
         finding = Finding(
             fault.cause,
@@ -344,9 +370,25 @@ class KernelParser:
             details=dict(fault.details),
         )
         self._faults.append((number, finding))
-        self._oops = fault if fault.details.get("kernel") and "panic" not in fault.details else None
+        unnamed = fault.details.get("kernel") or fault.details.get("named_later")
+        self._oops = fault if unnamed and "panic" not in fault.details else None
         if self._oops is not None:
             self._until = max(self._until, number + _OOPS)
+
+    def _whose(self, number: int, fault: Fault) -> Fault:
+        """The driver names the process in the first line of an error, and often not in those that follow."""
+        bus = fault.details.get("bus")
+        if fault.pid is not None and fault.name is not None:
+            return fault
+        for at, old in islice(reversed(self._faults), 50):
+            if number - at > _XID_ERROR:
+                break
+            if old.cause != "xid" or old.victim is None or old.victim.pid is None:
+                continue
+            same_card = bus is None or bus == old.details.get("bus")
+            if fault.pid == old.victim.pid or (fault.pid is None and same_card):
+                return replace(fault, pid=old.victim.pid, name=fault.name or old.victim.name)
+        return fault
 
 
 def _with_victim(finding: Finding, pid: int, name: str) -> Finding:

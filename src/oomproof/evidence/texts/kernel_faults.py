@@ -14,7 +14,7 @@ _UNHANDLED = re.compile(
     r"|bus error \((?P<bus>7)\)|(?P<trap>trap) \(5\)|illegal instruction \((?P<ill>4)\))"
 )
 _USER_FAULT = re.compile(
-    r"User process fault: interruption code [0-9a-fx:]{2,20}.*? in (?P<library>[^\[\s]+)\["
+    r"User process fault: interruption code (?:0x)?[0-9A-Fa-f]{2,8}\b(?:.{0,40}? in (?P<library>[^\[\s]{1,256})\[)?"
 )
 _SENDING = re.compile(r"sending SIGSEGV to (?P<name>\S{1,64}) for invalid")  # mips, alpha
 _TRAPS = re.compile(
@@ -43,7 +43,7 @@ _OOPS = re.compile(
     r"BUG: (?:unable to handle (?:kernel )?\w+|kernel NULL pointer)|Oops: [0-9a-f]{4}|kernel BUG at "
 )
 _COMM = re.compile(
-    r"(?:PID: (?P<pid>\d+),? [Cc]omm: (?P<name>.{1,16}?) (?:Tainted|Not tainted|Kdump)|Process (?P<old>.{1,16}) \(pid: (?P<old_pid>\d+),)"
+    r"(?:PID: (?P<pid>\d+),? [Cc]omm: (?P<name>.{1,16}?)(?: (?:Tainted|Not tainted|Kdump)|$)|Process (?P<old>.{1,16}) \(pid: (?P<old_pid>\d+),)"
 )
 
 _NOTICES = (
@@ -126,9 +126,10 @@ def read_fault(message: str) -> Fault | None:
         said = f"{name} (pid {pid}) was killed with a bus error because of faulty memory hardware"
         return Fault("bus-error", said, 0.9, pid, name)
     if match := _USER_FAULT.search(message):
-        return Fault(
-            "segfault", f"a program faulted in {match['library']}", 0.7, details={"library": match["library"]}
-        )
+        library = match["library"]
+        details = {"library": library} if library else {}
+        said = f"a program faulted{' in ' + library if library else ''}"
+        return Fault("segfault", said, 0.7, details={**details, "named_later": "yes"})
     if match := _SENDING.search(message):
         return Fault(
             "segfault", f"{match['name']} read or wrote an invalid address", 0.9, None, match["name"]
@@ -190,7 +191,7 @@ def _trap(message: str, match: re.Match[str]) -> Fault:
     cause = "gpf" if what.startswith("general") else "other-error"
     details = {"trap": what, **({"library": library} if library else {})}
     said = f"{name} (pid {pid}) died of a trap: {what}{' in ' + library if library else ''}"
-    return Fault(cause, said, 1.0 if cause == "gpf" else 0.8, pid, _short(name), details)
+    return Fault(cause, said, 1.0 if cause == "gpf" else 0.85, pid, _short(name), details)
 
 
 def _xid(match: re.Match[str]) -> Fault:

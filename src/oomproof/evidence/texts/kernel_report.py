@@ -15,16 +15,17 @@ _NAME_END = re.compile(r"\)[,. ]*(?:$|UID\b|(?:total-vm|vsz|anon-rss)\b)|\)[.,]?
 _BROKEN_OFF = re.compile(
     r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
 )
-_SIZE = re.compile(r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d{1,20})kB")
+_SIZE = re.compile(r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d{1,20}) ?kB")
 _WHY = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory in UB)|(?P<cpuset>No available memory in cpuset)"
     r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"
 )
 _ANNOUNCED = re.compile(r"[Kk]ill process (?P<pid>\d{1,10}) \((?P<name>.{0,64})\) score ")
 _CONSTRAINT = re.compile(r"constraint=CONSTRAINT_(?P<constraint>\w+)")
-_TASK = re.compile(r"\btask=(?P<name>.{0,64}),pid=(?P<pid>\d{1,10})(?:,uid=|$)")
-_OOM_MEMCG = re.compile(r"oom_memcg=(?P<path>.+?)(?:,task_memcg=|$)")
-_TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:,task=|$)")
+# people who copy the line by hand put blanks behind its commas
+_TASK = re.compile(r"\btask=(?P<name>.{0,64}), ?pid=(?P<pid>\d{1,10})(?:, ?uid=|$)")
+_OOM_MEMCG = re.compile(r"oom_memcg=(?P<path>.+?)(?:, ?task_memcg=|, ?task=|$)")
+_TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:, ?task=|$)")
 _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
@@ -90,6 +91,8 @@ class Kill:
         self.oom_memcg = other.oom_memcg or self.oom_memcg
         self.task_memcg = other.task_memcg or self.task_memcg
         self.more = self.more or other.text
+        if self.sizes.name is None and other.name and other.pid in (None, self.sizes.pid):
+            self.sizes = replace(self.sizes, name=other.name)
 
     def finding(self, source: str) -> Finding:
         victim, cause = self.sizes, self.cause
@@ -296,7 +299,7 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
         end = _NAME_END.search(rest)
         cut = end.start() if end else rest.find(")")  # other words follow, as in OpenVZ
         name = rest[1:cut] if cut > 0 else rest[1:65].rstrip(".…") or None
-    elif not rest.startswith(("total-vm", "vsz", "UID")) and rest.strip():
+    elif not rest.startswith(("total-vm", "vsz", "UID", "anon-rss")) and rest.strip():
         return None  # prose: "a killed process 12 times"
     sizes = {size["key"]: int(size["kb"]) * 1024 for size in _SIZE.finditer(rest)}
     victim = Sizes(
@@ -307,9 +310,13 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
         sizes.get("file-rss"),
         sizes.get("shmem-rss"),
     )
-    if name is None and victim.total_vm is None and rest.strip() != "(":  # "(": the text ends right there
+    why = why_of(message[: match.start()])
+    nameless = (
+        name is None and victim.total_vm is None and rest.strip() != "("
+    )  # "(": the text ends right there
+    if nameless and (why is None or (rest.strip() and victim.anon_rss is None)):
         return None
-    return Kill(line, stamp, message[:_TEXT], victim, why_of(message[: match.start()]))
+    return Kill(line, stamp, message[:_TEXT], victim, why)
 
 
 def breaks_off(message: str) -> bool:

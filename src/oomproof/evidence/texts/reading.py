@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO
+from typing import IO, Protocol
 
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
-__all__ = ["LONGEST", "Lines", "UnreadableText", "marked_lines", "open_lines"]
+__all__ = [
+    "LONGEST", "Lines", "Marks", "Reach", "UnreadableText", "by_hand", "marked_lines", "numbered", "open_lines", "transcoded",
+]  # fmt: skip
 
 LONGEST = 64 * 1024  # bytes of one piece; a longer line comes in several, under one number
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -20,11 +22,18 @@ _AFTER = 4  # lines read behind a marked one: what a mail program broke into sev
 _SPAN_LINES = 6000  # and behind the start of a report, up to its end
 
 
+class Source(Protocol):
+    """Whoever gives the bytes: what it is called, and what could not be read of it."""
+
+    path: str
+    notes: list[str]
+
+
 class Lines:
     """An iterator of (number, text). A redrawn progress bar gives its segments under one number;
     ``notes`` says, once read, what could not be."""
 
-    def __init__(self, stream: Stream, pieces: Iterator[tuple[int, bytes]]) -> None:
+    def __init__(self, stream: Source, pieces: Iterator[tuple[int, bytes]]) -> None:
         self.source = stream.path
         self.notes = stream.notes
         self._decode = _Decoder()
@@ -71,10 +80,10 @@ class _Decoder:
 def open_lines(path: str) -> Lines:
     """Every line of a text; ``-`` is standard input. Raises ``UnreadableText`` at once where there is none."""
     stream = Stream(path)
-    return Lines(stream, _numbered(_transcoded(stream.blocks())))
+    return Lines(stream, numbered(transcoded(stream.blocks())))
 
 
-def _transcoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def transcoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """UTF-16 (PowerShell's ``>``) as UTF-8, by its byte order mark; anything else as it is."""
     first = next(blocks, b"")
     if first.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -87,7 +96,7 @@ def _transcoded(blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield from blocks
 
 
-def _numbered(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+def numbered(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     number, rest = 1, b""
     for block in blocks:
         lines = block.split(b"\n")
@@ -131,18 +140,20 @@ def marked_lines(
     the next with ``end``. `grep -F` marks them where the text is a plain file; else we do, more slowly."""
     stream = Stream(path)
     command = shutil.which(grep) if grep else None
-    marks = _Marks(anchors, starts, end)
+    marks = Marks(anchors, starts, end)
     if command is not None and stream.size is not None and not _is_utf16(stream):
         stream.close()
         return Lines(stream, _by_grep(command, path, stream.size, marks))
-    return Lines(stream, _by_hand(_transcoded(stream.blocks()), marks))
+    return Lines(stream, by_hand(transcoded(stream.blocks()), marks))
 
 
 def _is_utf16(stream: Stream) -> bool:
     return stream.first.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
-class _Marks:
+class Marks:
+    """Which lines of a huge log matter, and up to where."""
+
     def __init__(self, anchors: Sequence[str], starts: Sequence[str], end: str) -> None:
         # a string that holds another one marks nothing new
         self.anchors = sorted({each.encode() for each in anchors})
@@ -154,10 +165,10 @@ class _Marks:
         return any(each in text for each in self.anchors)
 
 
-class _Reach:
+class Reach:
     """Up to which line the text belongs to the marks seen so far."""
 
-    def __init__(self, marks: _Marks) -> None:
+    def __init__(self, marks: Marks) -> None:
         self._marks = marks
         self.until = 0
         self._span = False
@@ -171,9 +182,9 @@ class _Reach:
             self.until, self._span = max(self.until, number + _AFTER), False
 
 
-def _by_hand(blocks: Iterator[bytes], marks: _Marks) -> Iterator[tuple[int, bytes]]:
+def by_hand(blocks: Iterator[bytes], marks: Marks) -> Iterator[tuple[int, bytes]]:
     """Chunks without a mark are only counted; a chunk fits a processor's cache."""
-    reach = _Reach(marks)
+    reach = Reach(marks)
     number = 1
     for chunk in _chunks(blocks):
         if number > reach.until and not marks.on(chunk):
@@ -207,7 +218,7 @@ def _chunks(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _by_grep(command: str, path: str, size: int, marks: _Marks) -> Iterator[tuple[int, bytes]]:
+def _by_grep(command: str, path: str, size: int, marks: Marks) -> Iterator[tuple[int, bytes]]:
     with tempfile.NamedTemporaryFile(prefix="oomproof-anchors-") as anchors, open(path, "rb") as file:
         anchors.write(b"\n".join(marks.anchors) + b"\n")
         anchors.flush()
@@ -225,9 +236,9 @@ def _by_grep(command: str, path: str, size: int, marks: _Marks) -> Iterator[tupl
             process.wait()
 
 
-def _around(hits: Iterable[bytes], file: IO[bytes], size: int, marks: _Marks) -> Iterator[tuple[int, bytes]]:
+def _around(hits: Iterable[bytes], file: IO[bytes], size: int, marks: Marks) -> Iterator[tuple[int, bytes]]:
     """grep's "line:offset:text" and, read beside it, the lines between that belong to it."""
-    reach = _Reach(marks)
+    reach = Reach(marks)
     done = number = 0  # bytes and lines already given out
     for hit in hits:
         here, offset, text = hit.split(b":", 2)

@@ -29,6 +29,9 @@ _BINARIES = {
     b"\x93NUMPY": ("a NumPy array", "give a log"),
 }  # fmt: skip
 _CONTROL = bytes(each for each in range(32) if each not in b"\x00\t\n\r\x1b\x08\x07\x0c") + b"\x7f"
+_MOST_ODD = (
+    25  # one byte in so many; compressed or random data has one in ten, a text of any language hardly one
+)
 _BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
@@ -50,6 +53,7 @@ class Stream:
         self.size: int | None = None  # of a plain regular file
         self.packed = False
         self._close: list[Callable[[], object]] = []
+        self._unpacker: subprocess.Popen[bytes] | None = None
         raw = self._open()
         self._begin(raw)
 
@@ -61,6 +65,8 @@ class Stream:
             while left is None or left > 0:
                 block = self._piece(BLOCK if left is None else min(BLOCK, left))
                 if not block:
+                    if self._unpacker_failed():
+                        self.notes.append(f"{self.name} could be read only in part: it ends too early")
                     break
                 if left is not None:
                     left -= len(block)
@@ -74,6 +80,13 @@ class Stream:
         """Of an archive, what is unpacked so far: a cut one then gives all it has before it fails."""
         read1 = getattr(self._source, "read1", None)
         return read1(most) if self.packed and read1 is not None else self._source.read(most)
+
+    def _unpacker_failed(self) -> bool:
+        """zstd has written all it could: whether that was all there should be."""
+        try:
+            return self._unpacker is not None and self._unpacker.wait(5.0) != 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def close(self) -> None:
         while self._close:
@@ -133,6 +146,9 @@ class Stream:
                 raise UnreadableText(
                     "unreadable", f"{self.name}: broken archive ({error})", "copy it again"
                 ) from None
+            if not self.first and self._unpacker_failed():
+                self.close()
+                raise UnreadableText("unreadable", f"{self.name}: broken archive", "copy it again")
             if not self.first:
                 self.close()
                 raise UnreadableText(
@@ -185,6 +201,7 @@ class Stream:
             [command, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         threading.Thread(target=_pump, args=(raw, process.stdin), daemon=True).start()
+        self._unpacker = process
         self._close += [process.wait, process.kill]
         assert process.stdout is not None
         return process.stdout
@@ -200,7 +217,7 @@ class Stream:
         # a crash leaves blocks of NULs in a log; only what is between them counts
         text = self.first.replace(b"\x00", b"")
         odd = len(text) - len(text.translate(None, _CONTROL))
-        if not text or odd > len(text) // 10:
+        if not text or odd > len(text) // _MOST_ODD:
             self.close()
             what = "only zero bytes" if not text else "binary data, not text"
             raise UnreadableText("binary", f"{self.name} holds {what}", "give the log as text")

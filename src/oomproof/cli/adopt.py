@@ -1,0 +1,119 @@
+"""Takes a process that runs already, with everything below it, under watch: recorded, guarded, counted in the ledger.
+
+It is guarded by signals only: a limit can be put around a job when it starts, not later. Ctrl-C leaves it running.
+
+  oomproof adopt 4242
+  oomproof adopt 4242 --name big --need 19G
+  oomproof adopt 4242 --detach                then: oomproof runs, oomproof wait, oomproof stop
+
+Exit status: the process's own where it can be learnt (always since Linux 6.15, before only if its parent is slow), else
+125: only its parent knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from oomproof.cli.background import into_the_background
+from oomproof.cli.status import exit_status
+from oomproof.errors import USAGE, OomproofError
+from oomproof.recording import runs
+from oomproof.runner.admission import Asked
+from oomproof.runner.adopt import Adopted, take, watch
+from oomproof.runner.supervise import Order
+from oomproof.settings import resolve
+from oomproof.units import parse_size
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("pid", metavar="PID", help="the job's first process; its children come along")
+    add("--name", metavar="NAME", help="a name to call this run by")
+    add("--need", metavar="SIZE", help="what it will need in all, such as 19G: others are let in beside that")
+    add("--grace", metavar="SECONDS", help="time to save between asking and ending (default 30)")
+    add("--stop-file", metavar="PATH", help="a file the job watches: created to ask it to save and stop")
+    add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
+    add("--watch-only", action="store_true", help="record and warn, never ask or end")
+    add("--detach", action="store_true", help="return at once; the watch goes on in the background")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.pid.isdigit():
+        raise OomproofError(
+            f"{arguments.pid!r} is no pid", "find it: oomproof check, or pgrep -f train.py", USAGE
+        )
+    adopted = take(int(arguments.pid))
+    order = _order(arguments, adopted)
+    if arguments.detach:
+        return into_the_background(lambda said: _watch(adopted, order, quiet=True, said=said))
+    return _watch(adopted, order, quiet=False)
+
+
+def _order(arguments: argparse.Namespace, adopted: Adopted) -> Order:
+    from oomproof.cli.run import SETTINGS, seconds_of, signal_of
+
+    given = resolve({**vars(arguments), "watch_only": arguments.watch_only or None}, SETTINGS)
+    need = parse_size(arguments.need) if arguments.need else None
+    if need == 0:
+        raise OomproofError(
+            "--need: a need of nothing reserves nothing", "leave it out, or give a size", USAGE
+        )
+    return Order(
+        argv=adopted.argv,
+        name=arguments.name,
+        margin=parse_size(str(given["margin"])) if given["margin"] else None,
+        floor=parse_size(str(given["floor"])) if given["floor"] else None,
+        grace=seconds_of("--grace", given["grace"], 30.0),
+        stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
+        stop_signal=signal_of(given["stop_signal"]),
+        watch_only=str(given["watch_only"]).lower() in ("1", "true", "yes", "on"),
+        detached=arguments.detach,
+        asked=Asked(need=need, ledger=given["ledger"]),
+    )
+
+
+def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int:
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    found = runs.new_run()
+
+    def started(told: list[str]) -> None:
+        text = (
+            f"watching pid {adopted.pid} by signals only: no limit can be put around a job that runs already"
+        )
+        if said is not None:
+            said(found.id, text)
+            return
+        say(f"oomproof: run {found.id}: {text}")
+        for line in told:
+            say(f"oomproof: {line}")
+        say("oomproof: Ctrl-C leaves it running, unwatched")
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        ended = watch(found, adopted, order, say, started)
+    except OomproofError:
+        if not (found.attempt / "started.json").exists():
+            from shutil import rmtree
+
+            rmtree(found.folder, ignore_errors=True)
+        raise
+    finally:
+        os.close(adopted.pidfd)
+    if not ended:
+        say(f"\noomproof: left; pid {adopted.pid} runs on unwatched. To go on: oomproof watch {found.id}")
+        return 0
+    from oomproof.reports.after import conclude
+
+    conclusion = conclude(found)
+    say(conclusion.text)
+    if (found.exit() or {}).get("status") is None:
+        say("oomproof: its exit status cannot be known: only its parent has learnt it")
+    return exit_status(found, conclusion)

@@ -1,0 +1,63 @@
+"""Goes on in the background while the command returns: the child says once how it went, the parent prints it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from oomproof.errors import OUR_FAILURE, OomproofError
+
+Said = Callable[[str, str], None]  # run id, what it does now
+
+
+def into_the_background(work: Callable[[Said], int]) -> int:
+    """``work`` runs in a process of its own session; it calls ``said`` once, when it can be left alone."""
+    read_end, write_end = os.pipe()
+    first = os.fork()
+    if first:
+        os.close(write_end)
+        os.waitpid(first, 0)
+        with os.fdopen(read_end) as answer:
+            text = answer.read()
+        return _show(text)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.close(read_end)
+    status = 0
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        pipe = os.fdopen(write_end, "w")
+
+        def said(run_id: str, sentence: str) -> None:
+            if not pipe.closed:
+                pipe.write(f"ok\n{run_id}\n{sentence}")
+                pipe.close()
+
+        try:
+            status = work(said)
+        except OomproofError as error:
+            if not pipe.closed:
+                pipe.write(f"error\n{error.status}\n{error}")
+                pipe.close()
+    finally:
+        os._exit(status)
+
+
+def _show(text: str) -> int:
+    kind, _, rest = text.partition("\n")
+    if kind == "ok":
+        run_id, _, sentence = rest.partition("\n")
+        print(run_id)
+        print(
+            f"oomproof: {sentence}\n"
+            f"  follow:  oomproof logs -f {run_id}\n  wait:    oomproof wait {run_id}\n"
+            f"  stop:    oomproof stop {run_id}",
+            file=sys.stderr,
+        )
+        return 0
+    number, _, message = rest.partition("\n")
+    raise OomproofError(message or "the run did not start", "", int(number or OUR_FAILURE))

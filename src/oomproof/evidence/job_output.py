@@ -1,0 +1,116 @@
+"""The end of what a job printed, as its keeper kept it: the last line, and what the parsers find in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oomproof.evidence.facts import Output
+
+# The first part of an output past its cap, the one before the last, and the last (runner/keeper.py)
+_PARTS = ("output.first.log", "output.prev.log", "output.log")
+_NAME = "output.log"
+_TAIL = 4 << 20  # half a second of reading; a chain of failures is told within kilobytes
+_BLOCK = 1 << 20
+_LAST = 16 << 10
+
+
+def read_output(folder: Path, parse: bool) -> Output:
+    """``parse``: what the texts say, too; a run that ended well needs only its last line."""
+    parts = [(path, size) for name in _PARTS if (size := _size(path := folder / name)) is not None]
+    if not parts:
+        return Output(reason="output.log: No such file or directory")
+    if not sum(size for _, size in parts):
+        return Output(reason=None, empty=True)
+    try:
+        last_line = _last_line(parts)
+        if not parse:
+            return Output(last_line, None, None)
+        return _parsed(parts, last_line)
+    except OSError as error:
+        return Output(reason=f"output.log: {error.strerror}")
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
+
+
+@dataclass
+class _Named:
+    path: str
+    notes: list[str] = field(default_factory=list)
+
+
+def _parsed(parts: list[tuple[Path, int]], last_line: str) -> Output:
+    """By the parsers that read any other text; a job's output may hold an engine's or a guard's words as well."""
+    from oomproof.evidence.texts.collect import TextCase
+    from oomproof.evidence.texts.guards import GuardParser
+    from oomproof.evidence.texts.kernel import KernelParser
+    from oomproof.evidence.texts.reading import LONGEST, Lines
+    from oomproof.evidence.texts.training import TrainingParser
+
+    def pieces() -> Iterator[tuple[int, bytes]]:
+        for number, line in enumerate(data.split(b"\n"), first):
+            for at in range(0, max(1, len(line)), LONGEST):
+                yield number, line[at : at + LONGEST]
+
+    skip = max(0, sum(size for _, size in parts) - _TAIL)
+    first = 1 + sum(block.count(b"\n") for block in _blocks(parts, 0, skip))
+    data = b"".join(_blocks(parts, skip, None))
+    kernel, guards, job = KernelParser(_NAME), GuardParser(_NAME), TrainingParser(_NAME)
+    for number, line in Lines(_Named(_NAME), pieces()):
+        kernel.feed(number, line)
+        guards.feed(number, line)
+        job.feed(number, line)
+    system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
+    told = tuple(job.finish())
+    text = TextCase((_NAME,), tuple(system), told, job.progress, job.end)
+    return Output(text.last_line or last_line, text, None)
+
+
+def _blocks(parts: list[tuple[Path, int]], start: int, stop: int | None) -> Iterator[bytes]:
+    """Bytes ``start`` to ``stop`` of the parts, one behind the other, up to the size they had."""
+    before = 0
+    for path, size in parts:
+        begin = min(max(0, start - before), size)
+        end = size if stop is None else min(max(0, stop - before), size)
+        before += size
+        if begin >= end:
+            continue
+        with open(path, "rb") as file:
+            file.seek(begin)
+            while begin < end and (block := file.read(min(_BLOCK, end - begin))):
+                begin += len(block)
+                yield block
+
+
+def _last_line(parts: list[tuple[Path, int]]) -> str:
+    path, size = next(each for each in reversed(parts) if each[1])
+    with open(path, "rb") as file:
+        file.seek(max(0, size - _LAST))
+        lines = file.read(_LAST).replace(b"\0", b"").replace(b"\r", b"\n").splitlines()
+    last = next((line for line in reversed(lines) if line.strip()), b"").decode("utf-8", "replace")
+    return "".join(letter for letter in last if letter.isprintable()).strip()[-600:]
+
+
+def is_whole(folder: Path) -> bool:
+    """Nothing of it was dropped at its cap."""
+    return not (folder / "output.prev.log").exists()
+
+
+def contains(folder: Path, words: bytes) -> bool:
+    """Whether the job printed them anywhere."""
+    parts = [(path, size) for name in _PARTS if (size := _size(path := folder / name)) is not None]
+    before = b""
+    try:
+        for block in _blocks(parts, 0, None):
+            if words in before + block:
+                return True
+            before = block[-len(words) :]
+    except OSError:
+        return True  # not known: no claim is built on it
+    return False

@@ -1,0 +1,66 @@
+"""Texts whose first line is the latest (`journalctl -r`, `dmesg | tac`): found out, and read from their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.prefixes import strip
+
+_HELD = 8 << 20  # characters held to look at a text's direction; a longer text is taken as it comes
+_LOOKS = 1000  # lines whose stamps are compared
+
+
+class Ordered:
+    """The lines of one text, oldest first, under ascending numbers; ``true`` gives a finding its own line again."""
+
+    def __init__(self, lines: Iterable[tuple[int, str]]) -> None:
+        rest = iter(lines)
+        held: list[tuple[int, str]] = []
+        size = 0
+        for each in rest:
+            held.append(each)
+            size += len(each[1])
+            if size > _HELD:
+                break
+        whole = size <= _HELD
+        self._last = held[-1][0] if held else 0
+        self.reversed = whole and falls([line for _, line in held])
+        self._lines: Iterator[tuple[int, str]] = chain(held, rest)
+        if self.reversed:
+            self._lines = ((self._last + 1 - number, line) for number, line in reversed(held))
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return self._lines
+
+    def true(self, finding: Finding) -> Finding:
+        if not self.reversed:
+            return finding
+        return replace(finding, line=self._last + 1 - finding.line, newest_first=True)
+
+
+def falls(lines: Sequence[str]) -> bool:
+    """Whether the stamps of a system's log go back in time from line to line."""
+    step = len(lines) // _LOOKS + 1
+    down = up = 0
+    before: float | None = None
+    kinds = set()
+    for line in lines[::step]:
+        stamp = strip(line[:400]) if line[:1] != "{" else strip(line)
+        # the clock of a job's own lines may jump; kernels and journals sign theirs
+        if stamp.order is None or not (stamp.tag or _boot(line)):
+            continue
+        kinds.add(stamp.wall)
+        if before is not None and stamp.order != before:
+            if stamp.order < before:
+                down += 1
+            else:
+                up += 1
+        before = stamp.order
+    return down > 4 * up and len(kinds) == 1
+
+
+def _boot(line: str) -> bool:
+    return line.startswith(("[", "<"))

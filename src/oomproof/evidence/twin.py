@@ -1,0 +1,53 @@
+"""The same command, still running, right after a death for memory: the first thing to look for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from oomproof.evidence.facts import Twin
+from oomproof.machine import processes, twins
+from oomproof.recording.secrets import mask_argv
+
+_LARGE = 128 << 20  # a smaller one was not what was missing
+
+
+def living_twin(argv: Sequence[str], folder: str | None, proc: str = "/proc") -> Twin | None:
+    """The largest process of ours that runs the same script with the same arguments in the same folder, with what its
+    whole family holds. The recorded command line is masked, so the living ones are compared masked."""
+    wanted = twins.script(tuple(argv))
+    if wanted is None:
+        return None
+    found = {pid for pid in _pids(proc) if _same(pid, wanted, folder, proc)}
+    families = []
+    for pid in found:
+        own = processes.memory(pid, proc)
+        if own is None or own.parent in found:  # a worker is forked with its parent's command line
+            continue
+        family = [own, *(processes.memory(each, proc) for each in processes.descendants(pid, proc))]
+        held = sum(each.anon + each.swap for each in family if each is not None)
+        families.append(Twin(pid, held))
+    best = max(families, key=lambda each: each.held, default=None)
+    return best if best is not None and best.held >= _LARGE else None
+
+
+def _pids(proc: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(proc) if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _same(pid: int, wanted: tuple[str, tuple[str, ...]], folder: str | None, proc: str) -> bool:
+    command = processes.command_line(pid, proc)
+    found = twins.script(tuple(command))
+    if found is None or found[0] != wanted[0] or len(found[1]) != len(wanted[1]):
+        return False
+    if twins.script(tuple(mask_argv(command))) != wanted:
+        return False
+    if wanted[0].startswith("/") or folder is None:
+        return True
+    try:
+        return os.readlink(f"{proc}/{pid}/cwd") == folder
+    except OSError:
+        return False

@@ -1,0 +1,99 @@
+"""What the guard knows when it decides: settings, one moment, what was already done. Plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oomproof.units import MIB, format_size
+
+STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
+# Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
+# is still paused. Sooner where something in the job counts the seconds (guard/timeouts.py).
+FREEZE_MAX = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    margin: int
+    floor: int
+    grace: float
+    limit: int | None = None  # the job's own limit, when the user set one
+    limit_floor: int = 0
+    watch_only: bool = False
+    protected: bool = False  # never frozen; ended for the machine's sake only after every other run
+    freeze_max: float = FREEZE_MAX  # seconds a pause may last; 0: never pause
+    need: int | None = None  # what the job will hold at most, where that is known
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One moment. Rates are bytes per second."""
+
+    t: float
+    available: int
+    swap_free: int  # on disk only: zram's free space is no memory
+    stall: float  # share of the last two seconds in which all tasks waited for memory
+    use: int
+    rate: float  # the job's, over the last third of a second
+    sustained: float  # the job's, lasting over 2, 5 and 15 s
+    shrink: float  # how fast the machine's headroom shrinks, over the last third of a second
+    limit_headroom: int | None = None
+    time_to_full: float | None = None
+    my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8
+    freeze_turn: bool = False  # the run of ours whose pause would help
+    thaw_turn: bool = True  # no older run of ours waits to go on
+    running: int = 0  # other live runs of ours that are not frozen
+    waiting: int = 0  # other live runs of ours that their guards froze
+    others_idle: bool = False  # none of those running has used any CPU for a long while
+    frozen: str = ""  # by whom this job stands still: guard, hand
+    swap: int = 0  # the job's own, of ``use``
+    can_push: bool = False  # a frozen job can be pushed out to disk swap
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was already done in this shortage."""
+
+    warned_at: float | None = None
+    asked_at: float | None = None
+    term_at: float | None = None
+    killed_at: float | None = None
+    frozen_at: float | None = None  # by us; None when it runs or somebody else made it stand still
+    frozen_until: float = 0.0
+    thaw_room: int = 0  # it goes on when this much RAM is available (and what was pushed out since)
+    frozen_swap: int = 0  # what it had in swap when it was frozen
+    for_ours: bool = False  # frozen so that another run of ours can finish
+    room_since: float | None = None  # since when the room to go on has been there
+    gave_up: bool = False  # pausing did not help in this shortage: no more of it
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    kind: str  # of LADDER
+    why: str = ""
+    scope: str = ""  # limit or machine
+    gave_up: bool = False  # a thaw because the pause did not help: the ladder goes on
+
+
+NONE = Action("none")
+
+
+def headroom(settings: Settings, facts: Facts) -> int:
+    """What the machine can still give: swap counts until the machine does nothing but swap."""
+    thrashing = facts.stall > STALLED and facts.available <= settings.floor
+    return facts.available if thrashing else facts.available + facts.swap_free
+
+
+def ours(facts: Facts) -> bool:
+    """Whether most of the growth is this job's."""
+    return facts.rate >= facts.shrink / 2 if facts.shrink > 0 else facts.sustained > 0
+
+
+def grows(facts: Facts) -> bool:
+    """Whether this job has a part in it worth stopping."""
+    return facts.rate >= max(MIB, facts.shrink / 4)
+
+
+def in_words(facts: Facts) -> str:
+    swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left"
+    return f"{format_size(facts.available)} of RAM available{swap}, the job holds {format_size(facts.use)}"

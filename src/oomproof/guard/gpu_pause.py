@@ -1,0 +1,126 @@
+"""Pauses a job with its GPU memory given back, and lets it go on: all its processes or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oomproof.machine import cuda_checkpoint, processes
+from oomproof.machine.cuda_checkpoint import Answer
+from oomproof.recording import runs
+
+if TYPE_CHECKING:  # it brings subprocess along
+    from oomproof.machine.gpu import Gpu
+from oomproof.units import GIB, format_size
+
+# Seen on an H200 with driver 580: 1.5 GiB/s out, 5 GiB/s back. A tenth of that is still patience, not a hang.
+_SLOWEST = GIB // 8
+_PATIENCE = 60.0
+# The driver moved 10.7 GiB for 10.7 GiB in use, and touched up to a fifth more while it did so.
+_HOST_FACTOR = 1.25
+MARKER = runs.GPU_PAUSED
+
+Ask = Callable[[str, Sequence[int], float], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``done`` with the bytes and seconds it took, or ``problem`` in words. ``lost``: the job's GPU state is gone."""
+
+    done: bool
+    size: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    lost: bool = False
+
+
+def host_room_problem(size: int, available: int, margin: int, limit_left: int | None) -> str:
+    """Why this machine's memory cannot hold what the card gives back; empty when it can."""
+    wanted = int(size * _HOST_FACTOR)
+    if limit_left is not None and wanted > limit_left:
+        return (
+            f"{format_size(size)} of GPU memory would go to the job's host memory, "
+            f"and its limit leaves {format_size(max(0, limit_left))}"
+        )
+    if wanted > available - margin:
+        return (
+            f"{format_size(size)} of GPU memory would go to host memory, and only {format_size(available)} "
+            f"are available (margin {format_size(margin)})"
+        )
+    return ""
+
+
+def held_by(pids: Iterable[int], cards: Iterable[Gpu]) -> dict[int, int]:
+    """Card → bytes that these processes hold there."""
+    mine = set(pids)
+    found = {card.index: sum(one.used or 0 for one in card.processes if one.pid in mine) for card in cards}
+    return {index: size for index, size in found.items() if size}
+
+
+def card_room_problem(held: Mapping[int, int], cards: Sequence[Gpu]) -> str:
+    """Why these bytes do not fit on their cards again; empty when they do, or when no card tells."""
+    for card in cards:
+        size = held.get(card.index, 0)
+        if card.free is not None and size > card.free:
+            return f"it needs {format_size(size)} on GPU {card.index} and {format_size(card.free)} are free"
+    return ""
+
+
+class GpuPause:
+    """One job. The marker file stands before the first driver call, so that a killed guard leaves word of it."""
+
+    def __init__(self, attempt: Path, ask: Ask = cuda_checkpoint.ask) -> None:
+        self._marker = attempt / MARKER
+        self._ask = ask
+
+    @property
+    def paused(self) -> bool:
+        return self._marker.exists()
+
+    def give_back(self, pids: Sequence[int], held: Mapping[int, int]) -> Result:
+        """``held``: what it holds on each card. The job must not be frozen: its own CUDA threads do the work."""
+        size = sum(held.values())
+        found = self._ask("find", pids, 15.0)
+        if not found.ok:
+            return Result(False, problem=found.problem or "the driver did not answer")
+        if not found.pids:
+            return Result(False, problem="none of its processes uses CUDA")
+        named = [[pid, processes.start_time(pid)] for pid in found.pids]
+        cards = {str(index): size for index, size in held.items()}
+        runs.write_json(self._marker, {"boot_id": processes.boot_id(), "pids": named, "cards": cards})
+        answer = self._ask("pause", found.pids, _PATIENCE + size / _SLOWEST)
+        if answer.ok:
+            return Result(True, size, answer.seconds)
+        # Whatever was left half done (the driver hung, the helper died) is undone before anybody is told.
+        undone = self._ask("resume", found.pids, _PATIENCE + size / _SLOWEST)
+        problem = answer.problem or "it could not be paused"
+        if undone.ok:
+            self._marker.unlink(missing_ok=True)
+        else:
+            problem += f"; {undone.problem}"
+        return Result(False, problem=problem, lost=bool(answer.lost or undone.lost))
+
+    def take_back(self, cards: Sequence[Gpu]) -> Result:
+        """The job must not be frozen. No room yet is a problem to try again; nothing is lost by it.
+
+        The driver is asked only when there is room: without, a restore on an H200 (driver 580) did not come back for minutes.
+        """
+        try:
+            kept = json.loads(self._marker.read_bytes())
+        except (OSError, ValueError):
+            return Result(True)
+        pids = [pid for pid, start in kept["pids"] if processes.is_alive(pid, start)]
+        held = {int(index): int(size) for index, size in kept.get("cards", {}).items()}
+        size = sum(held.values())
+        if kept.get("boot_id") != processes.boot_id() or not pids:
+            self._marker.unlink(missing_ok=True)
+            return Result(True)
+        if problem := card_room_problem(held, cards):
+            return Result(False, size, problem=problem)
+        answer = self._ask("resume", pids, _PATIENCE + size / _SLOWEST)
+        if answer.ok or answer.lost:
+            self._marker.unlink(missing_ok=True)
+        return Result(answer.ok, size, answer.seconds, answer.problem or "", lost=bool(answer.lost))

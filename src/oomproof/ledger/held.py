@@ -1,0 +1,96 @@
+"""What each run holds now, and how fast it grows: from the run's own words once a second, else measured by the reader."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomproof.errors import OomproofError
+from oomproof.ledger.admission import Claim
+from oomproof.ledger.entries import Entry
+from oomproof.ledger.live import held_by_all, runtime_folder
+from oomproof.ledger.outlook import RECORD
+from oomproof.machine import processes
+from oomproof.machine.cgroups import CgroupV1, CgroupV2
+
+STALE = 5.0  # seconds without a word from the run, after which the reader measures
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What this user's runs say of themselves."""
+
+    held: dict[str, tuple[int, float]]
+    folder: Path | None
+
+    def growth(self, run: str, now: float) -> int:
+        if self.folder is None:
+            return 0
+        try:
+            with open(f"{self.folder}/outlook/{run}", "rb") as file:
+                growth, at = RECORD.unpack(file.read(RECORD.size))
+        except (OSError, struct.error):
+            return 0
+        return int(growth) if now - at <= STALE else 0
+
+
+def listen() -> Told:
+    try:
+        folder = runtime_folder()
+    except (OSError, OomproofError):
+        return Told({}, None)
+    return Told(held_by_all(folder), folder)
+
+
+def claims_of(
+    entries: Iterable[Entry], now: float, told: Told | None = None, proc: str = "/proc"
+) -> list[Claim]:
+    """The admitted runs as the arithmetic sees them."""
+    told = told if told is not None else listen()
+    found = []
+    for entry in entries:
+        held, at = told.held.get(entry.run, (0, float("-inf")))
+        if now - at > STALE:  # its guard is gone, just starting, or another user's
+            held = measure(entry, proc)
+        need, growth = entry.need, 0
+        if need is None or held >= need:
+            growth = told.growth(entry.run, now)
+            if entry.cap is not None:
+                growth = min(growth, max(0, entry.cap - held))
+        found.append(
+            Claim(
+                entry.run,
+                need,
+                held,
+                growth,
+                gpu_need=entry.gpu_need if entry.gpu is not None else 0,
+                gpu=entry.gpu,
+            )
+        )
+    return found
+
+
+def measure(entry: Entry, proc: str = "/proc") -> int:
+    """By the reader itself: the cgroup, else the process tree with its shared pages counted once where that may be read."""
+    if entry.cgroup and entry.cgroup_version:
+        group = (CgroupV2 if entry.cgroup_version == 2 else CgroupV1)(entry.cgroup)
+        try:
+            memory = group.memory()
+        finally:
+            group.close()
+        if memory is not None:
+            return memory.use
+    if entry.job_pid is None:
+        return 0
+    pids = processes.descendants(entry.keeper_pid, proc) if entry.keeper_pid else []
+    pids = pids or [entry.job_pid, *processes.descendants(entry.job_pid, proc)]
+    total = 0
+    for pid in pids:
+        one = processes.memory(pid, proc)
+        if one is not None:
+            share = processes.pss(pid, proc) if len(pids) > 1 and entry.uid == os.getuid() else None
+            total += (share[0] if share and share[0] else one.anon + one.shmem) + one.swap
+    return total

@@ -1,0 +1,54 @@
+"""How much will it need? Declared; else what this very command held before; else nothing is known, and nothing is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oomproof.ledger.entries import Peak
+from oomproof.units import MIB, format_size
+
+# A command that held less than this before is not worth a queue: `oomproof run -- ls` must not wait for a training.
+NEGLIGIBLE = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An interval and how we know it. ``high`` is what is reserved."""
+
+    low: int
+    high: int
+    basis: str
+    gpu: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        return f"{format_size(self.high)} ({self.basis})"
+
+
+def declared(size: int) -> Need:
+    return Need(size, size, "declared")
+
+
+def from_history(peaks: Sequence[Peak]) -> Need | None:
+    """From the peaks of the same command, newest first. A run that was ended early only raises the lower bound."""
+    whole = [peak.use for peak in peaks if peak.whole]
+    cut = max((peak.use for peak in peaks if not peak.whole), default=0)
+    gpu = max((peak.gpu or 0 for peak in peaks), default=0) or None
+    if not whole and not cut:
+        return None
+    if not whole or cut > max(whole):
+        times = sum(not peak.whole for peak in peaks)
+        return Need(cut, cut, f"at least: it was ended there before, {_times(times)}", gpu)
+    basis = f"the most it held in {len(whole)} runs" if len(whole) > 1 else "what it held in its last run"
+    return Need(min(whole), max(whole), basis, gpu)
+
+
+def usual_seconds(peaks: Sequence[Peak]) -> float | None:
+    """How long this command takes: the middle of its whole runs."""
+    lasted = sorted(peak.seconds for peak in peaks if peak.whole and peak.seconds is not None)
+    return lasted[len(lasted) // 2] if lasted else None
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

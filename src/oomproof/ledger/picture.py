@@ -1,0 +1,143 @@
+"""Who runs, who waits and what is left, at one moment: what an admission decides by and what `check` shows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from oomproof.ledger import room
+from oomproof.ledger.admission import Card, Claim, Decision, Wish, decide, promised
+from oomproof.ledger.budget import Budget
+from oomproof.ledger.entries import ADMITTED, Entry, is_live
+from oomproof.ledger.held import claims_of, measure
+from oomproof.ledger.needs import usual_seconds
+from oomproof.ledger.outlook import expected_growth
+from oomproof.ledger.store import Ledger
+from oomproof.machine import processes
+from oomproof.machine.clock import boottime
+from oomproof.units import MIB
+
+_NOISE = 32 * MIB  # what strangers take between two looks and is not worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An admitted run: its entry, and its claim as measured now. ``left``: seconds it usually still takes."""
+
+    entry: Entry
+    claim: Claim
+    left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    budget: Budget  # with everything promised taken off
+    running: tuple[Standing, ...] = ()
+    waiting: tuple[Entry, ...] = ()  # in the order of their turn
+    strangers: int = 0  # what processes that are no runs of ours are about to take
+    dead: tuple[Entry, ...] = ()  # their holders are gone; the next writer removes them
+
+    @property
+    def claims(self) -> list[Claim]:
+        return [one.claim for one in self.running]
+
+    def decide(self, mine: Wish, cards: Sequence[Card] = ()) -> Decision:
+        headroom = self.budget.headroom + self.budget.promised
+        queue = [wish_of(entry) for entry in self.waiting]
+        return decide(headroom, self.claims, queue, mine, cards, self.strangers)
+
+    def without(self, run: str) -> Picture:
+        """As the run itself sees it: its own entry is not in its way."""
+        claims = [one for one in self.running if one.entry.run != run]
+        spoken = promised((one.claim for one in claims), self.strangers)
+        return replace(
+            self,
+            running=tuple(claims),
+            waiting=tuple(entry for entry in self.waiting if entry.run != run),
+            budget=replace(self.budget, promised=spoken),
+        )
+
+    def seconds_until(self, missing: int) -> float | None:
+        """When the ends of running jobs will have given that much back, by how long they usually take; None: unknown."""
+        for one in sorted(self.running, key=lambda one: one.left if one.left is not None else float("inf")):
+            if one.left is None:
+                return None
+            missing -= one.claim.gives
+            if missing <= 0:
+                return one.left
+        return None
+
+
+def wish_of(entry: Entry) -> Wish:
+    return Wish(entry.run, entry.need or 0, entry.gpu_need, entry.gpu, entry.priority, entry.asked)
+
+
+def look(
+    ledger: Ledger | None,
+    margin: int | None = None,
+    strangers: int = 0,
+    cards_held: dict[tuple[int, int], int] | None = None,
+    times: bool = False,
+    proc: str = "/proc",
+) -> Picture:
+    """``cards_held`` are the driver's words: (pid, card) → bytes. ``times`` also asks the history how long runs take."""
+    boot, now = processes.boot_id(proc), boottime()
+    entries = ledger.entries() if ledger is not None else []
+    live = [entry for entry in entries if is_live(entry, boot, proc)]
+    alive = {entry.run for entry in live}
+    admitted = [entry for entry in live if entry.state == ADMITTED]
+    waiting = sorted(
+        (entry for entry in live if entry.state != ADMITTED), key=lambda entry: wish_of(entry).place
+    )
+    claims = claims_of(admitted, now, proc=proc)
+    if cards_held is not None:
+        claims = [
+            _with_card(entry, claim, cards_held, proc) for entry, claim in zip(admitted, claims, strict=True)
+        ]
+    left = [_left(ledger, entry, now) if times else None for entry in admitted]
+    spoken = promised(claims, strangers)
+    return Picture(
+        budget=replace(room.read(margin, proc), promised=spoken),
+        running=tuple(map(Standing, admitted, claims, left)),
+        waiting=tuple(waiting),
+        strangers=strangers,
+        dead=tuple(entry for entry in entries if entry.run not in alive),
+    )
+
+
+def _left(ledger: Ledger | None, entry: Entry, now: float) -> float | None:
+    if ledger is None or not entry.key or entry.admitted is None:
+        return None
+    usual = usual_seconds(ledger.peaks(entry.key))
+    spent = now - entry.admitted
+    return usual - spent if usual is not None and usual > spent else None
+
+
+def _with_card(entry: Entry, claim: Claim, held: dict[tuple[int, int], int], proc: str) -> Claim:
+    if not claim.gpu_need or claim.gpu is None or entry.job_pid is None:
+        return claim
+    pids = {entry.job_pid, *processes.descendants(entry.keeper_pid or entry.job_pid, proc)}
+    return replace(
+        claim, gpu_held=sum(size for (pid, card), size in held.items() if card == claim.gpu and pid in pids)
+    )
+
+
+class Strangers:
+    """How much memory processes that are no runs of ours are about to take: from looks at what is left and what we hold."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._looks: deque[tuple[float, int]] = deque(maxlen=90)
+
+    def look(self, running: Sequence[Entry], budget: Budget) -> int:
+        """Bytes to expect. One look tells nothing; the longer the looks reach back, the further they carry ahead."""
+        ours = sum(
+            measure(entry, self._proc) for entry in running
+        )  # now, not a second ago: our growth is not theirs
+        self._looks.append((boottime(), -(budget.available + budget.swap_free + ours)))
+        while self._looks[-1][0] - self._looks[0][0] > 60.0:
+            self._looks.popleft()
+        if self._looks[-1][1] - self._looks[0][1] < _NOISE:
+            return 0
+        return expected_growth(self._looks, shortest=1.0)

@@ -1,0 +1,485 @@
+"""The ledger's file: who runs, who waits, what each command needed before. One small SQLite file, made for bad days.
+
+One lock on its folder covers a whole decision, so two starts at the same instant cannot both win. A file that cannot be
+read is kept aside and begun anew; a disk that takes no more moves the entries of this boot into the runtime folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from oomproof.errors import OomproofError
+from oomproof.ledger.entries import Entry, Peak
+from oomproof.ledger.live import runtime_folder
+from oomproof.machine import processes
+from oomproof.recording.runs import state_folder
+
+VERSION = 1
+LOCK_SECONDS = (
+    10.0  # a decision takes milliseconds; whoever holds the lock longer is stopped or hangs on its disk
+)
+KEPT_PER_COMMAND = 20
+
+_TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
+    "CREATE TABLE entry (run TEXT PRIMARY KEY, uid INT, name TEXT, key TEXT, state TEXT, boot TEXT, asked REAL, "
+    "front_pid INT, front_start INT, folder TEXT, admitted REAL, priority INT, need_low INT, need INT, basis TEXT, "
+    "gpu_need INT, gpu INT, cap INT, twin TEXT, keeper_pid INT, keeper_start INT, job_pid INT, job_start INT, "
+    "cgroup TEXT, cgroup_version INT)",
+    "CREATE TABLE peak (run TEXT PRIMARY KEY, key TEXT, wall REAL, use INT, gpu INT, seconds REAL, whole INT)",
+    "CREATE INDEX peak_by_key ON peak (key, wall)",
+)
+_ENTRY = [field.name for field in fields(Entry)]
+_PEAK = [field.name for field in fields(Peak)]
+_PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.join('?' * len(_ENTRY))})"
+_PUT_PEAK = f"INSERT OR REPLACE INTO peak ({','.join(_PEAK)}) VALUES ({','.join('?' * len(_PEAK))})"
+_BROKEN = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+)  # the last: a table is missing
+
+
+class Broken(Exception):
+    """Not a ledger this version can read; the reason in words."""
+
+
+class Busy(Exception):
+    """Somebody has held the lock for longer than any decision takes."""
+
+
+class _File:
+    """One SQLite file with the ledger's tables. Raises Broken, or sqlite3.Error when the disk does not take it."""
+
+    def __init__(self, path: Path, mode: int, check: bool = True) -> None:
+        self.path = path
+        # made by us first: SQLite would make it, its WAL and its index with whatever the umask leaves
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        with contextlib.suppress(OSError):
+            if os.fstat(fd).st_uid == os.getuid() and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                os.fchmod(fd, mode)
+        os.close(fd)
+        self._connection = sqlite3.connect(
+            path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
+        )
+        try:
+            self._prepare(check)
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            if error.sqlite_errorcode & 0xFF in _BROKEN:
+                raise Broken(f"it is damaged ({error})") from error
+            raise
+        except Broken:
+            self._connection.close()
+            raise
+
+    def _prepare(self, check: bool) -> None:
+        run = self._connection.execute
+        (version,) = run("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise Broken(f"a newer oomproof wrote it (version {version}, this one reads {VERSION})")
+        if version == 0:
+            if run(
+                "SELECT count(*) FROM sqlite_master WHERE name NOT IN ('meta', 'entry', 'peak')"
+            ).fetchone()[0]:
+                raise Broken("it is some other program's file")
+            run("PRAGMA journal_mode=WAL")  # who looks never holds up who decides
+            run("BEGIN IMMEDIATE")
+            if run("PRAGMA user_version").fetchone() == (0,):  # else another start was first
+                for statement in _TABLES:
+                    run(statement)
+                run(f"PRAGMA user_version={VERSION}")
+            run("COMMIT")
+        # No sync for entries: they mean nothing after a power cut, and a sync would make every start wait for whatever
+        # checkpoint a training writes to the same disk. What is synced: peaks, and moving the WAL into the file.
+        run("PRAGMA synchronous=OFF")
+        run("PRAGMA wal_autocheckpoint=0")
+        run("PRAGMA cache_size=-128")  # KiB
+        if check:
+            self._look_over_after_a_boot()
+
+    def _look_over_after_a_boot(self) -> None:
+        """The price of not syncing: a power cut may have torn the file, and only a look over all of it tells."""
+        run, boot = self._connection.execute, processes.boot_id()
+        if run("SELECT value FROM meta WHERE key = 'boot'").fetchall() == [(boot,)]:
+            return
+        found = run("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise Broken(f"it is damaged ({found})")
+        with contextlib.suppress(sqlite3.OperationalError):  # full or busy: the next one looks again
+            run("INSERT OR REPLACE INTO meta VALUES ('boot', ?)", (boot,))
+
+    def execute(self, statement: str, values: Iterable[object] = ()) -> list[tuple[object, ...]]:
+        try:
+            return self._connection.execute(statement, tuple(values)).fetchall()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in _BROKEN:
+                raise Broken(f"it is damaged ({error})") from error
+            raise
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # a full disk may refuse the last checkpoint
+            self._connection.execute("PRAGMA synchronous=NORMAL")  # the last one to close settles the WAL
+            self._connection.close()
+
+
+class Ledger:
+    """Opened for one question or one wait, then closed. ``notes`` is what the user should be told."""
+
+    def __init__(
+        self,
+        folder: Path,
+        shared: bool = False,
+        spare: Path | None = None,
+        rebuild: Callable[[], list[Entry]] = list,
+    ) -> None:
+        self.folder, self.shared = folder, shared
+        self.path = folder / f"ledger-{_host()}.sqlite"
+        self._spare_path = spare
+        self._rebuild = rebuild
+        self.notes: list[str] = []
+        self._lock: int | None = None
+        self._main: _File | None = None
+        self._spare: _File | None = None
+        self._pending: list[tuple[str, tuple[object, ...]]] = []
+        self._rebuilt: list[Entry] | None = None
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    def _file(self) -> _File | None:
+        """The file on disk; None when the disk does not take it."""
+        if self._main is not None:
+            return self._main
+        try:
+            self._main = _File(self.path, 0o660 if self.shared else 0o600)
+        except Broken as reason:
+            self._begin_anew(reason)
+        except (OSError, sqlite3.Error) as error:
+            self._note(f"the ledger {self.path} cannot be used ({_words(error)})")
+        return self._main
+
+    def _begin_anew(self, reason: Broken) -> None:
+        """Under the lock, and only if nobody else has done so meanwhile."""
+        with self._locked():
+            if self._main is not None:
+                self._main.close()
+                self._main = None
+            try:
+                self._main = _File(self.path, 0o660 if self.shared else 0o600)
+                self._main.execute("SELECT * FROM entry")
+                self._main.execute("SELECT count(*) FROM peak")
+                return
+            except Broken:
+                self._main = None
+            except (OSError, sqlite3.Error):
+                return
+            aside = self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}.kept")
+            try:
+                os.rename(self.path, aside)
+                for tail in ("-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(f"{self.path}{tail}", f"{aside}{tail}")
+                self._main = _File(self.path, 0o660 if self.shared else 0o600)
+            except (OSError, sqlite3.Error) as error:
+                self._note(
+                    f"the ledger {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
+                )
+                return
+            found = self._rebuild()
+            for entry in found:
+                self._main.execute(_PUT_ENTRY, asdict(entry).values())
+            runs = f"the {len(found)} runs of now were entered again" if found else "nothing runs now"
+            self._note(
+                f"the ledger could not be read: {reason}. It is kept as {aside}, a new one was begun; {runs}"
+            )
+
+    def _spare_file(self, make: bool) -> _File | None:
+        """Entries that the disk did not take: in the runtime folder, which is gone after a reboot, as they are."""
+        if self._spare is None and self._spare_path is not None and (make or self._spare_path.exists()):
+            try:
+                self._spare = _File(self._spare_path, 0o600, check=False)
+            except Broken:
+                if self._lock is not None:  # never under the eyes of somebody who decides
+                    with contextlib.suppress(OSError):
+                        self._spare_path.unlink()
+            except (OSError, sqlite3.Error):
+                pass
+        return self._spare
+
+    # --- the lock -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One decision at a time, over all processes. The lock is on the folder: a full disk cannot refuse it."""
+        if self._lock is not None:
+            yield
+            return
+        try:
+            fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            yield  # no folder, so no file either: SQLite's own lock on the spare one must do
+            return
+        try:
+            _flock(fd)
+            self._lock = fd
+            yield
+        finally:
+            self._lock = None
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def decision(self) -> Iterator[None]:
+        """What is read and written inside happens at one instant for everybody else. Raises Busy."""
+        with self._locked():
+            for file in filter(None, (self._file(), self._spare_file(make=False))):
+                with contextlib.suppress(sqlite3.Error):
+                    file.execute("BEGIN IMMEDIATE")
+            self._pending = []
+            try:
+                yield
+            except BaseException:
+                for one in (self._main, self._spare):
+                    _finish(one, "ROLLBACK")
+                raise
+            trouble = _finish(self._main, "COMMIT")
+            if trouble is not None:  # only now does the disk say that it is full
+                self._move_to_spare(trouble)
+            trouble = _finish(self._spare, "COMMIT")
+            if trouble is not None:
+                _finish(self._spare, "ROLLBACK")
+                raise Busy(f"the ledger could not be written ({trouble})")
+
+    # --- reading and writing --------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """All that stand there, dead ones too; what the spare file holds counts over the other. Raises Busy: what
+        cannot be read now must not pass for empty."""
+        found: dict[str, Entry] = {}
+        for row in self._read(f"SELECT {','.join(_ENTRY)} FROM entry"):
+            entry = Entry(*row)  # type: ignore[arg-type]
+            found[entry.run] = entry
+        if self._main is None:  # what stands in the file cannot be read: the runs themselves can
+            if self._rebuilt is None:
+                self._rebuilt = self._rebuild()
+            found = {**{entry.run: entry for entry in self._rebuilt}, **found}
+        return list(found.values())
+
+    def put(self, entry: Entry) -> None:
+        self._write(_PUT_ENTRY, asdict(entry).values())
+
+    def remove(self, runs: Iterable[str]) -> None:
+        for run in runs:
+            for file in (self._file(), self._spare_file(make=False)):
+                if file is not None:
+                    with contextlib.suppress(sqlite3.Error, Broken):  # a dead entry that stays is passed over
+                        file.execute("DELETE FROM entry WHERE run = ?", (run,))
+
+    def peaks(self, key: str) -> list[Peak]:
+        """Of this very command, newest first; none when they cannot be read now."""
+        try:
+            rows = self._read(
+                f"SELECT {','.join(_PEAK)} FROM peak WHERE key = ? ORDER BY wall DESC LIMIT {KEPT_PER_COMMAND}",
+                (key,),
+            )
+        except Busy as error:
+            self._note(str(error))
+            return []
+        return [Peak(*row[:-1], bool(row[-1])) for row in rows]  # type: ignore
+
+    def remember(self, peak: Peak) -> None:
+        """Synced: the history is worth a wait at the end of a run."""
+        main = self._file()
+        if main is None:
+            return
+        try:
+            main.execute("PRAGMA synchronous=FULL")
+            with self.decision():
+                self._main_only(_PUT_PEAK, asdict(peak).values())
+                self._main_only(
+                    "DELETE FROM peak WHERE key = ? AND run NOT IN "
+                    "(SELECT run FROM peak WHERE key = ? ORDER BY wall DESC LIMIT ?)",
+                    (peak.key, peak.key, KEPT_PER_COMMAND),
+                )
+            # so that the WAL does not grow while somebody always waits
+            main.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except (sqlite3.Error, Broken, Busy) as error:
+            self._note(f"the peak of this run could not be kept ({_words(error)})")
+        finally:
+            with contextlib.suppress(sqlite3.Error, Broken):
+                main.execute("PRAGMA synchronous=OFF")
+
+    def _main_only(self, statement: str, values: Iterable[object]) -> None:
+        if self._main is not None:
+            self._main.execute(statement, values)
+
+    def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+        rows: list[tuple[object, ...]] = []
+        for second_try in (False, True):
+            main = self._file()
+            try:
+                rows = main.execute(statement, values) if main is not None else []
+                break
+            except Broken as reason:
+                self._main = main
+                if second_try:
+                    raise Busy(f"the ledger {self.path} cannot be read: {reason}") from reason
+                self._begin_anew(reason)
+            except sqlite3.Error as error:
+                raise Busy(f"the ledger {self.path} cannot be read now ({_words(error)})") from error
+        spare = self._spare_file(make=False)
+        if spare is not None:
+            try:
+                rows = rows + spare.execute(statement, values)
+            except (sqlite3.Error, Broken) as error:
+                raise Busy(f"the ledger {spare.path} cannot be read now ({_words(error)})") from error
+        elif self._spare_path is not None and self._spare_path.exists() and self._spare_path.stat().st_size:
+            raise Busy(f"the ledger {self._spare_path} cannot be opened now")
+        return rows
+
+    def _write(self, statement: str, values: Iterable[object]) -> None:
+        """On disk, else in the runtime folder. The folder's lock is held, so the decision stands either way."""
+        values = tuple(values)
+        main, trouble = self._file(), ""
+        if main is not None and main.in_transaction:
+            try:
+                main.execute(statement, values)
+                self._pending.append((statement, values))
+                return
+            except (sqlite3.Error, Broken) as error:
+                trouble = _words(error)
+                self._move_to_spare(trouble)
+        self._write_spare(statement, values, trouble)
+
+    def _move_to_spare(self, trouble: str) -> None:
+        """The disk failed in the middle: SQLite takes back all of it, so all of it goes elsewhere."""
+        _finish(self._main, "ROLLBACK")
+        pending, self._pending = self._pending, []
+        for statement, values in pending:
+            self._write_spare(statement, values, trouble)
+
+    def _write_spare(self, statement: str, values: tuple[object, ...], trouble: str) -> None:
+        trouble = f" ({trouble})" if trouble else ""
+        spare = self._spare_file(make=True)
+        if spare is not None:
+            try:
+                spare.execute(statement, values)
+                self._note(
+                    f"the ledger's disk takes nothing now{trouble}; this run stands in {spare.path.parent} meanwhile"
+                )
+                return
+            except (sqlite3.Error, Broken) as error:
+                trouble = f" ({_words(error)})"
+        raise OomproofError(
+            f"neither {self.path} nor the runtime folder can be written{trouble}",
+            "free some space on either disk",
+        )
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def close(self) -> None:
+        for file in (self._main, self._spare):
+            if file is not None:
+                file.close()
+        self._main = self._spare = None
+
+
+def _finish(file: _File | None, how: str) -> str | None:
+    """COMMIT or ROLLBACK; why not, when something had been begun and did not go through."""
+    if file is None or not file.in_transaction:
+        return None
+    try:
+        file.execute(how)
+    except (sqlite3.Error, Broken) as error:
+        return _words(error)
+    return None
+
+
+def _flock(fd: int) -> None:
+    end = time.monotonic() + LOCK_SECONDS
+    pause = 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise Busy("another oomproof has held the ledger for too long") from None
+        except OSError:  # a file system without locks of this kind: SQLite's own remains
+            return
+        time.sleep(pause)
+        pause = min(0.01, pause * 2)
+
+
+def _words(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _host() -> str:
+    """A home on the network serves several machines: each has its own ledger in it."""
+    return (
+        "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in os.uname().nodename)
+        or "here"
+    )
+
+
+# --- where it is --------------------------------------------------------------------------------------------------
+
+SHARED = Path("/var/lib/oomproof")
+
+
+def ledger_folder(wanted: str | None = None) -> tuple[Path, bool]:
+    """(folder, shared?): what the settings name, else the administrator's when there is one, else the user's own."""
+    if wanted:
+        folder = Path(wanted)
+        if not folder.is_dir():
+            raise OomproofError(
+                f"the ledger's folder {folder} is not there", f"sudo install -d -m 2770 -g users {folder}"
+            )
+        return folder, _shared_problem(folder) is None
+    if SHARED.is_dir() and os.access(SHARED, os.W_OK) and _shared_problem(SHARED) is None:
+        return SHARED, True
+    return state_folder(), False
+
+
+def _shared_problem(folder: Path) -> str | None:
+    """Only root's folder, open to a group and closed to the rest, is a place for files several users write."""
+    found = folder.stat()
+    if found.st_uid != 0:
+        return "it does not belong to root"
+    if found.st_mode & 0o002:
+        return "everybody may write it"
+    return None if found.st_mode & 0o020 else "no group may write it"
+
+
+def open_ledger(wanted: str | None = None, make: bool = True) -> Ledger | None:
+    """The ledger of this machine and user. Not ``make``: None where there is none yet (a reader makes nothing)."""
+    from oomproof.ledger.rebuild import what_runs
+
+    folder, shared = ledger_folder(wanted)
+    if not shared:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            pass  # the file will say so
+    try:
+        spare: Path | None = runtime_folder() / f"ledger-{_host()}.sqlite"
+    except (OSError, OomproofError):
+        spare = None
+    ledger = Ledger(folder, shared, spare, what_runs)
+    if not make and not ledger.path.exists() and not (spare and spare.exists()):
+        return None
+    return ledger

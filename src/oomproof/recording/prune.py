@@ -1,0 +1,86 @@
+"""Which recordings may go, and their going. A run that lives is never one of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oomproof.recording.runs import Run, runs_folder, take_lock
+
+_ALIVE = ("running", "lost its guard", "starting")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One run as it lies on the disk."""
+
+    run: Run
+    created: float
+    size: int
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What to keep; None: no such wish. A run goes when one of them lets it go."""
+
+    newest: int | None = None  # runs
+    since: float | None = None  # wall seconds: younger ones stay
+    total: int | None = None  # bytes of all together
+
+
+def stored(run: Run) -> Stored:
+    alive = run.state() in _ALIVE or run.keeper_lives() or run.guard_lives()
+    return Stored(run, run.created, disk_use(str(run.folder)), alive)
+
+
+def disk_use(folder: str) -> int:
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+            except OSError:
+                pass  # gone meanwhile
+    return total
+
+
+def choose(found: Sequence[Stored], rules: Rules) -> list[Stored]:
+    """Those to remove, oldest first. Runs that live count, and stay."""
+    ordered = sorted(found, key=lambda each: (each.created, each.run.id), reverse=True)
+    going: list[Stored] = []
+    used, full = 0, False
+    for place, each in enumerate(ordered):
+        # without a date (a damaged run.json) its age is not known: age alone does not remove it
+        aged = rules.since is not None and 0 < each.created < rules.since
+        beyond = rules.newest is not None and place >= rules.newest
+        # from the first that does not fit, all older ones go: a small old run is not kept in place of a large new one
+        full = full or (rules.total is not None and used + each.size > rules.total)
+        if not each.alive and (aged or beyond or full):
+            going.append(each)
+        else:
+            used += each.size
+    return going[::-1]
+
+
+def remove(run: Run) -> str | None:
+    """Why it could not be removed, None when it is gone. Its locks are held meanwhile: nobody takes it up again."""
+    folder = run.folder
+    if folder.parent != runs_folder() or folder.is_symlink() or not folder.is_dir():
+        return "not a folder of runs"
+    held: list[int] = []
+    try:
+        for name in ("keeper.lock", "guard.lock"):
+            lock = take_lock(folder / name)
+            if lock is None:
+                return "it lives"
+            held.append(lock)
+        shutil.rmtree(folder)
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for lock in held:
+            os.close(lock)
+    return None

@@ -1,0 +1,42 @@
+"""The times at which a run stood still, from what was done to it: for tables, and so that no pause looks like a hang."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomproof.recording.runs import read_json, read_lines
+
+_GOES_ON = ("thaw", "term", "kill")  # SIGTERM and the kill wake a frozen job too
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    begin: float  # boottime
+    end: float | None  # None: it still stands
+    by: str  # guard or user
+
+
+def pauses(attempt: Path) -> list[Paused]:
+    deeds = [
+        (float(line["boottime"]), str(line.get("action") or line.get("event")), str(line.get("by", "keeper")))
+        for name in ("actions.jsonl", "keeper.jsonl")
+        for line in read_lines(attempt / name)
+        if isinstance(line.get("boottime"), int | float)
+    ]
+    ended = read_json(attempt / "exit.json").get("boottime")
+    found: list[Paused] = []
+    begin: tuple[float, str] | None = None
+    for at, what, by in sorted(deeds):
+        if what == "freeze":
+            begin = begin or (at, by)
+        elif what in _GOES_ON and begin is not None:
+            found.append(Paused(begin[0], at, begin[1]))
+            begin = None
+    if begin is not None:
+        found.append(Paused(begin[0], float(ended) if ended is not None else None, begin[1]))
+    return found
+
+
+def seconds(found: list[Paused], now: float) -> float:
+    return sum((one.end if one.end is not None else now) - one.begin for one in found)

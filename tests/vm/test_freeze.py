@@ -1,0 +1,139 @@
+"""I0 at its full (scaled) size, on cgroup v2, for an ordinary user: 1 GB of RAM, a training of 480 MB, a loader of 480 MB.
+
+Without us the kernel kills the training (bench/freeze.py has the table, with the seconds). Here: who lived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from lab import Machine
+from test_run import IN_GUEST, Run, User, ada, guest, oom_kills  # noqa: F401 - fixtures too
+
+pytestmark = pytest.mark.vm
+
+ENOUGH, STALL = "/tmp/enough", "/tmp/stall"
+TRAIN = f"python3 {IN_GUEST}/train_loop.py 480 {ENOUGH}"
+LOAD = f"python3 {IN_GUEST}/loader.py 80 480 0"
+
+
+@contextmanager
+def bystander(user: User) -> Iterator[Callable[[], float]]:
+    """A program that wakes every 100 ms; gives its longest stall so far, in seconds."""
+    assert user.session is not None
+    handle = user.session.start(f"python3 {IN_GUEST}/bystander.py {STALL}")
+    user.machine.wait_until(f"test -s {STALL}")
+    try:
+        yield lambda: float(user.machine.get(STALL))
+    finally:
+        user.machine.kill(handle)
+        user.machine.run(f"rm -f {STALL} {ENOUGH}")
+
+
+def frozen(run: Run) -> None:
+    """Waits until its guard has paused it and the kernel says that all of it stands still."""
+    run.machine.wait_until(f"test -s {run.attempt}/frozen.json")
+    run.machine.wait_until(f"grep -q 'frozen 1' {run.rung()['memory']}/cgroup.events")
+
+
+def deeds(run: Run) -> list[str]:
+    text = run.machine.run(f"cat {run.attempt}/actions.jsonl", check=False).out
+    return [json.loads(line)["action"] for line in text.splitlines() if line.startswith("{")]
+
+
+def nobody_died(guest: Machine, before: int, *runs: Run) -> None:  # noqa: F811
+    for run in runs:
+        assert run.status() == 0
+        run.printed("intact")
+        assert run.verdict()[0] == "finished"
+        assert not {"ask", "term", "kill"} & set(deeds(run))
+    assert oom_kills(guest) == before
+
+
+def test_both_jobs_finish(
+    guest: Machine,  # noqa: F811
+    ada: User,  # noqa: F811
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
+    """128 MB of zram, which is no extra memory; nothing declared, nothing asked for."""
+    guest.zram(128)
+    before = oom_kills(guest)
+    try:
+        with bystander(ada) as longest_stall:
+            training = ada.run("training", f"-- {TRAIN}")
+            training.printed("step 10")
+            loader = ada.run("loader", f"-- {LOAD}")
+            assert loader.rung()["name"] == "systemd user scope"
+            frozen(loader)
+            assert training.lives() and loader.lives() and loader.lives("keeper")
+            assert "frozen" in ada.oomproof("runs")
+            guest.run(f"touch {ENOUGH}")
+            nobody_died(guest, before, training, loader)
+            record_testsuite_property("longest stall beside zram, s", longest_stall())
+    finally:
+        guest.swapoff()
+    assert deeds(loader).count("freeze") == deeds(loader).count("thaw") >= 1
+    assert "freeze" not in deeds(training)
+    assert "paused: " in loader.words() and "goes on: " in loader.words()
+    assert "only its growth is stopped" in loader.words()
+
+
+def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
+    guest: Machine,  # noqa: F811
+    ada: User,  # noqa: F811
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
+    guest.swapon()
+    before = oom_kills(guest)
+    try:
+        with bystander(ada) as longest_stall:
+            training = ada.run("training", f"-- {TRAIN}")
+            training.printed("step 10")
+            loader = ada.run("loader", f"-- {LOAD}")
+            frozen(loader)
+            group = loader.rung()["memory"]
+            guest.wait_until(f'test "$(cat {group}/memory.swap.current)" -gt 50000000')
+            assert training.lives() and loader.lives()
+            guest.run(f"touch {ENOUGH}")
+            nobody_died(guest, before, training, loader)
+            record_testsuite_property("longest stall beside disk swap, s", longest_stall())
+    finally:
+        guest.swapoff()
+    assert "it is pushed out to swap" in loader.words() and "out to swap" in loader.words()
+    assert "freeze" in deeds(loader) and "freeze" not in deeds(training)
+
+
+def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa: F811
+    """In a user scope: frozen and thawed by its own user, left alone by the guard, and by the guard's death."""
+    job = ada.run("mine", f"-- python3 {IN_GUEST}/counter.py")
+    job.printed("main 3")
+    said = ada.oomproof("freeze mine")
+    assert "stands still (cgroup v2 freezer)" in said
+    assert "frozen" in ada.oomproof("runs")
+    group = job.rung()["memory"]
+    guest.run(f"grep -q 'frozen 1' {group}/cgroup.events")
+    guest.run(f"kill -9 {job.pid('guard')}")
+    guest.wait_until(f"grep -q guard-lost {job.attempt}/keeper.jsonl")
+    guest.run(f"grep -q 'frozen 1' {group}/cgroup.events")
+    ada.oomproof("thaw mine")
+    guest.run(f"grep -q 'frozen 0' {group}/cgroup.events")
+    ada.oomproof("freeze mine")
+    ada.oomproof("stop --grace 1 mine")
+    assert job.ended()["signal"] == 15
+
+
+def test_the_newest_is_the_kernels_first_choice(guest: Machine, ada: User) -> None:  # noqa: F811
+    old, new = (ada.run(name, f"-- python3 {IN_GUEST}/counter.py") for name in ("old", "new"))
+    for run in (old, new):
+        run.printed("a 2")
+    usual, older, younger = (
+        int(guest.run(f"cat /proc/{pid}/oom_score_adj").out)
+        for pid in (old.pid("guard"), old.pid("job"), new.pid("job"))
+    )
+    assert older == usual and younger == usual + 300
+    for run in (old, new):
+        ada.oomproof(f"stop --now {run.name}")
+        assert run.ended()["signal"] == 15
