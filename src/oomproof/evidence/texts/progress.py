@@ -9,7 +9,22 @@ from oomproof.evidence.texts import phases
 from oomproof.evidence.texts.finding import Progress
 
 # A line with none of these holds no sign. Cheap to test, so that only such lines meet the expressions.
-ANCHORS = ("%|", "it/s", "s/it", "tep", "poch", "iter", "Iter", "atch", "━", "[=", "=>", "it [", "/step")
+ANCHORS = (
+    "%|",
+    "it/s",
+    "s/it",
+    "tep",
+    "poch",
+    "iter",
+    "Iter",
+    "atch",
+    "━",
+    "[=",
+    "=>",
+    "it [",
+    "/step",
+    "Train: ",
+)
 
 _INT = r"(\d{1,12})"
 _TQDM = re.compile(rf"{_INT}%\|[^|\n]{{0,400}}\|\s*{_INT}/{_INT}")
@@ -18,8 +33,8 @@ _TQDM_NO_TOTAL = re.compile(rf"\b{_INT}/\? \[\d+:\d\d")
 _TQDM_OPEN = re.compile(rf"(?<!\d){_INT}it \[\d+:\d\d")
 _RICH = re.compile(rf"━.{{0,200}}?\s{_INT}/{_INT} ")
 _KERAS = re.compile(rf"^\s*{_INT}/(\d{{1,12}}|Unknown) (?:\[[=>.]|━)")
-_BRACKETS = re.compile(  # Epoch: [3][ 117/5005], Epoch [3/10], Step [100/600], Epoch[10](2500/2500), Epoch(train) [1][50/7330]
-    rf"[Ee]poch(?:\(\w+\))?:?\s*\[?\s*{_INT}(?:/(\d+))?\s*\]?[,:]?\s*(?:[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch)?\s*[:\[(]+\s*{_INT}\s*/\s*{_INT}"
+_BRACKETS = re.compile(  # Epoch: [3][ 117/5005], Epoch [3/10], Step [100/600], Epoch[10](2500/2500), Epoch(train) [1][50/7330], Train: [3/90][50/1251], Train: 3 [50/1251
+    rf"(?:[Ee]poch(?:\(\w+\))?|\bTrain):?\s*\[?\s*{_INT}(?:/(\d+))?\s*\]?[,:]?\s*(?:[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch)?\s*[:\[(]+\s*{_INT}\s*/\s*{_INT}"
 )
 _OF = re.compile(
     rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Uu]pdate|micro_step)s?\b['\"]?[\s:=#\[]{{0,6}}{_INT}\s*(?:/|of)\s*{_INT}"

@@ -11,9 +11,11 @@ _CODE = re.compile(
     r"|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
     r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
 )
-# A wish or a rule, not a report: "when a job fails (exit code 137), the scheduler should …"
+# A wish, a rule or a question, not a report: "when a job fails (exit code 137), the scheduler should …"
 _RULE = re.compile(
     r"\b(?:[Ii]f|[Ww]hen(?:ever)?) (?:an?|the|your?|any|it)\b.{0,200}\b(?:should|would|could|must|may|might)\b"
+    r"|\b[Ii]n case (?:of )?(?:an? |the |any )?(?:process|job|worker|run|task|pod|container|program|training|script)(?:e?s)?\b"
+    r"|^(?:Does|Do|Should|Would|Will) (?:this|the|that|it|we|these)\b.{0,300}\?$"
 )
 # A row of a Markdown table: prose in columns
 _ROW = re.compile(r"^\|?.{1,2000} \| .{0,2000}\|$")
@@ -31,19 +33,25 @@ _NEAR = 30  # lines
 class Surroundings:
     """Whether the lines just read were a program's. Counts lines outside tracebacks only."""
 
-    __slots__ = ("_last", "_seen")
+    __slots__ = ("_diff", "_last", "_seen")
 
     def __init__(self) -> None:
         self._last = -1000
         self._seen = 0
+        self._diff = False  # between ```diff and ```
 
     def look(self, number: int, line: str) -> None:
+        if line.startswith("```"):
+            self._diff = line.startswith("```diff")
         if _AROUND.match(line[:400]) or _CODE.search(line.strip()[:400]):
             self._seen = self._seen + 1 if number - self._last <= _NEAR else 1
             self._last = number
 
     def program(self, number: int) -> bool:
         return self._seen >= 2 and number - self._last <= _NEAR
+
+    def mentions(self, number: int, line: str) -> bool:
+        return (self._diff and line[:1] in "+-@ ") or only_mentions(line, self.program(number))
 
 
 def only_mentions(line: str, in_program: bool = False) -> bool:

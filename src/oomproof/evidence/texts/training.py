@@ -14,7 +14,7 @@ from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.root import first_failure
-from oomproof.evidence.texts.sources import Surroundings, only_mentions
+from oomproof.evidence.texts.sources import Surroundings
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 
 # A block of lines without any of these is only read for its progress. Few and short on purpose: each
@@ -195,7 +195,7 @@ class TrainingParser:
             suspicious = False
         if suspicious or not quiet:
             line = clean(after_bar(raw))
-            if suspicious and not self._in_traceback() and only_mentions(raw, self._around.program(number)):
+            if suspicious and not self._in_traceback() and self._around.mentions(number, raw):
                 self._ordinary += 1
                 self._around.look(number, raw)
             elif not self._error(number, line, suspicious):
@@ -543,7 +543,7 @@ class TrainingParser:
                 self._add(number, text, hit, line.tag, None)
                 return
             loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
-            if (loud or _COMPLAINT.search(text)) and not only_mentions(raw, self._around.program(number)):
+            if (loud or _COMPLAINT.search(text)) and not self._around.mentions(number, raw):
                 hit = Hit("other-error", text[:200], 0.35, details={"heard": "end"})
                 self._add(number, text, hit, line.tag, None)
                 return

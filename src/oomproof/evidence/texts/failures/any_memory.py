@@ -22,7 +22,7 @@ _GPU = re.compile(
 _TOLD = re.compile(rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b")
 # It goes on, or tells how to avoid it
 _MILD = re.compile(
-    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent"
+    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|^\W{0,3}warning\b|\bmlock|lock memory"
 )
 _ERROR_FIRST = re.compile(
     r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|[Ff]atal(?: error)?)\b\W"
