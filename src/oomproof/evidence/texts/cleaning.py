@@ -15,7 +15,7 @@ _ANSI = re.compile(
 _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way, as on web pages
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(
-    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(([\w.]+ pid=\d+(?:, ip=[\d.]+)?)\) ?"
+    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
     r"|\((raylet)[^)]{0,60}\) ?|\[\d+,(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
 )
 _LEVEL = (

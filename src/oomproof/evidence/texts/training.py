@@ -26,6 +26,9 @@ GATE = (
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
+    "kipping batch",
+    "kipping the batch",
+    "kipping this batch",
     "Root Cause",
     "FAILED",
     "raining ",
@@ -75,6 +78,7 @@ _TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
+_HANDLED = re.compile(r"(?i)\bskipping (?:the |this )?batch\b|attempting to recover from OOM")
 _NUMBERS_MATTER = re.compile(
     r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
 )
@@ -249,13 +253,27 @@ class TrainingParser:
             return inside
         if inside and text[:1] in (" ", "\t", "│", "❱", "|") and not stripped.startswith(("what()", "[")):
             return True  # source code between frames: what it mentions did not happen
+        handled = not inside and _HANDLED.search(stripped) is not None
+        if handled:
+            self._take_back(number)
         hit = recognise(Said(stripped, "", line.level, "", self._library)) or self._mended(number, line)
         if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
             hit = self._quoted(writer, stripped)
         if hit is None:
-            return inside
+            return inside or handled
+        if handled:
+            hit = replace(hit, kind="talk", strength=0.1)
         self._add(number, stripped, hit, line.tag, None)
         return True
+
+    def _take_back(self, number: int) -> None:
+        """The program tells that it caught what the lines above complain of, and goes on without the batch."""
+        chain = self._chains[-1]
+        while chain and number - chain[-1].line <= 3 and chain[-1].cause.endswith("-oom"):
+            if chain[-1].details.get("heard") != "line":
+                break
+            chain.pop()
+            self._last_hit, self._repeats = ("", ""), 0
 
     def _quoted(self, writer: Writer, stripped: str) -> Hit | None:
         raised = writer.quoted(stripped)

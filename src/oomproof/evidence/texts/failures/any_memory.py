@@ -38,6 +38,12 @@ def recognise(said: Said) -> Hit | None:
     refused = _REFUSED.search(text)
     if refused is None or _NOT_MEMORY.search(text):
         return None
+    if (
+        said.raised
+        and text[: refused.start()].endswith(("'", '"'))
+        and text[refused.end() :].startswith(("'", '"'))
+    ):
+        return None  # "unknown section 'out of memory'": a name, not a complaint
     size = _size(text)
     if not said.raised and (said.quiet or _MILD.search(text) or not _spoken(refused, said, size)):
         return None
