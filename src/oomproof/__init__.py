@@ -1,3 +1,21 @@
-"""Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof."""
+"""Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.
+
+A training script may use `phase`, `inference`, `stop_requested` and `watch`; outside `oomproof run` they do nothing.
+"""
 
 __version__ = "0.1.0"
+
+_OFFERED = ("inference", "phase", "stop_requested", "watch")
+
+
+def __getattr__(name: str) -> object:
+    """Imported when asked for: `import oomproof` itself stays cheap."""
+    if name in _OFFERED:
+        from oomproof.agent import offered
+
+        return getattr(offered, name)
+    raise AttributeError(f"module 'oomproof' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_OFFERED]

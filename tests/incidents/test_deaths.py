@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import JOBS, Lab, alive, until
+from conftest import Lab, alive, until
 
 from oomproof.recording.reader import open_recording
 
@@ -251,12 +251,6 @@ def test_stopped_by_the_user(lab: Lab) -> None:
     assert lab.run("stop", "mine").returncode == 0
     assert running.wait() == 0
     assert cause(lab, "mine")[0] == "stopped-by-user"
-
-
-def test_jobs_folder_is_complete() -> None:
-    assert {path.stem for path in JOBS.glob("*.py")} == {
-        "burst", "family", "grow", "train_loop", "loader", "bystander", "counter",
-    }  # fmt: skip
 
 
 def test_state_of_a_live_run(lab: Lab) -> None:

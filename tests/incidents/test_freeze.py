@@ -85,10 +85,11 @@ def test_a_lone_growing_job_is_not_paused(lab: Lab, small_machine: SmallMachine)
 
 def test_deadlock_goes_on_down_the_ladder(lab: Lab, small_machine: SmallMachine) -> None:
     """The paused loader holds what the training needs: it is ended after all, and the training finishes."""
-    lab.prefix = small_machine(600 << 20).prefix
-    old = lab.start("old", *SHORT, "--", *lab.job("grow.py", 20, 440))
+    lab.prefix = small_machine(700 << 20).prefix
+    wide = ("--floor", "120M", "--margin", "160M", "--grace", "2")  # time to act, also on a busy machine
+    old = lab.start("old", *wide, "--", *lab.job("grow.py", 15, 300))
     old.output_has("growing")
-    new = lab.start("new", *SHORT, "--", *lab.job("loader.py", 60, 900, 0))
+    new = lab.start("new", *wide, "--", *lab.job("loader.py", 60, 900, 0))
     assert new.wait() == 128 + signal.SIGTERM
     taken = deeds(new)
     assert taken.index("freeze") < taken.index("term"), taken
@@ -185,9 +186,10 @@ def test_a_frozen_job_can_be_ended(lab: Lab, options: list[str], how: str) -> No
 def test_a_guard_that_dies_leaves_no_frozen_job(lab: Lab, small_machine: SmallMachine) -> None:
     """Nobody would let it go on any more: the keeper does, and says so."""
     lab.prefix = small_machine(620 << 20).prefix
-    old = lab.start("old", *SHORT, "--", *lab.job("train_loop.py", 250, 60))
+    wide = ("--floor", "100M", "--margin", "120M", "--grace", "2")
+    old = lab.start("old", *wide, "--", *lab.job("train_loop.py", 250, 60))
     old.output_has("step 1")
-    new = lab.start("new", *SHORT, "--", *lab.job("loader.py", 60, 210, 0))
+    new = lab.start("new", *wide, "--", *lab.job("loader.py", 60, 240, 0))
     until(lambda: is_frozen(new), "the loader to be paused")
     new.process.kill()
     new.process.wait()

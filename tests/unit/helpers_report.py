@@ -112,7 +112,8 @@ def _record(path: Path, seconds: int, gpu: bool, phases: bool, texts: str) -> No
         for number, start in enumerate(range(0, seconds, 120)):
             name = "load" if not number else "eval" if number % 5 == 0 else "train"
             db.execute(
-                "INSERT INTO phase VALUES(?,?,?)", (END - seconds + start, name + texts, number * 50 or None)
+                "INSERT INTO phase (t, name, step) VALUES(?,?,?)",
+                (END - seconds + start, name + texts, number * 50 or None),
             )
     events = [(-420, "warn", "grows by 5 MiB/s, full in about 9 min"), (-61, "ask", "asked to save and stop"),
               (-55, "alert", "the job's swap grew by 1.1 GiB"), (-0.5, "kill", "no answer within 60 s")]  # fmt: skip

@@ -25,7 +25,7 @@ from oomproof.ledger.live import BY_GUARD, Live
 from oomproof.machine import cgroups, processes
 from oomproof.machine.cgroups import JobMemory
 from oomproof.reports import pauses
-from oomproof.runner.supervise import oom_score_by_age
+from oomproof.runner.supervise import known_need, oom_score_by_age
 from oomproof.units import MIB
 
 COUNT = "import time\nwhile True: print(1, flush=True); time.sleep(0.01)"
@@ -177,6 +177,9 @@ def test_pushing_out_ends_when_nothing_moves(tmp_path: Path) -> None:
     held = JobMemory(100 * MIB, 0, 0, 0, 0, 100 * MIB)
     push.start(lambda: held, lambda amount: (won.append(amount), done.set())[0])
     assert done.wait(10) and won == [0]
+    done.clear()
+    push.start(lambda: None, lambda amount: (won.append(amount), done.set())[0])
+    assert done.wait(10), "a job that is gone holds nobody up"
     push.close()
     assert not PushOut(None).possible and not PushOut(str(tmp_path / "no")).possible
 
@@ -278,6 +281,11 @@ def test_pauses_are_counted_from_what_was_done(tmp_path: Path) -> None:
     (tmp_path / "keeper.jsonl").write_text('{"boottime": 20.0, "event": "thaw"}\n')
     assert pauses.seconds(pauses.pauses(tmp_path), 99.0) == 10.0
     assert pauses.pauses(tmp_path / "none") == []
+
+
+def test_a_claim_tells_the_need() -> None:
+    assert known_need({"need": 5}) == 5
+    assert known_need({"need": None}) is None and known_need({}) is None and known_need(None) is None
 
 
 def test_age_raises_the_score_and_a_lone_run_keeps_its_own() -> None:

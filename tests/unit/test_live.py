@@ -31,7 +31,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     new = live.LiveRun("new", 2.0, tmp_path)
     old.update(100, 5.0, 7.5, BY_HAND)
     (seen,) = new.others(6.0)
-    assert seen == Live(old.me.name, 100, 5.0, 7, BY_HAND, True, 77, 88)
+    assert seen == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88)
     assert seen.id == "old"
     (silent,) = new.others(60.0)
     assert silent.rate == 0, "the growth of a guard that has been silent for a minute is not believed"
@@ -44,7 +44,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_record_of_the_first_version_is_understood(tmp_path: Path) -> None:
     old, new = live.LiveRun("old", 1.0, tmp_path), live.LiveRun("new", 2.0, tmp_path)
     os.pwrite(old._fd, struct.pack("=qd", 123, 4.0), 0)
-    assert new.others(4.0) == [Live(old.me.name, 123, 4.0)]
+    assert new.others(4.0) == [Live(old.name, 123, 4.0)]
     for one in (old, new):
         one.leave()
 
@@ -57,6 +57,21 @@ def test_latch_lets_one_act_at_a_time(tmp_path: Path) -> None:
     assert two.take_latch(101.5)
     for each in (one, two):
         each.leave()
+
+
+def test_a_run_that_goes_on_does_not_wait_for_itself(tmp_path: Path) -> None:
+    """Its own thaw, and it fills the machine at once: it must be ended now, not in a second."""
+    mine = live.LiveRun("mine", 1.0, tmp_path)
+    assert mine.take_latch(100.0, 5.0, thaw=True)
+    script = (
+        "from pathlib import Path; from oomproof.ledger.live import LiveRun\n"
+        f"print(LiveRun('other', 2.0, Path({str(tmp_path)!r})).take_latch(100.1))"
+    )
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert other.stdout == "False\n", "but everybody else waits to see what it takes"
+    assert mine.take_latch(100.2)
+    assert not mine.take_latch(100.3)
+    mine.leave()
 
 
 def test_killed_guards_leave_the_list(tmp_path: Path) -> None:

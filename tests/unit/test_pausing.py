@@ -128,7 +128,7 @@ def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
     assert decide(DESKTOP, back, replace(state, room_since=109.0)).kind == "none"
     action = decide(DESKTOP, back, replace(state, room_since=107.0))
     assert action.kind == "thaw" and not action.gave_up
-    assert not pausing.room_is_back(still(available=1300 * MIB), state)
+    assert not pausing.room_is_back(still(available=1290 * MIB), state)
 
 
 def test_a_known_need_is_the_room_it_waits_for() -> None:

@@ -120,7 +120,7 @@ def test_each_rung_is_taken_once() -> None:
 
 
 def test_sigterm_unanswered_is_followed_by_the_kill() -> None:
-    moment = growing(10 * MIB, available=1 * GIB)
+    moment = growing(100 * MIB, available=1 * GIB)
     state = taken(State(), "term", moment.t)
     late = replace(moment, t=moment.t + 31)
     assert decide(MACHINE, late, state).kind == "kill"
@@ -180,6 +180,13 @@ def test_poll_is_soon_enough_for_the_fastest_fill(moment: Facts) -> None:
     assert policy.POLL_MIN <= seconds <= policy.POLL_MAX
     room = headroom(MACHINE, moment) - MACHINE.floor
     assert seconds <= max(policy.POLL_MIN_CALM, room / policy.FASTEST_FILL)
+
+
+def test_a_job_that_breathes_on_a_full_machine_is_left_alone() -> None:
+    """1 MiB more than a third of a second ago, just below the floor: hours, not seconds."""
+    breath = facts(available=1000 * MIB, rate=3.0 * MIB, shrink=3.0 * MIB, sustained=0.01 * MIB)
+    assert decide(MACHINE, breath, State()).kind == "warn"
+    assert decide(MACHINE, replace(breath, available=500 * MIB), State()).kind == "term", "but not for ever"
 
 
 def test_an_old_sigterm_does_not_make_a_kill_of_a_warning() -> None:

@@ -61,9 +61,11 @@ def test_by_age_and_by_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert value["removed"] and value["kept"] == 1 and value["bytes"] >= 1 << 20
 
 
-def test_a_live_run_stays(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["keeper.lock", "guard.lock", "waiting.lock"])
+def test_a_live_run_stays(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = made("old", 99)
-    lock = runs.take_lock(run.folder / "keeper.lock")  # ended, but its keeper still cleans up
+    # ended, but its keeper or guard still cleans up; or not even begun
+    lock = runs.take_lock(run.folder / name)
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
     assert "nothing to remove" in capsys.readouterr().out and names() == {"old"}
     assert prune.remove(run) == "it lives"

@@ -24,13 +24,12 @@ LOAD = f"python3 {IN_GUEST}/loader.py 80 480 0"
 def bystander(user: User) -> Iterator[Callable[[], float]]:
     """A program that wakes every 100 ms; gives its longest stall so far, in seconds."""
     assert user.session is not None
-    handle = user.session.start(f"python3 {IN_GUEST}/bystander.py {STALL}")
+    user.session.start(f"python3 {IN_GUEST}/bystander.py {STALL}")
     user.machine.wait_until(f"test -s {STALL}")
     try:
         yield lambda: float(user.machine.get(STALL))
     finally:
-        user.machine.kill(handle)
-        user.machine.run(f"rm -f {STALL} {ENOUGH}")
+        user.machine.run(f"kill -9 $(cat {STALL}.pid); rm -f {STALL} {STALL}.pid {ENOUGH}")
 
 
 def frozen(run: Run) -> None:

@@ -74,6 +74,7 @@ def _order(arguments: argparse.Namespace, adopted: Adopted) -> Order:
         watch_only=str(given["watch_only"]).lower() in ("1", "true", "yes", "on"),
         detached=arguments.detach,
         asked=Asked(need=need, ledger=given["ledger"]),
+        agent=False,  # nothing gets into a Python that runs already
     )
 
 

@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "freeze": ("freeze", "make a run stand still until you thaw it"),
     "thaw": ("thaw", "let a frozen run go on"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
+    "save": ("save", "ask a running job to write a checkpoint and go on"),
     "adopt": ("adopt", "take a process that runs already under watch"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }

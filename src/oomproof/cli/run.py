@@ -30,6 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.cli import run_gpu
 from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
@@ -69,7 +70,8 @@ SETTINGS = {
     "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
     "need", "gpu_need", "priority", "no_wait", "wait_max", "not_before", "allow_twin", "ledger",
     "gpu_share", "gpu_turn",
-}  # fmt: skip
+    "no_agent",
+} | run_gpu.SETTINGS  # fmt: skip
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +128,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
     add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
+    add(
+        "--no-agent",
+        action="store_true",
+        default=None,
+        help="look at the job from outside only: no phases, no steps, no Python stacks",
+    )
+    run_gpu.add_flags(parser)
     add(
         "--protect",
         action="store_true",
@@ -315,6 +324,8 @@ def _order(arguments: argparse.Namespace) -> Order:
         stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
         stop_signal=signal_of(given["stop_signal"]),
         watch_only=_truth(given["watch_only"]),
+        agent=not _truth(given["no_agent"]),
+        agent_settings=run_gpu.agent_settings(given, with_agent=not _truth(given["no_agent"])),
         detached=bool(arguments.detach),
         oom_exit_code=int(code) if code is not None else None,
         protect=_truth(given["protect"]),
@@ -387,7 +398,9 @@ def clock_time(text: str, now: float | None = None) -> float:
 
 
 def gpu_is_here() -> bool:
-    return any(map(os.path.exists, ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")))
+    from oomproof.machine.nvidia import driver_present
+
+    return driver_present() or os.path.exists("/dev/kfd")
 
 
 def seconds_of(flag: str, value: Any, default: float) -> float:

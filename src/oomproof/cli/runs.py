@@ -92,6 +92,8 @@ def _show(arguments: argparse.Namespace) -> int:
             "run": report.summarize(found).as_json(),
             "info": found.info,
             "exit": found.exit(),
+            "agent": report.agent_words(found),
+            "phases": report.phases_json(found),
         }
         print(
             json.dumps({**value, "verdict": runs.read_json(found.attempt / "verdict.json") or None}, indent=1)

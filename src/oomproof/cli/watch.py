@@ -22,7 +22,7 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Watch
+from oomproof.runner.supervise import Watch, known_need
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         Alerts(**kept.get("alerts", {})),
         stop_file=Path(stop_file) if stop_file else None,
         stop_signal=kept.get("stop_signal"),
+        agent=bool(kept.get("agent")),
     )
     runs.write_json(
         found.attempt / "started.json",
@@ -103,4 +104,5 @@ def _settings(run: runs.Run) -> Settings:
         watch_only=bool(kept.get("watch_only")),
         protected=bool(kept.get("protect")),
         freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),
+        need=known_need(run.info.get("claim")),
     )

@@ -15,6 +15,15 @@ _LOST_WORKER = re.compile(
 _LOOKS_LIKE_IT = frozenset(("dataloader-killed", "killed-unknown", "shm-exhausted", "bus-error", "slurm-oom"))
 
 
+def told(case: CaseFile) -> str | None:
+    """What the job's own process found when its loader failed, in PyTorch's words; None when no worker was lost."""
+    end = case.status.boottime if case.status else None
+    found = [each for each in case.told if each.kind == "worker-lost"]
+    if not found or (end is not None and end - found[-1].t > _RECENT):
+        return None
+    return found[0].text
+
+
 def explains_the_end(case: CaseFile) -> bool:
     """For an exit that was not itself a SIGKILL: a kill shortly before, and no error that speaks of
     something else."""

@@ -110,6 +110,8 @@ class WeightedCause:
     victim: Victim | None = None
     gpu: Gpu | None = None
     remedies: tuple[Remedy, ...] = ()
+    phase: str = ""  # where the cause was seen, if that is not where the job ended: an error leaves its phase as it travels
+    step: int | None = None
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:

@@ -51,6 +51,8 @@ WEIGHTS: dict[str, Weight] = {
     "bus.other": Weight(300, "SIGBUS with room in /dev/shm: a file cut short under a mapping, or hardware"),
     "bus.unlikely": Weight(20, "the other reading of a SIGBUS"),
     "error.final": Weight(400, "the last traceback's exception, and the job exited with an error"),
+    "worker.told": Weight(4000, "the job's own process found its loader worker dead; what it then stumbled over is "
+                          "a race: a broken connection as often as PyTorch's own words"),
     "error.later": Weight(150, "a second traceback, unchained, stands below the one taken for the root: it was caught"),
     "error.text": Weight(60, "the words stand in the output, but no traceback carries them"),
     "error.before-crash": Weight(600, "an exception ended it, and the interpreter crashed while it went down"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from oomproof.evidence import agent_files
 from oomproof.evidence.describe import describe
 from oomproof.evidence.facts import (
     Action,
@@ -19,6 +20,7 @@ from oomproof.evidence.facts import (
     Settings,
 )
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.evidence.gpu_oom import host_owners, last_oom
 from oomproof.evidence.job_output import read_output
 from oomproof.evidence.ours import Ours
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
@@ -93,6 +95,9 @@ def _from_files(
     if shm_total is None and tail.job is not None:
         shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
     keeper = part(started, "keeper")
+    position = agent_files.position(
+        folder / "agent"
+    )  # exact to the step; the recording's is of the last second
     status = _status(exited)
     return CaseFile(
         run=string(run.get("id")) or folder.parent.name,
@@ -121,11 +126,15 @@ def _from_files(
         job_peak=tail.job_peak,
         adopted=run.get("adopted") is True,
         gpus=tail.gpus,
+        gpu_oom=last_oom(folder),
+        host_owners=host_owners(folder),
         shm_total=shm_total,
         shm_free=shm_free,
         shm_low=tail.shm_low,
-        phase=tail.phase,
-        step=tail.step,
+        phase=position.phase if position is not None else tail.phase,
+        step=position.step if position is not None else tail.step,
+        step_place=position.place if position is not None else "",
+        step_time=position.t if position is not None else None,
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
         openmp=tail.openmp,
@@ -133,6 +142,8 @@ def _from_files(
         actions=_actions(folder / "actions.jsonl"),
         keeper_events=_keeper_events(folder / "keeper.jsonl"),
         output=read_output(folder, parse=status is None or status.code != 0),
+        crashes=agent_files.crashes(folder / "agent"),
+        told=tail.told,
     )
 
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from oomproof.evidence import gpu_oom
 from oomproof.evidence.facts import CaseFile, Evidence
 from oomproof.units import format_size
 
@@ -35,10 +36,11 @@ def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
             *_deeds(case),
             *_kernel(case),
             *_output(case),
+            *_agent(case),
             *_silence(case),
             *_boots(case),
         )
-    )
+    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.gpu_oom, case.host_owners))
 
 
 _Item = tuple[str, str, float | None, str, str]
@@ -166,6 +168,33 @@ def _silence(case: CaseFile) -> Iterator[_Item]:
 
 def _tells(finding: Finding) -> bool:
     return finding.cause != "not-a-crash" and finding.details.get("role") != "noise"
+
+
+def _agent(case: CaseFile) -> Iterator[_Item]:
+    """What the job's own Python told."""
+    if case.phase != "unknown" or case.step is not None:
+        step = f", step {case.step}" if case.step is not None else ""
+        text = f"phase {case.phase}{step}"
+        end = case.status.boottime if case.status else None
+        if case.step_time is not None and end is not None:
+            text += f", {max(0.0, end - case.step_time):.1f} s before the end"
+        if case.step_place:
+            text += f"; steps are made at {case.step_place}"
+        yield "agent.position", "agent", case.step_time, text, "where the job stood"
+    for index, crash in enumerate(case.crashes[-_MOST:], 1):
+        text = f"{crash.kind} in pid {crash.pid}: {crash.where}"
+        yield f"agent.crash.{index}", "faulthandler", None, text, "the Python line that was running"
+    for kind, says in _TOLD.items():
+        for index, told in enumerate([each for each in case.told if each.kind == kind][-2:], 1):
+            yield f"agent.{kind}.{index}", "agent", told.t, told.text, says
+
+
+_TOLD = {
+    "exception": "the error that ended it, with the sizes of its variables",
+    "worker-lost": "the job's own process found its loader worker dead",
+    "stacks": "where the code stood",
+    "saved": "a checkpoint was written",
+}
 
 
 def _boots(case: CaseFile) -> Iterator[_Item]:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from oomproof.evidence.agent_files import Crash, Told
+from oomproof.evidence.gpu_oom import GpuOom, Owner
+
 if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
     from oomproof.evidence.texts.collect import TextCase
     from oomproof.evidence.texts.finding import Finding
@@ -239,11 +242,15 @@ class CaseFile:
     job_peak: int | None = None
     adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     gpus: tuple[GpuSample, ...] = ()
+    gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
+    host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it
     phase: str = "unknown"
     step: int | None = None
+    step_place: str = ""  # the user's line that made it
+    step_time: float | None = None  # when that step was made, or the phase entered
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
     twin: Twin | None = None  # alive right after the end
@@ -254,6 +261,8 @@ class CaseFile:
     actions: tuple[Action, ...] = ()
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
+    crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
+    told: tuple[Told, ...] = ()  # by the agent inside the job
 
     kernel_readable: bool = False
     kernel_complete: bool = False  # and its silence about our processes means something

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oomproof.evidence.agent_files import Told
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
 from oomproof.recording.reader import connect
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
+_TOLD = 50  # events of the job's agent, the last ones
 _JUST_NOW = 2.0  # a death frees its memory before the wait status comes: up to a second on a starved machine
 
 
@@ -26,6 +28,7 @@ class RecordingTail:
     phase: str = "unknown"
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
+    told: tuple[Told, ...] = ()
     openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
 
@@ -121,6 +124,10 @@ def last_samples(path: Path) -> RecordingTail:
         )
         newest = {row[1]: GpuSample(*row) for row in gpus if None not in row[:4]}
         phase = _rows(connection, "SELECT name, step FROM phase ORDER BY t DESC LIMIT 1")
+        told = _rows(
+            connection,
+            "SELECT t, kind, text FROM event WHERE kind IN ('exception', 'saved', 'stacks', 'worker-lost') ORDER BY t",
+        )
         openmp = _rows(connection, "SELECT text FROM event WHERE kind = 'openmp' ORDER BY t DESC LIMIT 1")
         return RecordingTail(
             meta=meta,
@@ -132,6 +139,7 @@ def last_samples(path: Path) -> RecordingTail:
             phase=str(phase[0][0]) if phase and phase[0][0] else "unknown",
             step=phase[0][1] if phase else None,
             processes=_processes(connection),
+            told=tuple(Told(float(t), str(kind), str(text or "")) for t, kind, text in told[-_TOLD:]),
             openmp=str(openmp[0][0]) if openmp else None,
         )
     except (TypeError, ValueError) as error:  # text where a number belongs

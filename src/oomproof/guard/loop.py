@@ -290,7 +290,7 @@ class Guard:
         """Whose turn it is. Only when it matters: it reads a file per live run."""
         if self._live is None:  # no runtime folder: this run acts for itself alone
             return replace(facts, freeze_turn=True)
-        me = replace(self._live.me, use=facts.use, rate=int(facts.rate))
+        me = self._live.me(facts.use, facts.t, facts.rate)
         others = self._live.others(facts.t)
         turns = ledger.turns(me, others, self.settings.floor // 8, max(0.0, facts.shrink), facts.can_push)
         return replace(
@@ -311,11 +311,8 @@ class Guard:
             (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, limit_headroom,
              moment.processes, *(moment.shm or (None, None))),
         )  # fmt: skip
-        before = self._pause.by
-        self._pause.look()
-        if self._pause.by != before:
-            self.moment.paused_since = t if self._pause.by else None
-            self._writer.event(t, "freeze" if self._pause.by else "thaw", "by hand")
+        if self._pause.by or len(self._history) % 3 == 0:  # a pause by hand may be noticed a little later
+            self._notice_hands(t)
         self._tell_the_others(memory.use, t)
         self._history.append((t, memory.use))
         if t >= self._next_forecast:
@@ -329,6 +326,14 @@ class Guard:
             moment.hurry.set()
         if moment.available + moment.swap_free <= self.settings.margin and len(self._history) % 5 == 0:
             self._strangers.look({self._job.leader, *self._job.pids(), os.getpid()})
+
+    def _notice_hands(self, t: float) -> None:
+        """`oomproof freeze` and `thaw` came from outside."""
+        before = self._pause.by
+        self._pause.look()
+        if self._pause.by != before:
+            self.moment.paused_since = t if self._pause.by else None
+            self._writer.event(t, "freeze" if self._pause.by else "thaw", "by hand")
 
     def _tell_the_others(self, use: int, t: float) -> None:
         if self._live is not None:
@@ -362,8 +367,9 @@ class Guard:
 
     def _act(self, action: Action, facts: Facts) -> None:
         machine_wide = action.scope == "machine" and action.kind in ("freeze", "thaw", "term", "kill")
-        pause = pausing.THAW_PAUSE if action.kind == "thaw" else ledger.ACTION_PAUSE
-        if machine_wide and self._live is not None and not self._live.take_latch(facts.t, pause):
+        thaw = action.kind == "thaw"
+        pause = pausing.THAW_PAUSE if thaw else ledger.ACTION_PAUSE
+        if machine_wide and self._live is not None and not self._live.take_latch(facts.t, pause, thaw):
             return  # another run's guard acted a moment ago: see first what that brings
         why = action.why
         if action.scope == "machine" and "not this job's" in why and self._strangers.named:
@@ -384,9 +390,8 @@ class Guard:
         self._idleness.reset(facts.t)
         self.moment.paused_since = facts.t
         self._pause.begin(why, time.time() + self.settings.freeze_max, facts.can_push)
-        self._tell_the_others(
-            facts.use, facts.t
-        )  # at once: the next guard must not freeze one more for nothing
+        # at once: the next guard must not freeze one more for nothing
+        self._tell_the_others(facts.use, facts.t)
 
     def _end_pause(self, action: Action, facts: Facts) -> None:
         self._state = pausing.thawed(self._state, action.gave_up)

@@ -20,6 +20,10 @@ REACT_TERM = 0.06
 REACT_KILL = 0.03
 # Under its own limit a job is ended only when it will be full within this many seconds.
 KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
+# On the machine's floor: ended when the next line below is reached within TERM_SECONDS, or, by growth that has lasted,
+# within this many. A job that only breathes (1 MiB up and down) beside a full machine is no danger: in the replay the
+# training would have been ended for that, while the loader it had to outlive was paused.
+LASTING_SECONDS = 10.0
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
 
@@ -130,13 +134,13 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
     helps = facts.use >= settings.floor / 8  # ending a job that holds next to nothing frees next to nothing
     if is_ours and facts.my_turn and helps:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
-        if facts.rate > 0 and room <= max(settings.floor / 2, shrink * REACT_KILL):
-            return Action("kill", growing, "machine")
-        if facts.rate > 0 and room <= line:
-            return Action("term", growing, "machine")
-        if facts.sustained > 0 and room <= min(
-            settings.margin, settings.floor + facts.sustained * settings.grace
+        if room <= max(settings.floor / 2, shrink * REACT_KILL) and _reaches(
+            facts, room - settings.floor / 4
         ):
+            return Action("kill", growing, "machine")
+        if room <= line and _reaches(facts, room - settings.floor / 2):
+            return Action("term", growing, "machine")
+        if facts.sustained > 0 and room <= _ask_line(settings, facts):
             left = format_duration(room / facts.sustained)
             return Action("ask", f"{growing}: full in about {left}", "machine")
     elif not is_ours and facts.my_turn and room <= settings.floor:
@@ -152,6 +156,19 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
     if room <= settings.margin:
         return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
     return NONE
+
+
+def _reaches(facts: Facts, gap: float) -> bool:
+    """Whether this job's growth soon takes that much more."""
+    soon = max(facts.rate * TERM_SECONDS, facts.sustained * LASTING_SECONDS)
+    return facts.rate > 0 and soon >= gap
+
+
+def _ask_line(settings: Settings, facts: Facts) -> float:
+    """What the growth takes within the grace, above the floor; a trickle is let come half a floor nearer."""
+    taken_then = facts.sustained * settings.grace
+    base = settings.floor if taken_then >= settings.floor / 2 else settings.floor / 2
+    return min(settings.margin, base + taken_then)
 
 
 def taken(state: State, kind: str, t: float) -> State:

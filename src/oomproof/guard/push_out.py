@@ -67,8 +67,10 @@ class PushOut:
             moved = held - (after.anon + after.shmem) if after is not None else 0
             fruitless = 0 if moved >= MIB else fruitless + 1
             now = after
-        if first is not None and now is not None:
-            done(max(0, (first.anon + first.shmem) - (now.anon + now.shmem)))
+        if first is None or now is None:  # the job ended meanwhile
+            done(0)
+        else:
+            done(max(0, first.anon + first.shmem - now.anon - now.shmem))
 
     def close(self) -> None:
         self.stop()

@@ -21,6 +21,7 @@ from oomproof.recording.runs import is_locked
 # the leader's pid and start
 _RECORD = struct.Struct("=qdqBBiq")
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
+_LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a thaw
 ACTION_PAUSE = 1.0  # seconds between machine-wide actions: freed memory needs a moment to show
 _STALE = 3.0  # seconds: a guard that is short of memory writes ten times a second, one that is not, once
 
@@ -125,7 +126,9 @@ class LiveRun:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         sweep(self._folder)
         name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
-        self.me = Live(name, protected=protected, pid=leader[0], start=leader[1] or 0)
+        self.name, self.protected = name, protected
+        self._frozen = RUNS
+        self._who = (leader[0], leader[1] or 0)
         while True:
             self._fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -135,39 +138,47 @@ class LiveRun:
         self._latch = os.open(self._folder.parent / "latch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
-        self.me = me = replace(self.me, use=use, t=boottime, rate=int(rate), frozen=frozen)
-        record = _RECORD.pack(me.use, me.t, me.rate, me.frozen, me.protected, me.pid, me.start)
+        self._frozen = frozen
+        record = _RECORD.pack(use, boottime, int(rate), frozen, self.protected, *self._who)
         os.pwrite(self._fd, record, 0)
+
+    def me(self, use: int, t: float, rate: float) -> Live:
+        """This run as the others would see it now."""
+        return Live(self.name, use, t, int(rate), self._frozen, self.protected, *self._who)
 
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""
         found = []
         for name in sorted(os.listdir(self._folder)):
             path = self._folder / name
-            if name != self.me.name and is_locked(path):
+            if name != self.name and is_locked(path):
                 one = _read(path)
                 found.append(one if now - one.t <= _STALE else replace(one, rate=0))
         return found
 
-    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE) -> bool:
-        """True when no other run acted on the machine's shortage within ``pause``; then this one has it."""
+    def take_latch(self, boottime: float, pause: float = ACTION_PAUSE, thaw: bool = False) -> bool:
+        """True when no run acted on the machine's shortage within ``pause``; then this one has it.
+
+        A thaw of one's own does not count: a job that goes on and fills the machine at once must not wait for itself.
+        """
         try:
             fcntl.flock(self._latch, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
         try:
-            data = os.pread(self._latch, 8, 0)
-            last = struct.unpack("=d", data)[0] if len(data) == 8 else 0.0
-            if 0 <= boottime - last < pause:
+            data = os.pread(self._latch, _LATCH.size, 0)
+            last, who, thawed = _LATCH.unpack(data) if len(data) == _LATCH.size else (0.0, 0, False)
+            own_thaw = thawed and who == os.getpid()
+            if 0 <= boottime - last < pause and not own_thaw:
                 return False
-            os.pwrite(self._latch, struct.pack("=d", boottime), 0)
+            os.pwrite(self._latch, _LATCH.pack(boottime, os.getpid(), thaw), 0)
             return True
         finally:
             fcntl.flock(self._latch, fcntl.LOCK_UN)
 
     def leave(self) -> None:
         try:
-            os.unlink(self._folder / self.me.name)
+            os.unlink(self._folder / self.name)
         except OSError:
             pass  # the folder was cleaned under us
         os.close(self._fd)

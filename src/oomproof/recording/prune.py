@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from oomproof.recording.runs import Run, runs_folder, take_lock
 
-_ALIVE = ("running", "lost its guard", "starting")
+_ALIVE = ("running", "frozen", "lost its guard", "starting", "waiting")
+_LOCKS = ("waiting.lock", "keeper.lock", "guard.lock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,12 @@ class Rules:
 
 
 def stored(run: Run) -> Stored:
-    alive = run.state() in _ALIVE or run.keeper_lives() or run.guard_lives()
-    return Stored(run, run.created, disk_use(str(run.folder)), alive)
+    return Stored(run, run.created, disk_use(str(run.folder)), _lives(run))
+
+
+def _lives(run: Run) -> bool:
+    """Also one that has ended and whose keeper or guard still cleans up."""
+    return run.state() in _ALIVE or run.keeper_lives() or run.guard_lives()
 
 
 def disk_use(folder: str) -> int:
@@ -70,9 +75,11 @@ def remove(run: Run) -> str | None:
     folder = run.folder
     if folder.parent != runs_folder() or folder.is_symlink() or not folder.is_dir():
         return "not a folder of runs"
+    if _lives(run):
+        return "it lives"
     held: list[int] = []
     try:
-        for name in ("keeper.lock", "guard.lock"):
+        for name in _LOCKS:
             lock = take_lock(folder / name)
             if lock is None:
                 return "it lives"

@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS job (t REAL, anon INT, shmem INT, file INT, swap INT,
 CREATE TABLE IF NOT EXISTS process (t REAL, pid INT, start INT, role TEXT, name TEXT,
     anon INT, shmem INT, file INT, swap INT, pss INT);
 CREATE TABLE IF NOT EXISTS gpu (t REAL, idx INT, used INT, total INT, job_used INT);
-CREATE TABLE IF NOT EXISTS phase (t REAL, name TEXT, step INT);
+CREATE TABLE IF NOT EXISTS phase (t REAL, name TEXT, step INT, pid INT, anon INT, gpu INT);
 CREATE TABLE IF NOT EXISTS event (t REAL, kind TEXT, text TEXT, data TEXT);
 """
 
@@ -22,6 +22,9 @@ INSERTS = {
     "job": "INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?)",
     "process": "INSERT INTO process VALUES (?,?,?,?,?,?,?,?,?,?)",
     "gpu": "INSERT INTO gpu VALUES (?,?,?,?,?)",
-    "phase": "INSERT INTO phase VALUES (?,?,?)",
+    "phase": "INSERT INTO phase VALUES (?,?,?,?,?,?)",
     "event": "INSERT INTO event VALUES (?,?,?,?)",
 }
+
+# Columns that came after the first version: a guard that is taken up again may find a recording without them.
+ADDED = (("phase", "pid INT"), ("phase", "anon INT"), ("phase", "gpu INT"))

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from oomproof.machine.clock import boottime
-from oomproof.recording.schema import INSERTS, TABLES, VERSION
+from oomproof.recording.schema import ADDED, INSERTS, TABLES, VERSION
 from oomproof.recording.thinning import CAP, Thinner
 
 Row = tuple[object, ...]
@@ -60,6 +60,11 @@ class Writer:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA cache_size=-256")  # KiB; the recording is only appended to
         connection.executescript("BEGIN;" + TABLES + "COMMIT;")
+        for table, column in ADDED:
+            try:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+            except sqlite3.OperationalError:
+                pass  # it has it
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?,?)", self._meta.items())
         self._thinner.resume(connection)
         return connection

@@ -25,6 +25,7 @@ TOTAL_CAP = 64 << 20  # before compression; what mail and issue trackers take af
 _OUTPUTS = ("output.first.log", "output.prev.log", "output.log")
 _JSONS = ("started.json", "exit.json")
 _LINES = ("actions.jsonl", "keeper.jsonl", "memory_alerts.log", "keeper.err")
+_AGENTS = 50  # stacks of crashed processes
 _NEVER_CUT = frozenset(("report.md", "report.html", "verdict.json", "SUMMARY.txt"))
 _TELLING = ("torch", "jax", "jaxlib", "tensorflow", "transformers", "datasets", "accelerate", "lightning",
             "pytorch-lightning", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "deepspeed", "bitsandbytes")  # fmt: skip
@@ -154,6 +155,9 @@ def _add_run(packer: _Packer, run: Run, number: int | None) -> None:
     for name in _JSONS:
         if (attempt / name).exists():
             packer.json(name, read_json(attempt / name))
+    agents = sorted(attempt.glob("agent/*-fault.txt"))[-_AGENTS:]
+    for file in agents:
+        packer.file("agent", file)
     for name in (*_LINES, *_OUTPUTS):
         path = attempt / name
         if path.exists() and path.stat().st_size:

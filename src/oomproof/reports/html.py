@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.runs import Run
-from oomproof.reports import saving
+from oomproof.reports import gpu_account, saving
 from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.html_chart import chart
 from oomproof.reports.html_script import SCRIPT
@@ -48,6 +48,7 @@ def render(story: Story) -> str:
         _section("Who held the memory at the end", _holders(story)),
         _section("The process that died", _victim(story)),
         _section("The card when it failed", _card(story)),
+        _section("Who held the card's memory", _account(story)),
         _section("Phases", _phases(story)),
         _section("What may help", _remedies(story)),
         _section("Keeping it from happening again", _prevention(story)),
@@ -175,16 +176,42 @@ def _card(story: Story) -> str:
     return f"{index}{bar}{_table(rows)}" if rows else ""
 
 
+def _account(story: Story) -> str:
+    """Rows that add up to the card, from the allocator's own account."""
+    oom = story.gpu_oom
+    if oom is None:
+        return ""
+    rows = "".join(
+        f'<tr><td>{escape(part.name)}<span class="bar" style="width:{100 * part.bytes / oom.total:.1f}%"></span></td>'
+        f'<td class="n">{format_size(part.bytes)}</td><td class="optional">{escape(part.what)}</td></tr>'
+        for part in gpu_account.account(oom)
+    )
+    head = '<tr><th>who</th><th class="n">held</th><th class="optional">what</th></tr>'
+    notes = [gpu_account.heading(oom)]
+    if oom.stack:
+        notes.append("at " + ", called by ".join(oom.stack[:3]))
+    notes += [f"{format_size(line.bytes)} made at {line.line}" for line in oom.lines[:5]]
+    if oom.snapshot:
+        notes.append(
+            f"the snapshot {oom.snapshot} in the run's folder agent/ opens in PyTorch's memory viewer"
+        )
+    return f'<div class="scroll"><table class="processes">{head}{rows}</table></div><p class="note">{escape("; ".join(notes))}</p>'
+
+
 def _phases(story: Story) -> str:
     rows = story.timeline.phase_rows
     if not rows:
         return ""
     gpu = any(row.gpu_peak for row in rows)
-    head = '<tr><th>phase</th><th class="n">entered</th><th class="n">time in it</th><th class="n">peak</th>'
+    head = '<tr><th>phase</th><th class="n">entered</th><th class="n">time in it</th><th class="n">at entry</th><th class="n">peak</th>'
+    head += '<th class="n">at exit</th><th class="n optional">floor</th>'
     head += ('<th class="n">peak on the GPU</th>' if gpu else "") + '<th class="n">last step</th></tr>'
     body = "".join(
         f'<tr><td>{escape(row.name)}</td><td class="n">{row.entered}</td><td class="n">{format_duration(row.seconds)}</td>'
-        f'<td class="n">{format_size(row.peak) if row.peak is not None else "–"}</td>'
+        + "".join(
+            f'<td class="n{extra}">{format_size(size) if size is not None else "–"}</td>'
+            for size, extra in ((row.entry, ""), (row.peak, ""), (row.exit, ""), (row.floor, " optional"))
+        )
         + (f'<td class="n">{format_size(row.gpu_peak) if row.gpu_peak else "–"}</td>' if gpu else "")
         + f'<td class="n">{row.last_step if row.last_step is not None else "–"}</td></tr>'
         for row in rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.runs import Run
-from oomproof.reports import saving
+from oomproof.reports import gpu_account, saving
 from oomproof.reports.chart import draw
 from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.redaction import Redactor
@@ -48,6 +48,7 @@ def render(story: Story) -> str:
         ("What happened", _what_happened(story)),
         ("Timeline", _timeline(story)),
         ("Root cause", _root_cause(story)),
+        ("Who held the card's memory", _account(story)),
         ("Evidence", _evidence(story)),
         ("What was changed", _changed(story)),
         ("Before and after", _before_after(story)),
@@ -96,6 +97,17 @@ def _timeline(story: Story) -> str:
         picture = draw(samples, width=72, limit=story.limit)
         body += f"\n\nMemory of the job (anonymous + shared + swapped):\n\n{_fence(picture)}"
     return body
+
+
+def _account(story: Story) -> str:
+    oom = story.gpu_oom
+    if oom is None:
+        return ""
+    rows = [
+        (_text(part.name), format_size(part.bytes), _text(part.what)) for part in gpu_account.account(oom)
+    ]
+    table = _table(("who", "held", "what"), rows, ready=True)
+    return f"{_text(gpu_account.heading(oom))}:\n\n{table}"
 
 
 def _root_cause(story: Story) -> str:
@@ -154,13 +166,20 @@ def _root_cause(story: Story) -> str:
                 _text(row.name),
                 str(row.entered),
                 format_duration(row.seconds),
-                format_size(row.peak) if row.peak is not None else "–",
+                *(
+                    format_size(size) if size is not None else "–"
+                    for size in (row.entry, row.peak, row.exit, row.floor)
+                ),
                 format_size(row.gpu_peak) if row.gpu_peak else "–",
             )
             for row in story.timeline.phase_rows
         ]
         parts.append(
-            _table(("phase", "entered", "time in it", "peak", "peak on the GPU"), phases, ready=True)
+            _table(
+                ("phase", "entered", "time in it", "at entry", "peak", "at exit", "floor", "peak on the GPU"),
+                phases,
+                ready=True,
+            )
         )
     causes = notable(verdict)
     if len(causes) > 1:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from oomproof.diagnosis.rules.machine_down import ORDERLY
+from oomproof.evidence.gpu_oom import last_oom
 from oomproof.machine.clock import boottime
+from oomproof.recording.now import best, read_all
 from oomproof.recording.reader import Peaks, Recording, open_recording
 from oomproof.recording.runs import Run
-from oomproof.reports import pauses
+from oomproof.reports import gpu_account, pauses, timeline
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
 from oomproof.reports.pauses import Paused
@@ -172,6 +175,8 @@ def show(run: Run, width: int = 80) -> str:
         ("held by", rung + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
         ("peak", _peak_words(summary.peaks)),
     ]
+    if (agent := agent_words(run)) is not None:
+        rows.append(("agent", agent))
     if summary.paused:
         rows.append(("paused", _paused_words(run, summary)))
     if code.get("git_commit"):
@@ -188,7 +193,14 @@ def show(run: Run, width: int = 80) -> str:
     if samples:
         lines += ["", "  memory of the job (anonymous + shared + swapped)"]
         lines.append(draw(samples, width=max(20, min(100, width - 22)), limit=settings.get("limit")))
-    events = recording.rows("SELECT t, kind, text FROM event ORDER BY t")
+    oom = last_oom(run.attempt)
+    if oom is not None and summary.cause == "cuda-oom":
+        lines += ["", *gpu_account.lines(oom, width)]
+    lines += _phase_table(run)
+    events = recording.rows(
+        "SELECT t, kind, text FROM event WHERE kind != 'agent'"
+        " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t"
+    )
     if events:
         lines += ["", "  what happened"]
         lines += [
@@ -206,6 +218,81 @@ def show(run: Run, width: int = 80) -> str:
     else:
         lines.append(f"next: oomproof logs -f {run.id}")
     return "\n".join(lines)
+
+
+def agent_words(run: Run) -> str | None:
+    """Whether anybody inside the job told of it; None for runs from before there was an agent."""
+    wanted = (run.info.get("settings") or {}).get("agent")
+    if wanted is None or run.info.get("adopted"):
+        return None
+    if not wanted:
+        return "off (--no-agent)"
+    rows = recording_of(run).rows("SELECT text FROM event WHERE kind = 'agent' ORDER BY t DESC LIMIT 1")
+    folder = run.attempt / "agent"
+    told = str(rows[0][0]) if rows else ""
+    if not told and (count := len(list(folder.glob("*-fault.txt")))):
+        told = f"in {count} Python {'process' if count == 1 else 'processes'}"
+    if not told:
+        return "absent (no Python, or one that ran with -I, -E or -S)"
+    now = best(read_all(folder))
+    if now is not None and now.step is not None:
+        told += f"; phase {now.phase}, step {now.step}"
+        if (pace := _phases(recording_of(run)).get("per step")) is not None:
+            told += f", {pace} a step"
+    listeners = {
+        path.read_text().split("\n")[1] for path in folder.glob("*-listens.txt") if path.stat().st_size
+    }
+    return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
+
+
+def _pace(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)
+
+
+def phases_json(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "phase": row.name,
+            "entered": row.entered,
+            "seconds": round(row.seconds, 3),
+            "entry_bytes": row.entry,
+            "peak_bytes": row.peak,
+            "exit_bytes": row.exit,
+            "floor_bytes": row.floor,
+            "peak_gpu_bytes": row.gpu_peak,
+            "last_step": row.last_step,
+        }
+        for row in timeline.load(run.attempt).phase_rows
+    ]
+
+
+def _phase_table(run: Run) -> list[str]:
+    rows = timeline.load(run.attempt).phase_rows
+    if not rows:
+        return []
+    gpu = any(row.gpu_peak for row in rows)
+    table = [
+        ["phase", "entered", "time in it", "at entry", "peak", "at exit", "floor", "GPU peak", "last step"]
+    ]
+    for row in rows:
+        sizes = (row.entry, row.peak, row.exit, row.floor, row.gpu_peak)
+        table.append(
+            [
+                row.name,
+                str(row.entered),
+                format_duration(row.seconds),
+                *(format_size(size) if size is not None else "-" for size in sizes),
+                str(row.last_step) if row.last_step is not None else "-",
+            ]
+        )
+    if not gpu:
+        table = [[*cells[:7], cells[8]] for cells in table]
+    widths = [max(len(cells[column]) for cells in table) for column in range(len(table[0]))]
+    lines = ["", "  phases"]
+    lines += [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in table
+    ]
+    return lines
 
 
 def _uses(recording: Recording) -> list[Any]:
@@ -333,9 +420,14 @@ def _phases(recording: Recording) -> dict[str, str]:
         if rows and isinstance(rows[0][0], int):
             peaks[str(mark[1])] = max(peaks.get(str(mark[1]), 0), rows[0][0])
     found.update({f"peak in {name}": format_size(size) for name, size in peaks.items()})
-    steps = [(float(str(t)), int(str(step))) for t, _, step in marks if step is not None]
-    if len(steps) > 1 and steps[-1][1] > steps[0][1]:
-        found["per step"] = format_duration((steps[-1][0] - steps[0][0]) / (steps[-1][1] - steps[0][1]))
+    seconds, count = 0.0, 0
+    for (t, name, step), (after, same, later) in pairwise(marks):
+        # only what lies inside training: an evaluation between two steps is no slower step
+        if name == same == "train" and isinstance(step, int) and isinstance(later, int) and later > step:
+            seconds += float(str(after)) - float(str(t))
+            count += later - step
+    if count:
+        found["per step"] = _pace(seconds / count)
     return found
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
 from oomproof.recording.runs import Run, list_runs
 from oomproof.reports.redaction import Redactor
@@ -46,6 +47,7 @@ class Story:
     measured: tuple[tuple[str, str, str], ...] = ()  # before and after
     changed: tuple[tuple[str, str, str], ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    gpu_oom: GpuOom | None = None  # the allocator's account, where the verdict is about it
 
     @property
     def title(self) -> str:
@@ -83,6 +85,29 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
         measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
         changed=tuple(row for row in rows if not row[0].startswith(_MEASURED)),
         versions=tuple((name, redactor.text(value, "versions")) for name, value in _versions(run)),
+        gpu_oom=_clean_oom(last_oom(attempt), redactor) if verdict.cause == "cuda-oom" else None,
+    )
+
+
+def _clean_oom(oom: GpuOom | None, redactor: Redactor) -> GpuOom | None:
+    from dataclasses import replace
+
+    if oom is None:
+        return None
+    return replace(
+        oom,
+        owners=tuple(
+            replace(
+                each,
+                owner=redactor.text(each.owner, "tensors"),
+                example=redactor.text(each.example, "tensors"),
+            )
+            for each in oom.owners
+        ),
+        neighbours=tuple(
+            replace(each, name=redactor.text(each.name, "processes")) for each in oom.neighbours
+        ),
+        stack=tuple(redactor.text(each, "stack") for each in oom.stack),
     )
 
 

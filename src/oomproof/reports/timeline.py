@@ -14,6 +14,7 @@ from oomproof.recording.runs import read_lines
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
+_MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
 
@@ -91,7 +92,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """All spans of one name together."""
+    """All spans of one name together; entry and exit are those of the span with the highest peak. Host memory."""
 
     name: str
     entered: int = 0
@@ -99,6 +100,9 @@ class PhaseRow:
     peak: int | None = None
     gpu_peak: int | None = None
     last_step: int | None = None
+    entry: int | None = None
+    exit: int | None = None
+    floor: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,9 @@ def load(attempt: Path) -> Timeline:
     events = tuple(
         Mark(float(t) - end, str(kind), str(text or ""))
         for t, kind, text in _rows(
-            recording, "SELECT t, kind, text FROM event WHERE t IS NOT NULL ORDER BY t"
+            recording,
+            "SELECT t, kind, text FROM event WHERE t IS NOT NULL"
+            " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t",  # figures, without words
         )
     )
     phases = _phases(recording, end)
@@ -316,6 +322,8 @@ def _phases(recording: Recording, end: float) -> list[Span]:
     spans: list[Span] = []
     for t, name, step in _rows(recording, "SELECT t, name, step FROM phase WHERE t IS NOT NULL ORDER BY t"):
         at = float(t) - end
+        if spans and name != "unknown" == spans[-1].name and at - spans[-1].begin < _MOMENT:
+            spans.pop()  # only the moment between two
         if spans and spans[-1].name == name:
             last = spans[-1]
             first = last.first_step if last.first_step is not None else step
@@ -333,18 +341,46 @@ def _phase_rows(recording: Recording, spans: list[Span], end: float) -> list[Pha
     """Exact peaks, from every sample and not only the drawn ones; one pass, for there is no index on time."""
     if not spans:
         return []
-    host = _peaks(recording, "SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL", spans, end)
+    samples = [
+        (float(t), int(use))
+        for t, use in _rows(recording, "SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL ORDER BY t")
+    ]
+    # what the job itself saw where a phase began: of its main process only, so never too much
+    inside = _peaks(recording, "SELECT t, anon FROM phase WHERE anon IS NOT NULL", spans, end)
     gpu = _peaks(
         recording, "SELECT t, sum(job_used) FROM gpu WHERE job_used IS NOT NULL GROUP BY t", spans, end
     )
+    for name, size in _peaks(recording, "SELECT t, gpu FROM phase WHERE gpu IS NOT NULL", spans, end).items():
+        gpu[name] = max(size, gpu.get(name, 0))
     found: dict[str, PhaseRow] = {}
     for span in spans:
         old = found.get(span.name, PhaseRow(span.name))
         step = span.last_step if span.last_step is not None else old.last_step
-        found[span.name] = PhaseRow(
-            span.name, old.entered + 1, old.seconds + span.end - span.begin, host.get(span.name), gpu.get(span.name), step
+        row = replace(
+            old, entered=old.entered + 1, seconds=old.seconds + span.end - span.begin, last_step=step,
+            gpu_peak=gpu.get(span.name),
         )  # fmt: skip
-    return list(found.values())
+        found[span.name] = _with_memory(row, samples, span.begin + end, span.end + end)
+    return [
+        replace(
+            row,
+            peak=max((each for each in (row.peak, inside.get(row.name)) if each is not None), default=None),
+        )
+        for row in found.values()
+    ]
+
+
+def _with_memory(row: PhaseRow, samples: list[tuple[float, int]], begin: float, end: float) -> PhaseRow:
+    """The samples of one more span. One that fell between two samples has what stood before and after it."""
+    first = max(0, bisect_right(samples, (begin, 1 << 62)) - 1)
+    last = max(first, bisect_right(samples, (end, 1 << 62)) - 1)
+    uses = [use for _, use in samples[first : last + 1]]
+    if not uses:
+        return row
+    row = replace(row, floor=min(uses) if row.floor is None else min(row.floor, *uses))
+    if row.peak is None or max(uses) > row.peak:
+        row = replace(row, peak=max(uses), entry=uses[0], exit=uses[-1])
+    return row
 
 
 def _peaks(recording: Recording, query: str, spans: list[Span], end: float) -> dict[str, int]:

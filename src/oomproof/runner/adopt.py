@@ -160,6 +160,7 @@ def watch(
         order.alerts,
         stop_file=order.stop_file,
         stop_signal=order.stop_signal,
+        agent=False,
     )
     lock_memory()
     guard.start()

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,9 @@ from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
-from oomproof.runner import code
+from oomproof.runner import agent_feed, code
 from oomproof.runner.admission import Asked, Ticket
+from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
@@ -59,6 +60,8 @@ class Order:
     detached: bool = False
     output_cap: int = 96 << 20
     oom_exit_code: int | None = None
+    agent: bool = True
+    agent_settings: dict[str, Any] = field(default_factory=dict)  # what the agent inside the job is told
     protect: bool = False
     freeze_max: float = FREEZE_MAX
     asked: Asked = field(default_factory=Asked)
@@ -117,6 +120,7 @@ def describe_run(
             "watch_only": order.watch_only,
             "alerts": asdict(order.alerts),
             "oom_exit_code": order.oom_exit_code,
+            "agent": order.agent,
             "protect": order.protect,
             "freeze_max": order.freeze_max,
         },
@@ -138,6 +142,7 @@ class Watch:
         alerts: Alerts,
         stop_file: Path | None = None,
         stop_signal: int | None = None,
+        agent: bool = True,
         gpu: GpuFeed | None = None,
     ) -> None:
         self._say = say
@@ -176,10 +181,17 @@ class Watch:
 
             self._gpu = gpu_feed.start()
         self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
+        self.agents = AgentFeed(run.id, self._attempt, self.writer, self._tell, self._use) if agent else None
+
+    def _use(self) -> int | None:
+        memory = self.guard.moment.memory
+        return memory.use if memory is not None else None
 
     def start(self) -> None:
         self.guard.start()
         self.sampler.start()
+        if self.agents is not None:
+            self.agents.start()
 
     def share_card(self, share: GpuShare) -> None:
         """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
@@ -221,6 +233,9 @@ class Watch:
         if kind == "freeze":
             text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
         self._tell(text)
+        if self.agents is not None and kind == "ask":
+            agents = self.agents
+            self.errands.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
@@ -239,6 +254,8 @@ class Watch:
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
             self.guard.let_go("its guard leaves")
         self.sampler.stop()
+        if self.agents is not None:
+            self.agents.stop()
         if self._gpu is not None:
             self._gpu.close()
         self.errands.close()
@@ -277,6 +294,12 @@ class Outcome:
     trouble: str | None  # what the recording misses, in words
 
 
+def known_need(claim: dict[str, Any] | None) -> int | None:
+    """What the run will hold at most, declared or from its history: a pause then ends when that much room is there."""
+    need = (claim or {}).get("need")
+    return need if isinstance(need, int) else None
+
+
 def oom_score_by_age(older: int) -> int:
     """What is added to the job's oom_score_adj: the more runs are older, the sooner the kernel takes this one.
 
@@ -299,14 +322,17 @@ def supervise(
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
-    info = describe_run(run, order, settings, ticket.as_json() if ticket else None)
+    claim = ticket.as_json() if ticket else None
+    settings = replace(settings, need=known_need(claim))
+    info = describe_run(run, order, settings, claim)
     runs.write_json(run.folder / "run.json", info)
     guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
-        **os.environ,
+        **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
+        **(agent_feed.environment(run.attempt, run.id, order.agent_settings) if order.agent else {}),
     }
     launch = Launch(
         argv=order.argv,
@@ -369,6 +395,7 @@ def _stay(
         order.alerts,
         stop_file=order.stop_file,
         stop_signal=order.stop_signal,
+        agent=order.agent,
         gpu=share.feed if share else None,
     )
     lock_memory()

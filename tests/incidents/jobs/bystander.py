@@ -1,4 +1,7 @@
-"""An innocent program: wakes every 100 ms, touches its memory and its program's pages, keeps its longest stall in FILE."""
+"""An innocent program: wakes every 100 ms, touches its memory and its program's pages, keeps its longest stall in FILE.
+
+Its pid is in FILE.pid.
+"""
 
 import mmap
 import os
@@ -6,6 +9,8 @@ import sys
 import time
 
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+with open(f"{sys.argv[1]}.pid", "w") as file:
+    file.write(str(os.getpid()))
 mine = bytearray(os.urandom(4 << 20))
 with open(sys.executable, "rb") as file:
     program = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # what a desktop re-reads from disk when short

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.said import said
@@ -17,15 +18,28 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or death.signal != signal.SIGABRT or said(case) is not None:
         return []
+    headline = "aborted by its own native code, not an OOM kill"
+    why = f"it ended by {death.phrase}"
+    next_step = f"get the Python stack of the abort: PYTHONFAULTHANDLER=1 {command(case)}"
+    crash = crash_of(case, signal.SIGABRT)
+    if crash is not None and crash.frames:
+        why += f"; the Python line was {crash.where}"
+    if crash is not None and crash.line is not None:
+        headline = f"aborted by its own native code at {crash.line}, not an OOM kill"
+        next_step = (
+            f"look at what {crash.line} calls; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
+        )
+    else:
+        why += " and did not say why"
     return [
         WeightedCause(
             "abort",
             odds("abort"),
             "proven" if death.direct else "likely",
-            "aborted by its own native code, not an OOM kill",
-            f"it ended by {death.phrase} and did not say why{silence(case)}",
-            f"get the Python stack of the abort: PYTHONFAULTHANDLER=1 {command(case)}",
-            evidence=case.evidence_from("exit", "output.", "handler."),
+            headline,
+            f"{why}{silence(case)}",
+            next_step,
+            evidence=case.evidence_from("exit", "output.", "handler.", "agent.crash", "agent.position"),
             test="PYTHONFAULTHANDLER=1 shows the Python line that led to the abort",
         )
     ]

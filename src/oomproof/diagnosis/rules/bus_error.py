@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.diagnosis.advice import as_flag, command
+from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.lost_worker import explains_the_end
@@ -92,13 +93,15 @@ def _other(case: CaseFile, death: Death, weight: str, certainty: Certainty) -> W
     room = "no sample of /dev/shm"
     if total:
         room = f"/dev/shm had room ({format_size(free)} of {format_size(total)} free)"
+    crash = crash_of(case, signal.SIGBUS)
+    line = f"; the Python line was {crash.where}" if crash is not None and crash.frames else ""
     return WeightedCause(
         "bus-error",
         odds(weight),
         certainty,
         "crashed: bus error; most often a mapped file became shorter, or its disk is full or failing",
-        f"it ended by {death.phrase}; {room}",
+        f"it ended by {death.phrase}; {room}{line}",
         f"see that nobody rewrites the data during a run: df -h; sudo dmesg | tail; then {command(case)}",
-        evidence=case.evidence_from("exit", "sample.shm", "output."),
+        evidence=case.evidence_from("exit", "sample.shm", "output.", "agent.crash", "agent.position"),
         test="compare the mapped files' sizes with what the job expects; sudo dmesg shows failing disks",
     )

@@ -122,7 +122,7 @@ def _claim(
         why,
         next_step,
         evidence=case.evidence_from(
-            "exit", "counter.", "sample.host", "sample.job", "kernel.other", "handler."
+            "exit", "counter.", "sample.host", "sample.job", "kernel.other", "handler.", "agent.position"
         ),
         test=_TEST,
     )

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.deeds import ended_by_us
+from oomproof.diagnosis.gpu_shortage import same_failure, with_account
 from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.lost_worker import told as lost_worker
 from oomproof.diagnosis.said import said
 from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Verdict, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -38,9 +40,31 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []  # the error is how the end showed, not why it came
     told = said(case)
     if told is None:
-        return [_plain(case, death)] if death.signal is None else []
-    weight = _weight(case, death, told)
-    return _claims(case, death, told, weight) if weight is not None else []
+        claims = [_plain(case, death)] if death.signal is None else []
+    else:
+        weight = _weight(case, death, told)
+        claims = _claims(case, death, told, weight) if weight is not None else []
+    lost = lost_worker(case) if death.signal is None else None
+    if lost is not None and not any(each.cause == "dataloader-killed" for each in claims):
+        claims.append(_lost(case, death, lost))
+    return claims
+
+
+def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
+    """The job's own process saw it; what the parent then stumbled over is a race."""
+    return WeightedCause(
+        "dataloader-killed",
+        odds("worker.told"),
+        "proven",
+        f"a DataLoader worker died under the job: {lost}",
+        f"the job's own process found it dead: {lost}; it ended by itself with {death.phrase}",
+        f"once with num_workers=0 to see its own error, or half the workers: {command(case)}",
+        evidence=case.evidence_from(
+            "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
+        ),
+        test="the kernel's log for the worker's pid",
+        remedies=smaller_job(case),
+    )
 
 
 def _weight(case: CaseFile, death: Death, told: Verdict) -> str | None:
@@ -86,12 +110,23 @@ def _claims(case: CaseFile, death: Death, told: Verdict, weight: str) -> list[We
         told.headline,
         why,
         again(case, told.next),
-        evidence=case.evidence_from("exit", "output.", "sample.gpu"),
+        evidence=case.evidence_from(
+            "exit",
+            "output.",
+            "sample.gpu",
+            "gpu.",
+            "tensor.",
+            "agent.exception",
+            "agent.worker-lost",
+            "agent.position",
+        ),
         test=told.causes[0].test,
         victim=told.victim,
         gpu=told.gpu,
         remedies=typed(case, merged(told.remedies, smaller_job(case) if told.cause in _ON_THE_HOST else ())),
     )
+    if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
+        best = with_account(best, case.gpu_oom, case)
     others = [
         WeightedCause(
             each.cause,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 from oomproof.diagnosis.advice import command
-from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.crashes import crash_of, crash_of_another
+from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, WeightedCause
 from oomproof.diagnosis.weights import odds
@@ -22,11 +23,16 @@ _OPENMP_TEST = (
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
+    if death is not None and death.failed and death.signal is None:
+        return _of_another(case, death)
     if death is None or death.signal != signal.SIGSEGV:
         return []
     fault = next((each for each in reversed(case.our_faults) if each.kind in ("segfault", "gpf")), None)
     cause = "gpf" if fault is not None and fault.kind == "gpf" else "segfault"
     where = f" in {fault.library}" if fault is not None and fault.library else ""
+    crash = crash_of(case, signal.SIGSEGV)
+    if crash is not None and crash.line is not None:
+        where += f" at {crash.line}"
     said = _faulthandler(case)
     certainty: Certainty = "proven" if death.direct or fault is not None or said else "likely"
     kind = "general protection fault" if cause == "gpf" else "segmentation fault"
@@ -38,7 +44,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         if _told_to_ignore(case):
             why += "; KMP_DUPLICATE_LIB_OK silenced the runtime's own check"
     why += silence(case)
-    if said:
+    if crash is not None and crash.frames:
+        why += f"; the Python line was {crash.where}"
+        next_step = f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
+    elif said:
         next_step = f"read the Python stack that faulthandler printed at the end of {case.folder}/output.log"
     else:
         next_step = f"get the Python stack of the crash: PYTHONFAULTHANDLER=1 {command(case)}"
@@ -55,12 +64,34 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             f"crashed: {kind}{where}, not an OOM kill",
             why,
             next_step,
-            evidence=case.evidence_from("exit", "kernel.fault", "output.", "openmp", "handler."),
+            evidence=case.evidence_from(
+                "exit", "kernel.fault", "output.", "openmp", "handler.", "agent.crash", "agent.position"
+            ),
             test=_OPENMP_TEST
             if case.openmp is not None
             else "the line 'segfault at' in the kernel log; PYTHONFAULTHANDLER=1 shows the Python line",
             victim=Victim(fault.pid, fault.name) if fault is not None else None,
-            remedies=(stack, *_one_runtime(case)),
+            remedies=(*((stack,) if crash is None else ()), *_one_runtime(case)),
+        )
+    ]
+
+
+def _of_another(case: CaseFile, death: Death) -> list[WeightedCause]:
+    """A rank or a child crashed, and whoever started it gave up."""
+    crash = crash_of_another(case, signal.SIGSEGV)
+    if crash is None:
+        return []
+    return [
+        WeightedCause(
+            "segfault",
+            odds("segfault"),
+            "likely",
+            f"a process of the job crashed: segmentation fault at {crash.line or 'an unknown line'}, not an OOM kill",
+            f"it ended by {death.phrase} after its process {crash.pid} died of SIGSEGV; the Python line was {crash.where}",
+            f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt",
+            evidence=case.evidence_from("exit", "output.", "agent.crash", "agent.position"),
+            test="the same command with one process",
+            victim=Victim(crash.pid, ""),
         )
     ]
 

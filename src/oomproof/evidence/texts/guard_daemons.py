@@ -24,7 +24,8 @@ class Earlyoom(GuardReader):
 
     # 1.7: … "x": badness 1, VmRSS 2 MiB; newer: … "x": oom_score 1, oom_score_adj 0, VmRSS 2 MiB, cmdline "…"
     _SENDING = re.compile(
-        r'sending (?P<signal>SIG\w+) to process (?P<pid>\d{1,10})(?: uid \d+)? "(?P<name>.{0,64}?)"'
+        r"sending (?P<signal>SIG\w+) to process (?:(?P<pid>\d{1,10})|[^\w$]{1,5}?)(?: uid \d+)?"
+        r' (?:"(?P<name>.{0,64}?)"|\((?P<name_first>[^()$]{1,64})\):)'
         r"(?:: (?:badness|oom_score) .{0,60}?(?:VmRSS (?P<rss>\d+) MiB|$))?"
     )
     _OLD = re.compile(r"Killing process:? (?P<pid>\d{1,10}) (?P<name>\S{1,64})$")
@@ -56,17 +57,19 @@ class Earlyoom(GuardReader):
 
     def _sent(self, number: int, stamp: Stamped, match: re.Match[str], ours: bool) -> None:
         groups = match.groupdict()
-        pid = int(groups["pid"] or groups.get("pid_last") or 0)
+        told = groups["pid"] or groups.get("pid_last")
+        pid = int(told) if told else None  # whoever copied the line may have left it out
         name = groups["name"] or groups.get("name_first")
         signal = groups.get("signal") or ("SIGTERM" if groups.get("number") == "15" else "SIGKILL")
         last = self.last("earlyoom")
-        if last is not None and last.pids == (pid,) and number - last.line < 200:
+        if last is not None and pid is not None and last.pids == (pid,) and number - last.line < 200:
             last.details["signal"] = f"{last.details['signal']}, then {signal}"
             return
         details = {"signal": signal}
         if groups.get("rss"):
             details["vm_rss_bytes"] = str(int(groups["rss"]) * MIB)
-        said = f"earlyoom sent {signal} to {name} (pid {pid}) because memory ran low"
+        who = f"{name} (pid {pid})" if pid is not None else f"{name}"
+        said = f"earlyoom sent {signal} to {who} because memory ran low"
         self.add("earlyoom", number, stamp, said, 1.0 if ours else 0.9, Sizes(pid, name), details=details)
 
 

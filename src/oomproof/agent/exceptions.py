@@ -1,0 +1,96 @@
+"""The exception that ended the job, or a thread of it: where, and how large the variables were. Sizes, never values."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .core import Agent
+
+_FRAMES = 12
+_NAMES = 8
+_MANY = 200  # variables looked at in one frame
+
+
+def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | None = None) -> None:
+    try:
+        frames = []
+        while traceback is not None:
+            frames.append((traceback.tb_frame, traceback.tb_lineno))
+            traceback = traceback.tb_next
+        told = [_frame(frame, line) for frame, line in frames[-_FRAMES:]]
+        agent.report(
+            "exception",
+            type=f"{type(error).__module__}.{type(error).__qualname__}",
+            phase=agent.phase_now,
+            step=agent.step,
+            thread=thread,
+            frames=told,
+        )
+        if "torch" in sys.modules:
+            from .allocator import biggest_report
+
+            biggest_report(agent, error)
+    except Exception as problem:
+        agent.failed("exception", problem)
+
+
+def _frame(frame: Any, line: int) -> dict[str, Any]:
+    code = frame.f_code
+    found: list[list[Any]] = []
+    for name, value in list(frame.f_locals.items())[:_MANY]:
+        if name.startswith("__"):
+            continue
+        size, what = size_of(value)
+        if size >= 1024:
+            found.append([name, size, what])
+    found.sort(key=lambda one: -one[1])
+    return {"file": code.co_filename, "line": line, "name": code.co_name, "locals": found[:_NAMES]}
+
+
+def size_of(value: Any) -> tuple[int, str]:
+    """(bytes, what it is) without touching what it holds: no call into the object that could fail or take long."""
+    kind = type(value)
+    name = kind.__name__
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and isinstance(value, torch.Tensor):
+            shape = "x".join(str(each) for each in value.shape)
+            size = value.numel() * value.element_size()
+            return size, "{} [{}] {} on {}".format(
+                name,
+                shape,
+                str(value.dtype).replace("torch.", ""),
+                value.device,
+            )
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray):
+            return value.nbytes, "{} [{}] {}".format(name, "x".join(str(n) for n in value.shape), value.dtype)
+        if isinstance(value, (str, bytes, bytearray)):
+            return sys.getsizeof(value), name
+        if kind in (list, tuple, set, frozenset, dict):
+            return _container(value, name, torch)
+    except Exception:
+        pass
+    return 0, name
+
+
+def _container(value: Any, name: str, torch: Any) -> tuple[int, str]:
+    """The container itself and, of its first thousand members, what is plain to see; the rest in proportion."""
+    total = sys.getsizeof(value)
+    members = list(value.values()) if isinstance(value, dict) else list(value)
+    seen = members[:1000]
+    inside = 0
+    for each in seen:
+        if torch is not None and isinstance(each, torch.Tensor):
+            inside += each.numel() * each.element_size()
+        elif hasattr(type(each), "nbytes"):
+            inside += int(each.nbytes)
+        elif isinstance(each, (str, bytes, bytearray, int, float)):
+            inside += sys.getsizeof(each)
+    if seen:
+        inside = inside * len(members) // len(seen)
+    return total + inside, f"{name} of {len(members)}"

@@ -1,0 +1,158 @@
+"""Who else is on the card: NVML through ctypes, because the job's environment may hold nothing but PyTorch.
+
+Asked only when memory has run out, or rarely: a driver call can take long."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Any, NamedTuple
+
+_UNKNOWN = (1 << 64) - 1  # NVML's "not available"
+_TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
+
+
+class Neighbour(NamedTuple):
+    pid: int
+    used: int | None
+    name: str  # program and script, without arguments: those may hold secrets
+    twin: bool  # runs the very same command as this process
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+def processes(torch: Any, device: int) -> list[tuple[int, int | None]]:
+    """(pid, bytes) of every process on the card; empty where the driver does not tell."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        if library.nvmlInit_v2():
+            return []
+    except (OSError, AttributeError):
+        return []
+    try:
+        handle = _handle(library, torch, device)
+        return _running(library, handle) if handle is not None else []
+    except Exception:
+        return []
+    finally:
+        try:
+            library.nvmlShutdown()
+        except Exception:
+            pass
+
+
+def _handle(library: Any, torch: Any, device: int) -> Any | None:
+    handle = ctypes.c_void_p()
+    try:
+        uuid = str(torch.cuda.get_device_properties(device).uuid)  # PyTorch 2.4 and newer
+        name = (uuid if uuid.startswith(("GPU-", "MIG-")) else "GPU-" + uuid).encode()
+        if not library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle)):
+            return handle
+    except Exception:
+        pass
+    visible = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+    index = device
+    if device < len(visible):
+        if not visible[device].isdigit():
+            name = visible[device].encode()
+            failed = library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle))
+            return None if failed else handle
+        index = int(visible[device])
+    return (
+        None if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) else handle
+    )
+
+
+def _running(library: Any, handle: Any) -> list[tuple[int, int | None]]:
+    ask = getattr(library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+    if ask is None:
+        ask = library.nvmlDeviceGetComputeRunningProcesses_v2
+    room = 64
+    for _ in range(3):
+        count, found = ctypes.c_uint(room), (_Process * room)()
+        status = ask(handle, ctypes.byref(count), found)
+        if status == 0:
+            return [
+                (int(each.pid), None if each.used == _UNKNOWN else int(each.used))
+                for each in found[: count.value]
+            ]
+        if status != _TOO_SMALL:
+            return []
+        room = max(room * 2, count.value + 16)
+    return []
+
+
+def split_own(
+    found: list[tuple[int, int | None]], own_pids: list[int], reserved: int
+) -> tuple[int | None, list[tuple[int, int | None]]]:
+    """(what this process holds, the others). In a container the driver gives pids of another namespace: this process
+    is then the smallest that could hold what its allocator has reserved."""
+    for index, (pid, used) in enumerate(found):
+        if pid in own_pids:
+            return used, found[:index] + found[index + 1 :]
+    able = [each for each in found if each[1] is not None and each[1] >= reserved * 0.99 and reserved > 0]
+    if not able:
+        return None, found
+    mine = min(able, key=lambda each: each[1] or 0)
+    return mine[1], [each for each in found if each is not mine]
+
+
+def look(torch: Any, device: int, reserved: int) -> tuple[int | None, list[Neighbour]]:
+    """(bytes of this process on the card with its context, the others)."""
+    own, others = split_own(processes(torch, device), own_pids(), reserved)
+    mine = command(os.getpid())
+    told = []
+    for pid, used in others:
+        words = command(pid)
+        told.append(Neighbour(pid, used, describe(words), bool(words) and words == mine))
+    told.sort(key=lambda each: -(each.used or 0))
+    return own, told[:16]
+
+
+def own_pids(proc: str = "/proc") -> list[int]:
+    """This process's id in every namespace it can see."""
+    found = [os.getpid()]
+    try:
+        with open(f"{proc}/self/status") as file:
+            for line in file:
+                if line.startswith("NSpid:"):
+                    found += [int(word) for word in line.split()[1:]]
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def command(pid: int, proc: str = "/proc") -> list[str]:
+    try:
+        with open(f"{proc}/{pid}/cmdline", "rb") as file:
+            return file.read().decode("utf-8", "replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def describe(words: list[str]) -> str:
+    """``python train.py`` of a long command line."""
+    if not words:
+        return ""
+    program = os.path.basename(words[0]) or words[0]
+    rest = words[1:]
+    for index, word in enumerate(rest):
+        if word == "-c":
+            break
+        if word == "-m" and index + 1 < len(rest):
+            return f"{program} -m {rest[index + 1]}"
+        if not word.startswith("-"):
+            return f"{program} {os.path.basename(word)}"
+    return program
+
+
+def supported() -> bool:
+    return sys.platform.startswith("linux")

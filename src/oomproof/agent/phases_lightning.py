@@ -1,0 +1,106 @@
+"""Lightning: phases and steps from a callback of our own, and requests to save or to stop answered by it."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from .core import in_phase
+from .wishes import Wish, listen, on_several_machines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .core import Agent
+
+
+def install(module: Any, agent: Agent) -> None:
+    trainer = module.Trainer
+    for name in ("validate", "test", "predict"):
+        setattr(trainer, name, in_phase(agent, "eval", trainer.__dict__[name]))
+    trainer.save_checkpoint = in_phase(agent, "save", trainer.__dict__["save_checkpoint"])
+    original = trainer.fit
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            if not any(type(each).__name__ == "OomproofCallback" for each in self.callbacks):
+                self.callbacks.append(make_callback())
+        except Exception as error:
+            agent.failed("lightning", error)
+        return original(self, *args, **kwargs)
+
+    trainer.fit = fit
+
+
+def make_callback() -> Any:
+    """Also how a spawned process gets it back: the class is made anew there, from that process's Lightning."""
+    import sys
+
+    from . import start
+
+    agent: Any = start.agent()
+    name = "lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning"
+    base: Any = sys.modules[name].Callback
+
+    class OomproofCallback(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.save, self.stop = Wish(agent, "save"), Wish(agent, "stop")
+            self.open: list[Any] = []
+
+        def __reduce__(self) -> Any:
+            return make_callback, ()
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            agent.steps_told = True
+            agent.set_base("train")
+            if not on_several_machines():
+                listen(agent, "save stop", "Lightning")
+
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            agent.steps_told = False
+
+        def on_validation_start(self, trainer: Any, module: Any) -> None:
+            self.open.append(agent.phase("eval").__enter__())
+
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            while self.open:
+                self.open.pop().__exit__()
+
+        def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+            pass  # the phase it died in stays open: that is what the verdict tells
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            try:
+                step = int(trainer.global_step)
+                if step != agent.step:
+                    agent.stepped(step)
+                if on_several_machines():
+                    return
+                # batches, not optimizer steps: accumulated gradients leave the latter where they were
+                count = int(trainer.fit_loop.epoch_loop.total_batch_idx) + 1
+                if self.stop.due(count):
+                    self.keep(trainer, step, "stop")
+                    trainer.should_stop = True
+                elif self.save.due(count):
+                    self.keep(trainer, step, "save")
+                    self.save.done()
+            except Exception as error:
+                agent.failed("lightning step", error)
+
+        def keep(self, trainer: Any, step: int, asked: str) -> None:
+            """On every rank: writing is a joint act there, and only rank 0 writes."""
+            if trainer.should_stop:
+                return
+            if not agent.rank:
+                words = "saves and stops" if asked == "stop" else "saves and goes on"
+                agent.tell(f"Lightning {words} at step {step}")
+            callback = trainer.checkpoint_callback
+            folder = getattr(callback, "dirpath", None) or trainer.default_root_dir
+            path = os.path.join(folder, f"oomproof-step={step}.ckpt")
+            trainer.save_checkpoint(path)
+            if not agent.rank:
+                agent.report("saved", path=os.path.abspath(path), step=step, asked=asked)
+
+    return OomproofCallback()

@@ -1,0 +1,94 @@
+"""The Hugging Face Trainer (generate() is generation.py's). Its phases, its own step count, and requests to save or to stop."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from .core import in_phase
+from .wishes import Wish, listen, on_several_machines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .core import Agent
+
+
+def install(module: Any, agent: Agent) -> None:
+    trainer = module.Trainer
+    for name, phase in (
+        ("evaluate", "eval"),
+        ("predict", "eval"),
+        ("_save_checkpoint", "save"),
+        ("save_model", "save"),
+    ):
+        if name in trainer.__dict__:
+            setattr(trainer, name, in_phase(agent, phase, trainer.__dict__[name]))
+    original = trainer.train
+
+    @functools.wraps(original)
+    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            add_callback(self, module, agent)
+        except Exception as error:
+            agent.failed("trainer", error)
+        return original(self, *args, **kwargs)
+
+    trainer.train = train
+
+
+def add_callback(trainer: Any, module: Any, agent: Agent) -> None:
+    handler = trainer.callback_handler
+    if not any(type(each).__name__ == "OomproofCallback" for each in handler.callbacks):
+        trainer.add_callback(make_callback(module.TrainerCallback, agent))
+
+
+def make_callback(base: Any, agent: Agent) -> Any:
+    class OomproofCallback(base):  # type: ignore[misc]
+        """Counts steps, and answers requests at the end of one."""
+
+        def __init__(self) -> None:
+            self.save, self.stop = Wish(agent, "save"), Wish(agent, "stop")
+            self.asked = ""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            agent.steps_told = True
+            agent.set_base("train")
+            if on_several_machines():
+                agent.tell("requests to save or stop are not answered: this job spans several machines")
+            else:
+                listen(agent, "save stop", "the Hugging Face Trainer")
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            try:
+                agent.stepped(int(state.global_step))
+                if on_several_machines():
+                    return
+                if self.stop.due(state.global_step):
+                    control.should_save = control.should_training_stop = True
+                    self.announce("stop", state)
+                elif self.save.due(state.global_step):
+                    control.should_save = True
+                    self.announce("save", state)
+            except Exception as error:
+                agent.failed("trainer step", error)
+
+        def announce(self, what: str, state: Any) -> None:
+            if not self.asked and not agent.rank:
+                words = "saves and stops" if what == "stop" else "saves and goes on"
+                agent.tell(f"the Hugging Face Trainer {words} at step {state.global_step}")
+            self.asked = what
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            asked, self.asked = self.asked, ""
+            if asked == "save":
+                self.save.done()
+            if not agent.rank:
+                folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+                agent.report("saved", path=os.path.abspath(folder), step=int(state.global_step), asked=asked)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            agent.steps_told = False
+
+    return OomproofCallback()

@@ -1,0 +1,86 @@
+"""Asks a running job to write a checkpoint now and to go on.
+
+The Hugging Face Trainer and Lightning answer at the end of their step, without a change to the script.
+
+  oomproof save big
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from oomproof.errors import OomproofError
+from oomproof.machine.clock import boottime
+from oomproof.recording import requests, runs
+from oomproof.recording.reader import open_recording
+from oomproof.units import format_duration
+
+_TICK = 0.1
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for it (default 600)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = runs.find(arguments.run)
+    if not found.keeper_lives():
+        raise OomproofError(
+            f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0
+        )
+    attempt = found.attempt
+    listening = requests.listeners(attempt, "save")
+    if not listening:
+        raise OomproofError(
+            f"nobody in {found.name} answers a request to save",
+            "a Hugging Face Trainer and Lightning do, once they train; `oomproof stop` also asks plain loops",
+        )
+    began = boottime()
+    requests.ask_to_save(attempt, "oomproof save")
+    runs.append_line(
+        attempt / "actions.jsonl",
+        {
+            "boottime": began,
+            "wall": time.time(),
+            "by": "user",
+            "action": "save",
+            "why": "oomproof save",
+            "facts": {},
+        },
+    )
+    print(f"oomproof: asked {', '.join(listening)} to save", file=sys.stderr)
+    deadline = time.monotonic() + arguments.timeout
+    while time.monotonic() < deadline:
+        if not requests.save_file(attempt).exists():
+            print(f"oomproof: {_saved(found, began)}; {found.name} goes on", file=sys.stderr)
+            return 0
+        if found.exit() or not found.keeper_lives():
+            raise OomproofError(f"{found.name} ended before it saved", f"see why: oomproof why {found.id}")
+        time.sleep(_TICK)
+    raise OomproofError(
+        f"not saved within {format_duration(arguments.timeout)}",
+        f"the request stands, and is answered at the end of a step; to take it back: rm {requests.save_file(attempt)}",
+    )
+
+
+def _saved(run: runs.Run, since: float) -> str:
+    """The words of whoever saved; the recording has them a moment after the file is gone."""
+    for _ in range(30):
+        rows = open_recording(run.attempt / "recording.sqlite").rows(
+            "SELECT text FROM event WHERE kind = 'saved' AND t >= ? ORDER BY t DESC LIMIT 1", (since,)
+        )
+        if rows:
+            return str(rows[0][0])
+        time.sleep(_TICK)
+    return "saved"

@@ -1,0 +1,64 @@
+"""What the agent inside the job left behind: the last step of each process, and the stacks of those that crashed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomproof.recording import now, stacks
+
+_TAIL = 256 << 10  # bytes of one file: the stacks of some hundred threads
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A process that Python saw die of a fatal signal."""
+
+    pid: int
+    kind: str  # as faulthandler calls it: "Segmentation fault", "Aborted", "Bus error", …
+    wall: float | None  # when its file was last written
+    frames: tuple[stacks.Frame, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return stacks.where(self.frames)
+
+    @property
+    def line(self) -> str | None:
+        """The user's own line: `train.py:12`."""
+        frame = stacks.users_frame(self.frames)
+        return None if frame is None else f"{frame.file}:{frame.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event that came from inside the job."""
+
+    t: float
+    kind: str  # exception, saved, stacks, worker-lost
+    text: str
+
+
+def position(folder: Path) -> now.Now | None:
+    """Where the job stood; None when no agent was there to tell."""
+    return now.best(now.read_all(folder))
+
+
+def crashes(folder: Path) -> tuple[Crash, ...]:
+    found = []
+    try:
+        paths = sorted(folder.glob("*-fault.txt"))
+    except OSError:
+        return ()
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - _TAIL))
+                text = file.read(_TAIL).decode("utf-8", "replace")
+            wall = path.stat().st_mtime
+            pid = int(path.name.split("-")[0])
+        except (OSError, ValueError):
+            continue
+        found += [Crash(pid, dump.fatal, wall, dump.frames) for dump in stacks.parse(text) if dump.fatal]
+    return tuple(sorted(found, key=lambda crash: crash.wall or 0.0))

@@ -1,0 +1,340 @@
+"""The account the job's own allocator gave when GPU memory ran out: figures, who held the tensors, who else was there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from oomproof.evidence.files import integer, load, number, string
+from oomproof.units import format_size
+
+_LARGEST = 1 << 20  # bytes of one account; the agent writes about 10 KiB
+_STALE = 900.0  # seconds: a neighbour's older figures are of another time
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Tensors that one thing keeps alive. ``kind``: parameter, gradient, optimizer, buffer, kv-cache, list, dict, activation…"""
+
+    kind: str
+    owner: str
+    bytes: int
+    count: int = 1
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OnTheCard:
+    """Another process on the card. ``unused``: reserved by its PyTorch but not in use, where it is a run of ours."""
+
+    pid: int
+    used: int | None
+    name: str = ""
+    twin: bool = False
+    unused: int | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generating:
+    """The generate() in which it happened."""
+
+    batch: int
+    tokens: int
+    new_tokens: int
+    cache: int
+    fitting_batch: int
+    fitting_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    line: str
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOom:
+    """Bytes; None for what nobody could tell."""
+
+    device: int
+    requested: int | None
+    total: int
+    free: int
+    allocated: int
+    reserved: int
+    largest_free: int | None = None  # one piece, inside what is reserved
+    split_free: int | None = None  # free pieces of segments that are partly in use
+    outside: int = (
+        0  # used on the card by other than this allocator: neighbours and this process's own context
+    )
+    outside_first: int | None = None  # the least that was while the job ran
+    others: int | None = None  # the same without the context
+    context: int | None = None
+    allowed: int | None = None  # by --gpu-limit or the job's own fraction
+    retries: int = 0
+    number: int = 1
+    backend: str = "native"
+    expandable: bool = False
+    phase: str = ""
+    step: int | None = None
+    owners: tuple[Owner, ...] = ()
+    unseen: int = 0  # allocated, but by no tensor that Python knows: kept for backward, workspaces
+    neighbours: tuple[OnTheCard, ...] = ()
+    generating: Generating | None = None
+    lines: tuple[Line, ...] = ()
+    stack: tuple[str, ...] = ()
+    torch: str = ""
+    snapshot: str | None = None
+    pid: int | None = None
+    wall: float | None = None
+    uuid: str | None = None  # of the card
+
+    @property
+    def unused(self) -> int:
+        return max(0, self.reserved - self.allocated)
+
+    @property
+    def reach(self) -> int:
+        """What the driver could still give this process in one piece."""
+        return self.free if self.allowed is None else min(self.free, max(0, self.allowed - self.reserved))
+
+    @property
+    def missing(self) -> int:
+        return max(1, (self.requested or 0) - self.reach)
+
+    def held(self, *kinds: str) -> int:
+        return sum(owner.bytes for owner in self.owners if owner.kind in kinds)
+
+
+def last_oom(attempt: Path) -> GpuOom | None:
+    """The newest account in the attempt's folder, neighbours looked up among our own runs."""
+    newest: GpuOom | None = None
+    for path in _files(attempt / "agent", "*-cuda-oom-*.json"):
+        found = parse(_load(path))
+        if found is not None and (
+            newest is None or (found.wall or 0.0, found.number) >= (newest.wall or 0.0, newest.number)
+        ):
+            newest = found
+    if newest is None:
+        return None
+    return _with_our_runs(newest, attempt)
+
+
+def host_owners(attempt: Path) -> tuple[Owner, ...]:
+    """Who kept tensors alive in the host's memory, or on Apple's GPU, when an allocation there was refused."""
+    owners: list[Owner] = []
+    for path in _files(attempt / "agent", "*-tensors.json"):
+        owners += [_owner(each) for each in _dicts(_load(path).get("owners"))]
+    return tuple(sorted(owners, key=lambda each: -each.bytes)[:6])
+
+
+def parse(value: dict[str, Any]) -> GpuOom | None:
+    """An account as the agent wrote it; None for anything else."""
+    total, free = integer(value.get("total")), integer(value.get("free"))
+    allocated, reserved = integer(value.get("allocated")), integer(value.get("reserved"))
+    if total is None or free is None or allocated is None or reserved is None:
+        return None
+    pieces = value.get("pieces") if isinstance(value.get("pieces"), dict) else {}
+    assert isinstance(pieces, dict)
+    return GpuOom(
+        device=integer(value.get("device")) or 0,
+        requested=integer(value.get("requested")),
+        total=total,
+        free=free,
+        allocated=allocated,
+        reserved=reserved,
+        largest_free=integer(pieces.get("largest_free")),
+        split_free=integer(pieces.get("split_free")),
+        outside=integer(value.get("outside")) or 0,
+        outside_first=integer(value.get("outside_first")),
+        others=integer(value.get("others")),
+        context=integer(value.get("context")),
+        allowed=integer(value.get("allowed")),
+        retries=integer(value.get("retries")) or 0,
+        number=integer(value.get("number")) or 1,
+        backend=string(value.get("backend")) or "native",
+        expandable=value.get("expandable") is True,
+        phase=string(value.get("phase")) or "",
+        step=integer(value.get("step")),
+        owners=tuple(_owner(each) for each in _dicts(value.get("owners"))),
+        unseen=integer(value.get("unseen")) or 0,
+        neighbours=tuple(
+            _on_the_card(each) for each in _dicts(value.get("neighbours")) if integer(each.get("pid"))
+        ),
+        generating=_generating(value.get("generating")),
+        lines=tuple(
+            Line(
+                str(each.get("line") or "?"), integer(each.get("bytes")) or 0, integer(each.get("count")) or 0
+            )
+            for each in _dicts(value.get("lines"))
+        ),
+        stack=tuple(str(each) for each in _list(value.get("stack"))[:8]),
+        torch=string(value.get("torch")) or "",
+        snapshot=string(value.get("snapshot")),
+        pid=integer(value.get("pid")),
+        wall=number(value.get("wall")),
+        uuid=string(value.get("uuid")),
+    )
+
+
+def _owner(value: dict[str, Any]) -> Owner:
+    return Owner(
+        string(value.get("kind")) or "unnamed",
+        string(value.get("owner")) or "?",
+        integer(value.get("bytes")) or 0,
+        integer(value.get("count")) or 1,
+        string(value.get("example")) or "",
+    )
+
+
+def _on_the_card(value: dict[str, Any]) -> OnTheCard:
+    return OnTheCard(
+        integer(value.get("pid")) or 0,
+        integer(value.get("used")),
+        string(value.get("name")) or "",
+        value.get("twin") is True,
+    )
+
+
+def _generating(value: object) -> Generating | None:
+    if not isinstance(value, dict):
+        return None
+    names = ("batch", "tokens", "new_tokens", "cache", "fitting_batch", "fitting_new_tokens")
+    figures = [integer(value.get(name)) for name in names]
+    if any(each is None for each in figures):
+        return None
+    return Generating(*(each or 0 for each in figures))
+
+
+def _with_our_runs(oom: GpuOom, attempt: Path) -> GpuOom:
+    """Neighbours that are runs of ours have told how much of their memory they use; one that the driver does not list
+    (it gives pids of another namespace, or none) is found by its card's id."""
+    found = {each.pid: each for each in oom.neighbours}
+    mine = load(attempt.parent / "run.json")[0]
+    for path in _files(attempt.parent.parent, "*/[0-9]*/agent/*-allocator.json"):
+        if path.parents[1] == attempt or path.parents[2] == attempt.parent:
+            continue
+        if oom.wall is not None and _changed(path) < oom.wall - _STALE:
+            continue
+        value, pid = _load(path), _pid(path)
+        at, reserved = number(value.get("wall")), integer(value.get("reserved"))
+        if pid is None or at is None or not reserved or not _was_alive(path.parents[1], at, oom.wall):
+            continue
+        known = found.get(pid)
+        same_card = oom.uuid is not None and value.get("uuid") == oom.uuid
+        if known is None and not same_card:
+            continue
+        run = load(path.parents[2] / "run.json")[0]
+        argv = [str(each) for each in _list(run.get("argv"))]
+        found[pid] = OnTheCard(
+            pid,
+            known.used if known is not None and known.used is not None else reserved,
+            (known.name if known is not None else "") or _short_name(argv),
+            (known is not None and known.twin) or (bool(argv) and _same(run, mine)),
+            integer(value.get("unused")),
+            path.parents[2].name,
+        )
+    largest_first = sorted(found.values(), key=lambda each: -(each.used or 0))
+    return replace(oom, neighbours=tuple(largest_first))
+
+
+def _was_alive(attempt: Path, told: float, wall: float | None) -> bool:
+    if wall is None:
+        return True
+    ended = number(load(attempt / "exit.json")[0].get("wall"))
+    return wall - _STALE <= told <= wall + _STALE and (ended is None or ended >= wall)
+
+
+def _same(run: dict[str, Any], mine: dict[str, Any]) -> bool:
+    return run.get("argv") == mine.get("argv") and run.get("cwd") == mine.get("cwd")
+
+
+def _short_name(argv: list[str]) -> str:
+    return " ".join(word.rpartition("/")[2] for word in argv[:2])
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _pid(path: Path) -> int | None:
+    first = path.name.split("-")[0]
+    return int(first) if first.isdigit() else None
+
+
+def describe(
+    oom: GpuOom | None, on_host: tuple[Owner, ...] = ()
+) -> Iterator[tuple[str, str, float | None, str, str]]:
+    """(id, source, wall-clock seconds, text, what it says) for the list of evidence."""
+    for index, owner in enumerate(on_host[:4], 1):
+        says = "who kept tensors alive when the allocation was refused"
+        yield f"tensor.owner.{index}", "the job's tensors", None, _owner_words(owner), says
+    if oom is None:
+        return
+    asked = f"asked for {format_size(oom.requested)}, " if oom.requested is not None else ""
+    pieces = (
+        f", the largest free piece {format_size(oom.largest_free)}" if oom.largest_free is not None else ""
+    )
+    yield (
+        "gpu.oom", "the job's allocator", oom.wall,
+        f"GPU {oom.device}: {asked}{format_size(oom.free)} free of {format_size(oom.total)}; tensors held "
+        f"{format_size(oom.allocated)} of {format_size(oom.reserved)} reserved{pieces}; {oom.retries} retries",
+        "what PyTorch's allocator held at that moment",
+    )  # fmt: skip
+    for index, owner in enumerate(oom.owners[:6], 1):
+        says = "who kept tensors alive on the card"
+        yield f"gpu.owner.{index}", "the job's tensors", oom.wall, _owner_words(owner), says
+    for index, one in enumerate(oom.neighbours[:4], 1):
+        yield (
+            f"gpu.neighbour.{index}",
+            "NVML",
+            oom.wall,
+            neighbour_words(one),
+            "another process on the same card",
+        )
+
+
+def _owner_words(owner: Owner) -> str:
+    example = f", such as {owner.example}" if owner.example else ""
+    many = "1 tensor" if owner.count == 1 else f"{owner.count} tensors"
+    return f"{owner.owner}: {format_size(owner.bytes)} in {many}{example}"
+
+
+def neighbour_words(one: OnTheCard) -> str:
+    who = f"pid {one.pid}" + (f" ({one.name})" if one.name else "")
+    text = f"{who} holds {format_size(one.used)}" if one.used is not None else f"{who} is on the card too"
+    if one.unused is not None:
+        text += f", {format_size(one.unused)} of it reserved and unused"
+    return text + (", the same command as this job" if one.twin else "")
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read(_LARGEST))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [each for each in _list(value) if isinstance(each, dict)]

@@ -1,0 +1,346 @@
+"""What the agents inside the job tell: read from a socket by one thread, written to the recording.
+
+The agent's files lie in the attempt's folder ``agent/`` (see docs/architecture.md), the socket in the runtime folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.ledger.live import runtime_folder
+from oomproof.machine.clock import boottime
+from oomproof.recording.now import read_now
+from oomproof.recording.writer import Writer
+from oomproof.units import MIB, format_size
+
+_SITE = Path(__file__).parents[1] / "agent" / "site"
+_LONGEST = 100  # bytes of a socket's path: the kernel takes 107
+_TICK = 1.0  # seconds between two looks at the job's step and growth
+_TICK_ALONE = (
+    4.0  # while nobody in the job has said anything: a wake-up costs half a millisecond of cold caches
+)
+_STORED = 4000  # characters of what an agent tells, kept with one event
+_EVENTS = 2000  # of one run: a job that tells more has told it
+_STEEP = 64 * MIB  # bytes a second: slower growth needs no stack to be explained
+_LARGE = 256 * MIB  # of a job: importing PyTorch alone grows fast to nearly that
+_STEEPER = 1.5  # times the steepest so far
+_LOOKS = 12  # stacks asked for in one run: each stops the job's main thread for about a millisecond
+_SWEEP = 60.0  # seconds between two removals of what ended processes left empty
+
+
+def environment(attempt: Path, run_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that bring the agent into every Python of the job; the user's own PYTHONPATH comes after ours."""
+    folder = attempt / "agent"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    theirs = os.environ.get("PYTHONPATH", "")
+    if os.environ.get("OOMPROOF_AGENT"):  # a run inside a run: once is enough
+        theirs = os.pathsep.join(each for each in theirs.split(os.pathsep) if each != str(_SITE))
+    return {
+        "PYTHONPATH": f"{_SITE}{os.pathsep}{theirs}" if theirs else str(_SITE),
+        "OOMPROOF_AGENT": str(folder),
+        "OOMPROOF_AGENT_SOCKET": str(socket_path(run_id)),
+        "OOMPROOF_AGENT_SETTINGS": json.dumps(settings),
+        "OOMPROOF_SAVE_FILE": str(attempt / "save"),
+    }
+
+
+def without(variables: Mapping[str, str]) -> dict[str, str]:
+    """For --no-agent: an agent of a run around this one is not ours to pass on."""
+    found = {name: value for name, value in variables.items() if not name.startswith("OOMPROOF_AGENT")}
+    if "OOMPROOF_AGENT" in variables:
+        rest = [each for each in found.get("PYTHONPATH", "").split(os.pathsep) if each != str(_SITE)]
+        found["PYTHONPATH"] = os.pathsep.join(rest)
+        if not found["PYTHONPATH"]:
+            del found["PYTHONPATH"]
+    return found
+
+
+def socket_path(run_id: str) -> Path:
+    """In the runtime folder; where that lies too deep for a socket's name, in ours under /tmp."""
+    try:
+        path = runtime_folder() / f"agent-{run_id}"
+    except OomproofError:
+        path = Path(f"/tmp/oomproof-{os.getuid()}/agent-{run_id}")
+    if len(os.fsencode(path)) > _LONGEST:
+        path = Path(f"/tmp/oomproof-{os.getuid()}/agent-{run_id}")
+    return path
+
+
+class AgentFeed:
+    def __init__(
+        self,
+        run_id: str,
+        attempt: Path,
+        writer: Writer,
+        tell: Callable[[str], None],
+        use: Callable[[], int | None],
+    ) -> None:
+        self._path, self._folder = socket_path(run_id), attempt / "agent"
+        self._writer, self._tell, self._use = writer, tell, use
+        self._events = 0
+        self._voice: tuple[bool, int] | None = None  # whose phases are the job's: has it steps, its pid
+        self._last_step: tuple[str, int | None] | None = None
+        self._steepest = float(_STEEP)
+        self._looks = 0
+        self._before: tuple[float, int] | None = None
+        self._swept = boottime()
+        self._stopping = False
+        self._socket = self._bind()
+        self._thread = threading.Thread(target=self._loop, name="agent", daemon=True)
+
+    def _bind(self) -> socket.socket | None:
+        """None where no socket can be had: the agent's files still tell most of it."""
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            if self._path.parent.lstat().st_uid != os.getuid():
+                raise PermissionError("the socket's folder belongs to somebody else")
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()  # of a guard that was killed; agents send to the name, not to the socket
+            made.bind(str(self._path))
+            self._path.chmod(0o600)
+            return made
+        except OSError as error:
+            made.close()
+            self._writer.event(boottime(), "trouble", f"no socket for the agent: {error}")
+            return None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """After the job's end: what is still in the socket is read."""
+        self._stopping = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(b"{}", str(self._path))  # wakes the thread; a full queue does as well
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+        if self._socket is not None:
+            self._socket.close()
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        self._note_presence()
+        self._sweep(everybody=True)
+
+    def _loop(self) -> None:
+        next_tick = boottime() + _TICK_ALONE
+        while True:
+            try:
+                data = self._receive(max(0.01, next_tick - boottime()))
+                if data is not None:
+                    self._take(data)
+                elif self._stopping:
+                    return
+                if boottime() >= next_tick and not self._stopping:
+                    next_tick = boottime() + (_TICK if self._voice is not None else _TICK_ALONE)
+                    self._look(boottime())
+            except Exception as error:  # a bug here must cost what agents tell, not the run
+                self._writer.event(boottime(), "trouble", f"agent: {type(error).__name__}: {error}")
+                return
+
+    def _receive(self, seconds: float) -> bytes | None:
+        if self._socket is None:
+            threading.Event().wait(seconds)
+            return None
+        self._socket.settimeout(0.0 if self._stopping else seconds)
+        try:
+            return self._socket.recv(64 << 10)
+        except (BlockingIOError, TimeoutError):
+            return None
+
+    def _take(self, data: bytes) -> None:
+        try:
+            value = json.loads(data)
+            kind, pid, t = str(value["kind"]), int(value["pid"]), float(value["t"])
+            fields, rank = dict(value.get("fields") or {}), value.get("rank")
+        except (ValueError, KeyError, TypeError):
+            return  # our own wake-up, or something that is no agent
+        self.handle(kind, pid, fields, min(t, boottime()), rank if isinstance(rank, int) else None)
+
+    # --- what they tell ---------------------------------------------------------------------------------------
+
+    def handle(self, kind: str, pid: int, fields: dict[str, Any], t: float, rank: int | None = None) -> None:
+        if kind == "phase":
+            self._phase(pid, fields, t, rank)
+        elif kind == "tell":
+            self._tell(str(fields.get("text", ""))[:500])
+            self._store(t, "agent:tell", str(fields.get("text", "")), pid, {})
+        elif kind == "saved":
+            text = f"saved {fields.get('path')} at step {fields.get('step')}"
+            self._store(t, "saved", text, pid, fields)
+            if fields.get("asked"):
+                self._tell(text)
+        elif kind == "worker-lost":
+            self._store(t, kind, str(fields.get("text", "")), pid, {"worker": fields.get("worker")})
+        elif kind == "exception":
+            self._store(t, "exception", exception_words(fields), pid, fields)
+        else:
+            self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)
+
+    def _store(self, t: float, kind: str, text: str, pid: int, fields: dict[str, Any]) -> None:
+        self._events += 1
+        if self._events > _EVENTS:
+            return
+        data = json.dumps({"pid": pid, **fields}, default=str)
+        if len(data) > _STORED * 8:
+            data = json.dumps({"pid": pid, "left_out": sorted(fields)[:20]})
+        self._writer.put("event", (t, kind, text[:_STORED], data))
+
+    def _phase(self, pid: int, fields: dict[str, Any], t: float, rank: int | None) -> None:
+        """Of several processes one speaks for the job: the first that makes steps, on rank 0."""
+        step = fields.get("step")
+        has_steps = isinstance(step, int)
+        if not self._speaks(pid, has_steps, rank):
+            return
+        name = str(fields.get("name") or "unknown")[:60]
+        self._last_step = (name, step if isinstance(step, int) else None)
+        numbers = [
+            each if isinstance(each, int) else None for each in (step, fields.get("anon"), fields.get("gpu"))
+        ]
+        self._writer.put("phase", (t, name, numbers[0], pid, numbers[1], numbers[2]))
+
+    def _speaks(self, pid: int, has_steps: bool, rank: int | None) -> bool:
+        if rank:
+            return False
+        if self._voice is not None and self._voice[1] != pid:
+            better = has_steps and not self._voice[0]
+            if not better and os.path.exists(f"/proc/{self._voice[1]}"):
+                return False
+        self._voice = (has_steps or (self._voice is not None and self._voice == (True, pid)), pid)
+        return True
+
+    # --- what we look at --------------------------------------------------------------------------------------
+
+    def _look(self, t: float) -> None:
+        if self._voice is not None:
+            self._read_step(self._voice[1])
+        self._watch_growth(t)
+        if t - self._swept > _SWEEP:
+            self._swept = t
+            self._sweep(everybody=False)
+
+    def _read_step(self, pid: int) -> None:
+        """The job's step about once a second, from the record it keeps: steps themselves send nothing."""
+        now = read_now(self._folder / f"{pid}-now.txt")
+        if now is None or self._last_step == (now.phase, now.step):
+            return
+        self._last_step = (now.phase, now.step)
+        self._voice = (now.step is not None, pid)
+        self._writer.put("phase", (now.t, now.phase, now.step, pid, None, None))
+
+    def _watch_growth(self, t: float) -> None:
+        """Where the code stands when memory grows faster than ever before."""
+        use = self._use()
+        before, self._before = self._before, (t, use) if use is not None else None
+        if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
+            return
+        rate = (use - before[1]) / (t - before[0])
+        if rate > self._steepest:
+            self._steepest = rate * _STEEPER
+            self.ask_stacks(f"the steepest growth so far, {format_size(int(rate))} a second", t)
+
+    def ask_stacks(self, why: str, t: float | None = None) -> None:
+        """The Python stacks of the job's processes, written by faulthandler inside them, read here a moment later."""
+        self._looks += 1
+        number = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
+        at = boottime() if t is None else t
+        pids = [pid for pid in self._pids() if number and _catches(pid, number)]
+        if self._voice is not None and self._voice[1] in pids:
+            pids = [self._voice[1]]
+        asked = []
+        for pid in pids[:4]:
+            path = self._folder / f"{pid}-fault.txt"
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                try:
+                    begin = os.fstat(fd).st_size
+                    os.write(fd, f"--- {at:.3f} {why}\n".encode())
+                finally:
+                    os.close(fd)
+                os.kill(pid, number)
+                asked.append((pid, path, begin))
+        if asked:
+            later = threading.Timer(0.3, self._read_stacks, (asked, why, at))
+            later.daemon = True
+            later.start()
+
+    def _read_stacks(self, asked: list[tuple[int, Path, int]], why: str, t: float) -> None:
+        from oomproof.recording.stacks import parse, where
+
+        for pid, path, begin in asked:
+            with contextlib.suppress(OSError):
+                with open(path, "rb") as file:
+                    file.seek(begin)
+                    found = parse(file.read(64 << 10).decode("utf-8", "replace"))
+                for dump in found:
+                    text = f"{why}: {where(dump.frames)}"
+                    frames = [f"{each.file}:{each.line} {each.name}" for each in dump.frames[:30]]
+                    self._store(t, "stacks", text, pid, {"frames": frames})
+
+    # --- the agent's files ------------------------------------------------------------------------------------
+
+    def _pids(self) -> list[int]:
+        try:
+            names = os.listdir(self._folder)
+        except OSError:
+            return []
+        return sorted({int(name.split("-")[0]) for name in names if name.endswith("-fault.txt")})
+
+    def _note_presence(self) -> None:
+        count = len(self._pids())
+        if count:
+            self._writer.event(
+                boottime(), "agent", f"in {count} Python {'process' if count == 1 else 'processes'}"
+            )
+
+    def _sweep(self, everybody: bool) -> None:
+        """Most processes end without a last word: their empty files go."""
+        pids = self._pids()
+        if len(pids) < 64 and not everybody:
+            return
+        for pid in pids if everybody else pids[1:]:
+            if os.path.exists(f"/proc/{pid}") and not everybody:
+                continue
+            path = self._folder / f"{pid}-fault.txt"
+            with contextlib.suppress(OSError):
+                if path.stat().st_size == 0:
+                    path.unlink()
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether that process has a handler for the signal now: without one it would die of it."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def exception_words(fields: Mapping[str, Any]) -> str:
+    """`ValueError at train.py:12 in collate; largest: batch 37 MiB (Tensor [64x3x224x224] float32 on cpu)`."""
+    frames = [each for each in fields.get("frames") or () if isinstance(each, dict)]
+    name = str(fields.get("type", "?")).removeprefix("builtins.")
+    if not frames:
+        return name
+    last = frames[-1]
+    text = f"{name} at {last.get('file')}:{last.get('line')} in {last.get('name')}"
+    found = [(int(one[1]), str(one[0]), str(one[2])) for each in frames for one in each.get("locals") or ()]
+    large = sorted({(size, name, what) for size, name, what in found if size >= MIB}, reverse=True)[:3]
+    if large:
+        text += "; largest variables: " + ", ".join(
+            f"{name} {format_size(size)} ({what})" for size, name, what in large
+        )
+    return text

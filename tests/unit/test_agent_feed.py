@@ -1,0 +1,272 @@
+"""The front's side of the agent: what is told over the socket, the files read beside it, who speaks for the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomproof.machine.clock import boottime
+from oomproof.recording import now, requests, stacks
+from oomproof.recording.reader import open_recording
+from oomproof.recording.writer import Writer
+from oomproof.runner import agent_feed
+from oomproof.runner.agent_feed import AgentFeed
+
+
+class Notes:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, tuple[Any, ...]]] = []
+        self.changed = threading.Event()
+
+    def put(self, table: str, row: tuple[Any, ...]) -> None:
+        self.rows.append((table, row))
+        self.changed.set()
+
+    def event(self, t: float, kind: str, text: str, **data: object) -> None:
+        self.put("event", (t, kind, text, json.dumps(data)))
+
+    def of(self, table: str) -> list[tuple[Any, ...]]:
+        return [row for name, row in self.rows if name == table]
+
+
+@pytest.fixture
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    attempt = tmp_path / "1"
+    (attempt / "agent").mkdir(parents=True)
+    notes, said = Notes(), []
+    made = AgentFeed("r1", attempt, notes, said.append, lambda: None)  # type: ignore[arg-type]
+    made.notes, made.said = notes, said  # type: ignore[attr-defined]
+    yield made
+    made.stop()
+
+
+def send(value: object, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        sender.sendto(data, str(path))
+
+
+def told(kind: str, pid: int = 7, rank: int | None = None, **fields: object) -> dict[str, object]:
+    return {"kind": kind, "pid": pid, "t": boottime(), "rank": rank, "fields": fields}
+
+
+def test_the_socket_is_ours_alone_and_goes_with_the_run(feed: Any) -> None:
+    path = agent_feed.socket_path("r1")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert len(os.fsencode(path)) < 108
+    feed.start()
+    feed.stop()
+    assert not path.exists()
+
+
+def test_a_deep_runtime_folder_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    assert len(os.fsencode(agent_feed.socket_path("20261115-120000-abc"))) < 108
+
+
+def test_datagrams_arrive_and_nonsense_does_not_stop_it(feed: Any) -> None:
+    feed.start()
+    path = agent_feed.socket_path("r1")
+    for value in (b"\xff\xfe", b"[1, 2]", {"kind": "phase"}, told("tell", text="hello")):
+        send(value, path)
+    feed.notes.changed.wait(10)
+    feed.stop()
+    assert feed.said == ["hello"]
+    assert not [row for row in feed.notes.of("event") if row[1] == "trouble"]
+
+
+def test_unknown_kinds_are_kept_as_events_with_a_cap(feed: Any) -> None:
+    feed.handle("allocator", 7, {"reserved": 5, "text": "x", "kind": "y", "t": 1}, 3.0)
+    feed.handle("snapshot", 7, {"big": "x" * 100_000}, 4.0)
+    (first, second) = feed.notes.of("event")
+    assert first[:3] == (3.0, "agent:allocator", "x")
+    assert json.loads(first[3]) == {"pid": 7, "reserved": 5, "text": "x", "kind": "y", "t": 1}
+    assert json.loads(second[3]) == {"pid": 7, "left_out": ["big"]}
+
+
+def test_one_process_speaks_for_the_job(feed: Any) -> None:
+    """The launcher loads torch first; then rank 0 trains. Rank 1 and loader workers are not heard."""
+    launcher, zero, one = os.getpid(), os.getppid(), 1
+    feed.handle("phase", launcher, {"name": "load", "step": None}, 1.0)
+    feed.handle("phase", one, {"name": "train", "step": 3}, 2.0, rank=1)
+    feed.handle("phase", zero, {"name": "load", "step": None}, 3.0, rank=0)
+    feed.handle("phase", zero, {"name": "train", "step": 5, "anon": 10, "gpu": None}, 4.0, rank=0)
+    feed.handle("phase", launcher, {"name": "load", "step": None}, 5.0)
+    assert feed.notes.of("phase") == [
+        (1.0, "load", None, launcher, None, None),
+        (4.0, "train", 5, zero, 10, None),
+    ]
+
+
+def test_steps_are_read_from_the_record_of_the_process(feed: Any, tmp_path: Path) -> None:
+    pid = os.getpid()
+    feed.handle("phase", pid, {"name": "train", "step": None}, 1.0)
+    (tmp_path / "1" / "agent" / f"{pid}-now.txt").write_text("1 12.500 41 -1 train".ljust(159) + "\n")
+    feed._look(13.0)
+    feed._look(14.0)  # the same step is no news
+    assert feed.notes.of("phase")[1:] == [(12.5, "train", 41, pid, None, None)]
+
+
+def test_a_taken_up_guard_hears_the_same_agents(feed: Any, tmp_path: Path) -> None:
+    """Agents send to the name: the socket of a guard that was killed is simply replaced."""
+    notes, said = Notes(), []
+    second = AgentFeed("r1", tmp_path / "1", notes, said.append, lambda: None)  # type: ignore[arg-type]
+    second.start()
+    send(told("tell", text="still here"), agent_feed.socket_path("r1"))
+    notes.changed.wait(10)
+    second.stop()
+    assert said == ["still here"]
+
+
+def test_empty_files_of_the_dead_go_and_the_presence_is_noted(feed: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "1" / "agent"
+    (folder / "11-fault.txt").touch()
+    (folder / "12-fault.txt").write_text("Fatal Python error: Aborted\n")
+    feed.stop()
+    assert [path.name for path in folder.iterdir()] == ["12-fault.txt"]
+    assert feed.notes.of("event")[-1][1:3] == ("agent", "in 2 Python processes")
+
+
+def test_stacks_are_asked_of_those_only_who_have_a_handler(feed: Any, tmp_path: Path) -> None:
+    """The signal would end anybody else."""
+    folder = tmp_path / "1" / "agent"
+    deaf = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    site = Path(agent_feed.__file__).parents[1] / "agent" / "site"
+    code = "def working():\n    print('ready', flush=True)\n    input()\nworking()"
+    listening = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(site), "OOMPROOF_AGENT": str(folder)},
+    )
+    assert listening.stdout is not None
+    listening.stdout.readline()
+    (folder / f"{deaf.pid}-fault.txt").touch()
+    feed.ask_stacks("a look", 5.0)
+    feed.notes.changed.wait(10)
+    assert deaf.poll() is None and listening.poll() is None
+    (event,) = feed.notes.of("event")
+    assert event[1] == "stacks" and event[2].startswith("a look: <string>:") and "in working" in event[2]
+    for process in (deaf, listening):
+        process.communicate(b"\n")
+        assert process.returncode == 0
+
+
+def test_an_exception_in_words() -> None:
+    frames = [
+        {"file": "a.py", "line": 3, "name": "main", "locals": [["x", 5 << 20, "Tensor [10] float32 on cpu"]]},
+        {"file": "b.py", "line": 9, "name": "collate", "locals": [["small", 2048, "list of 3"]]},
+    ]
+    words = agent_feed.exception_words({"type": "builtins.ValueError", "frames": frames})
+    assert words == "ValueError at b.py:9 in collate; largest variables: x 5 MiB (Tensor [10] float32 on cpu)"
+
+
+def test_the_environment_keeps_the_users_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine:")
+    monkeypatch.delenv("OOMPROOF_AGENT", raising=False)
+    variables = agent_feed.environment(tmp_path, "r1", {"release": "warn"})
+    site, _, rest = variables["PYTHONPATH"].partition(os.pathsep)
+    assert (
+        rest == "/mine:"
+        and os.listdir(site)
+        and json.loads(variables["OOMPROOF_AGENT_SETTINGS"]) == {"release": "warn"}
+    )
+    monkeypatch.setenv("PYTHONPATH", variables["PYTHONPATH"])
+    monkeypatch.setenv("OOMPROOF_AGENT", "/outer")
+    inner = agent_feed.environment(tmp_path, "r2", {})
+    assert inner["PYTHONPATH"].split(os.pathsep).count(site) == 1, "a run inside a run"
+    assert agent_feed.without(os.environ)["PYTHONPATH"] == "/mine:"
+
+
+SEGFAULT = """--- 12.500 the steepest growth so far, 1.0 GiB a second
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/home/me/data.py", line 7 in load
+  File "/home/me/train.py", line 12 in <module>
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/me/train.py", line ??? in main
+  File "/home/me/train.py", line 40 in <module>
+
+Extension modules: numpy._core (total: 1)
+"""
+
+
+def test_stacks_are_read_as_faulthandler_writes_them() -> None:
+    asked, fatal = stacks.parse(SEGFAULT)
+    assert (asked.fatal, asked.time, asked.why) == (
+        None,
+        12.5,
+        "the steepest growth so far, 1.0 GiB a second",
+    )
+    assert stacks.where(asked.frames) == "/home/me/data.py:7 in load"
+    assert fatal.fatal == "Segmentation fault" and len(fatal.frames) == 3
+    assert (
+        stacks.where(fatal.frames) == "/home/me/train.py:? in main, inside string_at (ctypes/__init__.py:519)"
+    )
+    assert stacks.parse("") == [] and stacks.parse("nothing of this kind\n") == []
+    assert stacks.parse("Fatal Python error: Aborted")[0].frames == ()
+
+
+def test_the_record_of_where_a_job_stands(tmp_path: Path) -> None:
+    for pid, text in {
+        10: "1 5.000 -1 -1 load",
+        11: "1 9.000 7 0 train the second tower",
+        12: "1 9.500 8 1 train",
+        13: "2 of a later version",
+        14: "",
+    }.items():
+        (tmp_path / f"{pid}-now.txt").write_text(text.ljust(159) + "\n")
+    found = now.best(now.read_all(tmp_path))
+    assert found is not None
+    assert (found.pid, found.step, found.rank, found.phase) == (11, 7, 0, "train the second tower")
+    assert now.best([]) is None
+
+
+def test_only_the_living_are_asked(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / f"{os.getpid()}-listens.txt").write_text("save stop\nLightning\n")
+    (tmp_path / "agent" / "99999999-listens.txt").write_text("save stop\nthe Hugging Face Trainer\n")
+    assert requests.listeners(tmp_path, "save") == ["Lightning"]
+    assert requests.listeners(tmp_path, "freeze") == []
+    requests.ask_to_save(tmp_path, "why")
+    assert stat.S_IMODE(requests.save_file(tmp_path).stat().st_mode) == 0o600
+    assert requests.save_file(tmp_path).read_text().startswith(requests.SAVE_TEXT)
+
+
+def test_a_recording_from_before_the_agent_gets_its_columns(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "recording.sqlite"
+    old = sqlite3.connect(path)
+    old.execute("CREATE TABLE phase (t REAL, name TEXT, step INT)")
+    old.execute("INSERT INTO phase VALUES (1.0, 'load', NULL)")
+    old.commit()
+    old.close()
+    writer = Writer(path, {})
+    writer.put("phase", (2.0, "train", 3, 7, 100, None))
+    writer.close()
+    assert writer.trouble is None
+    rows = open_recording(path).rows("SELECT * FROM phase ORDER BY t")
+    assert rows == [(1.0, "load", None, None, None, None), (2.0, "train", 3, 7, 100, None)]
