@@ -168,3 +168,15 @@ def test_the_quick_way_in_bounded_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert len(lines) == 5 and lines[0][0] == 24 * 13_000 + 1
         assert peak < 16 << 20
+
+
+def test_a_log_cut_in_place_begins_with_zeros(tmp_path: Path) -> None:
+    """`truncate` under a writer leaves a hole as long as the old log: the new text stands behind it."""
+    path = tmp_path / "cut.log"
+    with path.open("wb") as file:
+        file.seek(3 << 30)  # a hole: takes no room
+        file.write(b"epoch 3\nKilled\n")
+    assert [text for _, text in open_lines(str(path)) if text.strip("\0")] == ["epoch 3", "Killed"]
+    packed = tmp_path / "zeros.log"
+    packed.write_bytes(b"\0" * 2_500_000 + b"epoch 4\n")
+    assert [text for _, text in open_lines(str(packed)) if text][-1].strip("\0") == "epoch 4"

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oomproof.diagnosis.from_texts import judge_texts
 from oomproof.evidence.texts.cleaning import clean
+from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.root import root
@@ -66,6 +71,10 @@ def test_the_corpus_is_large_and_holds_decoys() -> None:
 
 @pytest.mark.parametrize("row", OWN, ids=lambda row: row["file"][5:-4])
 def test_own_corpus(row: dict[str, Any]) -> None:
+    if row.get("reader") == "guards":  # an engine's words: only the whole reading knows them
+        verdict = judge_texts(read_texts([str(CORPUS / row["file"])]))
+        assert verdict.cause == row["kind"]
+        return
     findings, _ = parse(read(CORPUS / row["file"]))
     found = root(findings)
     assert (found.cause if found else "not-a-crash") in (row["kind"], *row.get("also", ()))
@@ -355,6 +364,19 @@ def test_the_parsers_own_words_in_any_order_are_survived(words: list[str]) -> No
         "step ",
         "Epoch ",
         "Error: ",
+        "^C",
+        'Traceback (most recent call last): File "/a.py", line 3, in f ',
+        "`ValueError: x` ",
+        "' in x ",
+        "failed to allocate ",
+        "GPU out of memory ",
+        "/a/b.cu",
+        "| a | b ",
+        "--opt  x ",
+        "Could not allocate tensor with ",
+        "thread: [1,0,0] Assertion `",
+        "return code = -",
+        "DataLoader worker (pid ",
     ],
 )
 def test_one_endless_line_takes_linear_time(unit: str) -> None:
@@ -390,3 +412,68 @@ def test_memory_is_bounded() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 20 * MIB
+
+
+# -- whole files --------------------------------------------------------------------------------------
+
+SPOILERS: list[Callable[[bytes, random.Random], bytes]] = [
+    lambda data, dice: data.replace(b"\n", b"\r"),
+    lambda data, dice: data.replace(b"\n", b"\r\n"),
+    lambda data, dice: data.replace(b" ", b"\0 ", dice.randint(1, 200)),
+    lambda data, dice: data.decode("utf-8", "replace").encode("latin-1", "replace"),
+    lambda data, dice: data[: dice.randint(1, len(data))] + "\N{FULL BLOCK}".encode()[:2] + data,
+    lambda data, dice: data.replace(b"\n", b"\x1b[0m\n"),
+    lambda data, dice: b"".join(
+        b"[rank%d]: " % dice.randint(0, 3) + line + b"\n" for line in data.split(b"\n")
+    ),
+    lambda data, dice: b"\n".join(dice.sample(lines := data.split(b"\n"), len(lines))),
+    lambda data, dice: data.replace(b"\n", b" "),
+    lambda data, dice: data[dice.randint(0, len(data) - 1) :],
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**9))
+def test_a_spoilt_file_is_judged_all_the_same(tmp_path: Path, seed: int) -> None:
+    """Carriage returns, NULs, Latin-1, half characters, ranks, shuffled, flattened: a verdict whose shares add up."""
+    dice = random.Random(seed)
+    data = "\n".join(dice.choice(SAMPLES) for _ in range(dice.randint(1, 3))).encode()
+    for spoil in dice.sample(SPOILERS, dice.randint(1, 3)):
+        data = spoil(data, dice) or b"x"
+    path = tmp_path / "spoilt.log"
+    path.write_bytes(data)
+    verdict = judge_texts(read_texts([str(path)]))
+    assert sum(each.probability for each in verdict.causes) == pytest.approx(1.0, abs=1e-9)
+    assert verdict.causes[0].cause == verdict.cause
+    assert verdict.probability == max(each.probability for each in verdict.causes)
+
+
+HARD = {
+    "one line of 50 MB": b"a" * 50_000_000,
+    "a million carriage returns": b"\r" * 1_000_000 + b"\nKilled\n",
+    "a million redrawn bars": b"\r 10%|#         | 100/1000 [00:10<01:30,  9.9it/s]" * 200_000
+    + b"\nKilled\n",
+    "NULs between": b"\0" * 5_000_000 + b"\nKilled\n",
+    "a key held down": b"^C" * 500_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_files_take_seconds_and_little_memory(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "hard.log"
+    path.write_bytes(HARD[name])
+    code = (
+        "import resource, sys\n"
+        "from oomproof.diagnosis.from_texts import judge_texts\n"
+        "from oomproof.evidence.texts.collect import read_texts\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "cause = judge_texts(read_texts([sys.argv[1]])).cause\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(cause, after.ru_utime - before.ru_utime, after.ru_maxrss - before.ru_maxrss)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    cause, seconds, kib = said.stdout.split()
+    assert cause in ("killed-unknown", "not-a-crash", "interrupted")
+    assert (cause == "killed-unknown") == HARD[name].endswith(b"Killed\n")
+    assert float(seconds) < 60
+    assert int(kib) < 100 * 1024

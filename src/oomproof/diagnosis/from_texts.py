@@ -6,10 +6,12 @@ import re
 
 from oomproof.diagnosis.text_words import WORDS, fill, remedies
 from oomproof.diagnosis.verdict import Cause, Certainty, Gpu, Kill, Verdict, Victim
+from oomproof.diagnosis.weights import trust
 from oomproof.evidence.facts import Evidence
 from oomproof.evidence.texts.choose import settle
 from oomproof.evidence.texts.collect import TextCase
 from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.root import root
 
 # What a kill looks like from inside the job: the kernel's or a guard's word, when there is one, explains it.
@@ -46,11 +48,18 @@ _SEEN_OF_XID = frozenset(
 _DEATHS_OF_ONE = frozenset(
     ("slurm-oom", "shm-exhausted", "dataloader-killed", "killed-unknown", "bus-error", "nccl")
 )
-# A SIGKILL whose sender nothing names: the odds that it was the kernel's, against all others. A starting weight.
-_PERHAPS_MEMORY = 0.6
-# How often "no death" was right on published texts that nothing was tuned on: 20 of 32, and 9 of the
-# 12 misses ended in a line that sounds like trouble. Starting weights.
-_QUIET, _ALARMED = 0.9, 0.7
+_UNCATCHABLE = ("9", "11", "7", "10", "6")
+_HANDLED_WORDS = {
+    "cuda-oom": "a full GPU",
+    "jax-oom": "a full GPU",
+    "tf-oom": "a full GPU",
+    "nan": "a NaN",
+    "python-memory-error": "a MemoryError",
+    "numpy-memory-error": "a MemoryError",
+}
+_HANDLER = re.compile(
+    r"(?i)\bskip|\bcaught\b|recover|ignor(?:e|ing)|retry|retrying|discard|continu|reduc\w+ (?:the )?batch"
+)
 _ALARM = re.compile(
     r"(?i)error|fail|kill|abort|oom|memory|fatal|fault|panic|terminat|exception|exhaust|lost|bus\b"
 )
@@ -118,30 +127,61 @@ def _same_process(system: Finding, job: Finding) -> bool:
 
 
 def _ranked(best: Finding, case: TextCase, joined: Finding | None) -> tuple[Cause, ...]:
-    weights: dict[str, float] = {
-        best.cause: max(0.05, best.strength) * (3 if joined else 1) + best.strength**4
-    }
-    ids: dict[str, list[str]] = {best.cause: []}
-    for number, each in enumerate((*case.system, *case.training), 1):
-        if each.cause in ("not-a-crash",):
-            continue
-        if each.cause != best.cause and each.details.get("role") not in ("consequence", "noise"):
-            weights.setdefault(each.cause, 0.02 + 0.15 * each.strength * (1 - best.strength))
-        if each.cause in weights:
-            ids.setdefault(each.cause, []).append(f"text.{number}")
+    """The best finding's share is how far such a finding is to be believed; the rest goes to the other causes."""
+    others, ids = _others(best, case)
+    for each in _silent(best, case):  # its handler was heard before, and not this time
+        others.pop(each.cause, None)
+    share = _trust(best, joined, bool(others))
+    if best.cause == "other-error":
+        others.setdefault("not-a-crash", 0.5)
+    else:
+        others.setdefault("other-error", 0.5)
+    scale = (1 - share) / sum(others.values())
+    shares = {cause: weight * scale for cause, weight in others.items()}
     if best.cause == "killed-unknown":
-        weights["oom-kill-global"] = max(
-            weights.get("oom-kill-global", 0.0), weights[best.cause] * _PERHAPS_MEMORY
-        )
-    elif best.strength < 1:
-        weights.setdefault("other-error", 0.1 * (1 - best.strength))
-    total = sum(weights.values())
-    ordered = sorted(weights, key=lambda cause: (cause != best.cause, -weights[cause]))
-    shares = {cause: round(weights[cause] / total, 4) for cause in ordered}
-    shares[ordered[0]] = round(1 - sum(shares[cause] for cause in ordered[1:]), 4)
+        # one death, two readings: the text does not say who sent the signal
+        memory = trust("text.sigkill-was-memory")
+        shares["oom-kill-global"] = shares.get("oom-kill-global", 0.0) + share * memory / (1 + memory)
+    shares = {cause: round(part, 4) for cause, part in shares.items() if part >= 0.0001}
+    ordered = [best.cause, *sorted(shares, key=lambda cause: -shares[cause])]
+    shares[best.cause] = round(1 - sum(shares.values()), 4)
     return tuple(
         Cause(cause, shares[cause], tuple(ids.get(cause, [])[:20]), WORDS[cause].test) for cause in ordered
     )
+
+
+def _others(best: Finding, case: TextCase) -> tuple[dict[str, float], dict[str, list[str]]]:
+    """The other causes that the texts speak of, weighed by how firmly, and the evidence of each."""
+    weights: dict[str, float] = {}
+    ids: dict[str, list[str]] = {}
+    for number, each in enumerate((*case.system, *case.training), 1):
+        if each.cause == "not-a-crash":
+            continue
+        ids.setdefault(each.cause, []).append(f"text.{number}")
+        if each.cause != best.cause and each.details.get("role") not in ("consequence", "noise"):
+            weights[each.cause] = max(weights.get(each.cause, 0.0), each.strength)
+    return weights, {cause: found for cause, found in ids.items() if cause == best.cause or cause in weights}
+
+
+def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
+    heard = best.details.get("heard")
+    kind = best.details.get("kind")
+    if heard is None:
+        named = "sure" if best.strength >= 1 else "named" if best.strength >= 0.9 else ""
+        share = trust(f"text.system.{named or ('likely' if best.strength >= 0.7 else 'weak')}")
+    elif kind == "wrapper":
+        share = trust("text.wrapper")
+    elif best.cause == "other-error" and heard in ("traceback", "exception") and best.strength >= 0.7:
+        share = trust("text.unnamed")
+    elif heard in ("quoted", "cut", "end", "loss"):
+        share = trust(f"text.{heard}")
+    else:
+        share = trust(f"text.{heard}" if best.strength >= 0.7 else f"text.{heard}.weak")
+    if joined is not None and (joined.cause == best.cause or best.cause in _KILLS):
+        share = 1 - (1 - share) * (1 - trust("text.joined"))
+    elif rivals:
+        share *= trust("text.rivals")
+    return share
 
 
 def _certainty(best: Finding, joined: Finding | None, probability: float) -> Certainty:
@@ -158,6 +198,13 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     why = f"{where} says: {_quote(words)}"
     if joined is not None and (joined.source, joined.line) != (best.source, best.line):
         why += f"; and {joined.source}:{joined.line}: {_quote(joined.text)}"
+    for each in _silent(best, case)[:1]:
+        why += (
+            f"; the handler that caught {_HANDLED_WORDS[each.cause]} at line {each.line} said nothing this time, "
+            f"so it was not that"
+        )
+    if best.details.get("signal") in _UNCATCHABLE and not any(map(_traceback, case.training)):
+        why += "; no exception was printed: nothing in Python saw it coming"
     progress = case.progress
     if progress.step is not None:
         of = f" of {progress.total}" if progress.total else ""
@@ -166,6 +213,25 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     if best.cause in _KILLS and kills > 1:
         why += f"; it is the last of {kills} kills in the text"
     return why
+
+
+def _traceback(finding: Finding) -> bool:
+    return finding.details.get("heard") in ("traceback", "exception", "cut")
+
+
+def _silent(best: Finding, case: TextCase) -> list[Finding]:
+    """Handlers that spoke earlier in the log (a batch skipped, a NaN passed over) and not at this death by a signal.
+    An `except` or a NaN branch that never fired is evidence too: what it watches for did not happen."""
+    if best.details.get("signal") not in _UNCATCHABLE:
+        return []
+    return [
+        each
+        for each in case.training
+        if each.cause in _HANDLED_WORDS
+        and each.line < best.line
+        and each.source == best.source
+        and _HANDLER.search(each.text)
+    ]
 
 
 def _quote(text: str, width: int = 180) -> str:
@@ -217,9 +283,9 @@ def _nothing(case: TextCase) -> Verdict:
     headline, advice = WORDS["not-a-crash"].headline, WORDS["not-a-crash"].next
     last = f"; the last line is {_quote(case.last_line)}" if case.last_line else ""
     names = ", ".join(case.sources)
-    share = _ALARMED if _ALARM.search(case.last_line) else _QUIET
+    share, certain = _peaceful(case)
     return Verdict(
-        None, None, "not-a-crash", "likely" if share == _QUIET else "possible", share, headline,
+        None, None, "not-a-crash", certain, share, headline,
         f"no line of {names} tells of a death{last}", advice,
         phase=case.progress.phase, step=case.progress.step,
         causes=(
@@ -228,3 +294,11 @@ def _nothing(case: TextCase) -> Verdict:
         ),
         evidence=_evidence(case), missing=case.missing,
     )  # fmt: skip
+
+
+def _peaceful(case: TextCase) -> tuple[float, Certainty]:
+    if _ALARM.search(case.last_line) or any(each.details.get("kind") == "talk" for each in case.training):
+        return trust("text.nothing.alarmed"), "possible"
+    progress = case.progress
+    over = is_finish(case.last_line) or (progress.step is not None and progress.step == progress.total)
+    return trust("text.nothing.finished" if over else "text.nothing"), "likely"

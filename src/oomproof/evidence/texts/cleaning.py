@@ -15,7 +15,7 @@ _ANSI = re.compile(
 _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way, as on web pages
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(
-    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(([\w.]+ pid=\d+(?:, ip=[\d.]+)?)\) ?"
+    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
     r"|\((raylet)[^)]{0,60}\) ?|\[\d+,(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
 )
 _LEVEL = (
@@ -33,8 +33,14 @@ _LOGGED = re.compile(
     + _LEVEL.format("a")
     + r"\s*(?:\]|[:|-](?!:))\s*(?:[\w.<>]{1,60}:)?(?:\[[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
 )
-_CELL = re.compile(r'\s*(?:"\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
-_RULES = re.compile(r"^(?:> )+|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
+# "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
+# "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
+_LOGGED_AT = re.compile(
+    _LEVEL.format("a")
+    + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
+)
+_CELL = re.compile(r'\s*(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
+_RULES = re.compile(r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(
     r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )"
@@ -51,8 +57,19 @@ class Line:
 
 # Lines that lost their feeds: a terminal's padding before a log's head, a traceback behind the echo of Ctrl-C
 _GLUED_LINES = re.compile(
-    r" {8,}(?=(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ]|Traceback \(|File \")|(?<=\^C)(?=Traceback|Exception|Process |\^C)"
+    r" {8,}(?=(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ]|Traceback \(|File \")|(?<=\^C)(?=[A-Z\[\d^])"
 )
+
+
+# A whole traceback on one line: a form's field or a chat that eats line feeds
+_FLATTENED = re.compile(
+    r"(?<=\S) +(?=Traceback \(most recent call last\))|(?<=\S) +(?=File [\"/<]\S{1,300}\s?,? line \d)"
+    r"|(?<=[\w)\]}'\"]) +(?=(?:[a-z_]\w*\.){0,8}[A-Z]\w{2,40}(?:Error|Exception): )"
+)
+FLATTENED = 200  # characters; a traceback's own lines are shorter, or hold only its head
+
+
+_HELD = re.compile(r"(?:\^C){2,}")
 
 
 def pieces(line: str) -> Iterator[str]:
@@ -61,8 +78,12 @@ def pieces(line: str) -> Iterator[str]:
         parts = re.split(r"\r|(?<!\\)\\n(?=[\"A-Z' \[\\])" if len(line) > 2000 else r"\r", line)
     else:
         parts = [line]
+    if "^C^C" in line:  # a key held down
+        parts = [_HELD.sub("^C", part) for part in parts]
     if "^C" in line or "        " in line:
         parts = [each for part in parts for each in _GLUED_LINES.split(part)]
+    if len(line) > FLATTENED and "Traceback (most recent call last)" in line:
+        parts = [each for part in parts for each in _FLATTENED.split(part)]
     for part in parts:
         if len(part) <= PIECE:
             if part:
@@ -111,7 +132,7 @@ def clean(raw: str) -> Line:
             text = text[match.end() :]
         elif (match := _STAMP.match(text)) and match.end():
             text = text[match.end() :]
-        elif (match := _LOGGED.match(text)) and match["a"] not in _NOT_LEVELS:
+        elif (match := _LOGGED.match(text) or _LOGGED_AT.match(text)) and match["a"] not in _NOT_LEVELS:
             level = level or match["a"]
             text = text[match.end() :]
         else:

@@ -8,11 +8,14 @@ from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
-_REQUESTED = re.compile(rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate) {SIZE}")
+_REQUESTED = re.compile(
+    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested) {SIZE}"
+    r"|(?:requested buffer|allocation) of size (\d+)\b|GPU memory \((\d+) bytes\)"
+)
 _TOTAL = re.compile(rf"total capaci?ty of {SIZE}")  # "capacty" was PyTorch 2.1's spelling
 _TOTAL_OLD = re.compile(rf"{SIZE} total capacity")
 _FREE = re.compile(rf"of which {SIZE} is free")
-_FREE_OLD = re.compile(rf"{SIZE} free\b")
+_FREE_OLD = re.compile(rf"{SIZE} free\b|; Free {SIZE}")
 _ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
 _ALLOCATED_OLD = re.compile(rf"{SIZE} already allocated")
 _ALLOCATED_MPS = re.compile(rf"MPS allocated: {SIZE}")
@@ -27,12 +30,14 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     """None where the text holds no number at all. ``neighbours`` only where the text names them."""
     index = _INDEX.search(text)
     total, free = size_after(_TOTAL, text), size_after(_FREE, text)
-    requested = size_after(_REQUESTED, text)
+    asked = _REQUESTED.search(text)
+    plain = asked and (asked[3] or asked[4])
+    requested = int(plain) if plain else amount(asked[1], asked[2]) if asked else None
     warning = _WARNING.search(text)
     if warning:
         requested, free, total = int(warning[1]), int(warning[2]), int(warning[3])
     total = size_after(_TOTAL_OLD, text) if total is None else total
-    free = size_after(_FREE_OLD, text) if free is None else free
+    free = _either(_FREE_OLD, text) if free is None else free
     allocated = _first(text, _ALLOCATED, _ALLOCATED_OLD, _ALLOCATED_MPS)
     spare = size_after(_SPARE, text)
     reserved = size_after(_RESERVED, text)
@@ -51,6 +56,11 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     )
     found = (total, free, requested, allocated, own, neighbours)
     return numbers if any(value is not None for value in found) else None
+
+
+def _either(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    return amount(match[1] or match[3], match[2] or match[4]) if match else None
 
 
 def _first(text: str, *patterns: re.Pattern[str]) -> int | None:

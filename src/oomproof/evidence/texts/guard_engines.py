@@ -7,6 +7,7 @@ import re
 from oomproof.evidence.texts.finding import Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.sources import only_mentions
 
 _UNIT = {"B": 1, "KB": 1 << 10, "K": 1 << 10, "MB": 1 << 20, "M": 1 << 20, "GB": 1 << 30, "G": 1 << 30}
 
@@ -129,6 +130,8 @@ class Containers(GuardReader):
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
+        if only_mentions(message):
+            return  # a program or a table that speaks of exit codes
         if self._OOM.search(message):
             last = self.last("killed-unknown")
             if last is not None and number - last.line < 20:

@@ -9,19 +9,35 @@ from oomproof.evidence.texts import phases
 from oomproof.evidence.texts.finding import Progress
 
 # A line with none of these holds no sign. Cheap to test, so that only such lines meet the expressions.
-ANCHORS = ("%|", "it/s", "s/it", "tep", "poch", "iter", "Iter", "atch", "━", "[=", "=>", "it [", "/step")
+ANCHORS = (
+    "%|",
+    "it/s",
+    "s/it",
+    "tep",
+    "poch",
+    "iter",
+    "Iter",
+    "atch",
+    "━",
+    "[=",
+    "=>",
+    "it [",
+    "/step",
+    "Train: ",
+)
 
 _INT = r"(\d{1,12})"
 _TQDM = re.compile(rf"{_INT}%\|[^|\n]{{0,400}}\|\s*{_INT}/{_INT}")
 _TQDM_SHORT = re.compile(rf"{_INT}/{_INT} \[\d+:\d\d")
-_TQDM_OPEN = re.compile(rf"\b{_INT}it \[\d+:\d\d")
+_TQDM_NO_TOTAL = re.compile(rf"\b{_INT}/\? \[\d+:\d\d")
+_TQDM_OPEN = re.compile(rf"(?<!\d){_INT}it \[\d+:\d\d")
 _RICH = re.compile(rf"━.{{0,200}}?\s{_INT}/{_INT} ")
 _KERAS = re.compile(rf"^\s*{_INT}/(\d{{1,12}}|Unknown) (?:\[[=>.]|━)")
-_BRACKETS = re.compile(  # Epoch: [3][ 117/5005], Epoch [3/10], Step [100/600], Epoch[10](2500/2500), Epoch(train) [1][50/7330]
-    rf"[Ee]poch(?:\(\w+\))?:?\s*\[?\s*{_INT}(?:/(\d+))?\s*\]?[,:]?\s*(?:[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch)?\s*[:\[(]+\s*{_INT}\s*/\s*{_INT}"
+_BRACKETS = re.compile(  # Epoch: [3][ 117/5005], Epoch [3/10], Step [100/600], Epoch[10](2500/2500), Epoch(train) [1][50/7330], Train: [3/90][50/1251], Train: 3 [50/1251
+    rf"(?:[Ee]poch(?:\(\w+\))?|\bTrain):?\s*\[?\s*{_INT}(?:/(\d+))?\s*\]?[,:]?\s*(?:[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch)?\s*[:\[(]+\s*{_INT}\s*/\s*{_INT}"
 )
 _OF = re.compile(
-    rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Uu]pdate|micro_step)s?\b['\"]?\s*[:=#\[]*\s*{_INT}\s*(?:/|of)\s*{_INT}"
+    rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Uu]pdate|micro_step)s?\b['\"]?[\s:=#\[]{{0,6}}{_INT}\s*(?:/|of)\s*{_INT}"
 )
 _STEP = re.compile(
     rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]teps?|STEP|[Ii]ter(?:ation)?|training_iteration|[Bb]atch|BATCH|num_updates|micro_step)\b['\"]?\s*[:=#\[]*\s*{_INT}\b(?!\.\d|%|x\d)"
@@ -31,6 +47,7 @@ _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per"
 )
+_BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
     r"|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|training ended"
@@ -52,17 +69,25 @@ def read_sign(text: str) -> Progress | None:
         return _sign(text, int(match[3]), int(match[4]), float(match[1]))
     if match := _TQDM_SHORT.search(text) or _RICH.search(text):
         return _sign(text, int(match[1]), int(match[2]), _epoch(text[: match.start()]))
+    if match := _TQDM_NO_TOTAL.search(text):
+        return _sign(text, int(match[1]), None, _epoch(text[: match.start()]))
     if match := _KERAS.search(text):
         return _sign(text, int(match[1]), None if match[2] == "Unknown" else int(match[2]), None)
-    if _SETTINGS.search(text):
+    if _SETTINGS.search(text) or _BEST.search(text):
         return None
     if match := _OF.search(text):
         return _sign(text, int(match[1]), int(match[2]), _epoch(text))
-    if match := _TQDM_OPEN.search(text) or _STEP.search(text):
+    if match := _last(_TQDM_OPEN, text) or _STEP.search(text):
         return _sign(text, int(match[1]), None, _epoch(text))
     if (epoch := _epoch(text)) is not None:
         return _sign(text, None, None, epoch)
     return None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Bars drawn over one another on one line: the last is the newest."""
+    found = list(pattern.finditer(text))
+    return found[-1] if found else None
 
 
 def _epoch(text: str) -> float | None:
@@ -79,6 +104,7 @@ class ProgressTracker:
 
     def __init__(self) -> None:
         self.last = Progress()
+        self.seen = 0  # signs at all
         self.advances = 0  # signs beyond all that stood before the last mark
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
@@ -94,6 +120,7 @@ class ProgressTracker:
         sign = read_sign(text)
         if sign is None:
             return
+        self.seen += 1
         finished = sign.step is not None and sign.step == sign.total
         phase = "unknown" if finished and sign.phase == "load" else sign.phase
         # a sign that says no phase (or is over) does not speak for another loop

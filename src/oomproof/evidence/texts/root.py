@@ -47,6 +47,12 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
     # 2. A rank that was killed, or crashed, explains the timeouts of its peers, even if they speak first.
     if chain[best].cause == "nccl":
         best = next((index for index in candidates if _killed_peer(chain[index])), best)
+    # … and of what a launcher tells, what it calls the first failure comes first.
+    if chain[best].details.get("kind") == "summary":
+        named = (
+            i for i in candidates if chain[i].details.get("first_exit") and chain[i].cause != "other-error"
+        )
+        best = next(named, best)
     # 3. torchrun names the first death: after an abort, an ordinary exception elsewhere is not it.
     if chain[best].cause in _GENERIC and any(each.details.get("first_exit") == "-6" for each in chain):
         best = next(
@@ -83,6 +89,17 @@ def _specific_over_generic(chain: Sequence[Finding], candidates: Sequence[int], 
     if first.cause not in _GENERIC or _tier(first) != 1:
         return best
     after = [index for index in candidates if index > best and _tier(chain[index]) <= 2]
+    if (
+        first.details.get("heard") == "exception"
+    ):  # a stray line; then the run was seen to go on, then it died
+        seen = int(first.details.get("signs", "0"))
+        died = (
+            i
+            for i in candidates
+            if i > best and chain[i].cause in _DIED and int(chain[i].details.get("signs", "0")) > seen
+        )
+        if (death := next(died, None)) is not None:
+            return death
     for index in after:
         later = chain[index]
         gap = int(later.details.get("ordinary", "0")) - int(first.details.get("ordinary", "0"))

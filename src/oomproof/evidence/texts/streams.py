@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
@@ -129,6 +130,7 @@ class Stream:
         if not first:
             self.close()
             raise UnreadableText("empty", f"{self.name} is empty", "give the log of the run that died")
+        first = self._past_zeros(raw, first)
         self._source: IO[bytes] = raw
         self.first = first
         opener = self._opener(first)
@@ -153,6 +155,22 @@ class Stream:
                     "empty", f"{self.name} holds nothing", "give the log of the run that died"
                 )
         self._refuse_binary()
+
+    def _past_zeros(self, raw: IO[bytes], first: bytes) -> bytes:
+        """A log that was cut in place while it was written begins with zeros, often as a hole: the text is behind."""
+        if self.size is not None and len(first) == BLOCK and not first.strip(b"\0"):
+            with contextlib.suppress(
+                OSError, AttributeError
+            ):  # nothing but a hole, or a system without holes
+                data = os.lseek(raw.fileno(), BLOCK, os.SEEK_DATA)
+                raw.seek(data)
+                self.size -= data - BLOCK
+        zeros = first
+        while self.size is not None and len(zeros) == BLOCK and not zeros.strip(b"\0"):
+            zeros = raw.read(min(BLOCK, self.size - BLOCK)) if self.size > BLOCK else b""
+            self.size -= BLOCK
+            first = zeros or first
+        return first
 
     def _opener(self, first: bytes) -> Callable[[IO[bytes]], IO[bytes]] | None:
         if first.startswith(_GZIP):

@@ -39,6 +39,15 @@ _DOTTED = re.compile(r"^(?P<type>(?:[a-z_]\w*\.){1,12}[A-Z]\w{0,80})(?P<inner>)(
 _LOOSE = re.compile(
     rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
+# as hydra and loggers print one: ValueError("no such folder")
+_REPR = re.compile(
+    rf"^(?:Exception: +['\"]?)?(?P<type>{_NAME})\((?P<mark>['\"])(?P<message>.{{3,2000}})(?P=mark),?\)$"
+)
+# In prose: "I get the error, `KeyError: 'x'` when …", "training stops with ValueError: …"
+_QUOTED = re.compile(
+    rf"(?:(?P<quote>[`'\"*“‘]{{1,3}})|^FAILED \S{{1,200}} - |(?:[Ee]rrors?|ERROR|errors? (?:is|was)|message|[Ff]ollowing|g[oe]ts?|getting|with|says?|raise[ds]?|throws?|saw|see|encounter\w*|me[et]+|报错|错误|exception)[\s:,：]{{1,3}})"
+    rf"(?P<type>{_NAME}): (?P<message>\S.{{2,600}})"
+)
 _PATIENCE = 300  # lines that others may write between a traceback's frames
 
 
@@ -68,6 +77,7 @@ class Writer:
     frames: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=80))
     where: str = ""
     open: int = 0  # tracebacks begun and not yet ended by their exception: two ranks may share a stream
+    headed: bool = False  # its first line was seen, not only frames
     begun: int = 0  # line of the header or of the first frame
     chained: bool = False
     survived: bool = False
@@ -79,6 +89,7 @@ class Writer:
         stripped = text.strip()
         if HEADER in text:
             self._begin(number)
+            self.headed = True
             return None
         if stripped.startswith(CHAINS):
             self.chained = True
@@ -90,6 +101,8 @@ class Writer:
             return None
         if self.open:
             return self._inside(text, stripped)
+        if written := _REPR.match(stripped):
+            return self._raise(written["type"], written["message"], loose=True)
         match = _LOOSE.match(stripped)
         if match and not (match["type"] or "").endswith("Warning"):
             name = (match["type"] or match["bare"]) + (match["inner"] or "")
@@ -97,6 +110,17 @@ class Writer:
         if stripped:
             self.survived = False
         return None
+
+    def quoted(self, stripped: str) -> Raised | None:
+        """An exception that a sentence quotes: weaker than one that stands for itself."""
+        match = _QUOTED.search(stripped)
+        if (
+            match is None
+            or match["type"].endswith("Warning")
+            or (not match["quote"] and stripped.startswith("["))
+        ):
+            return None
+        return Raised(match["type"], match["message"].rstrip("`'\"*”’"), (), "", False, False, True)
 
     @property
     def cut(self) -> bool:
@@ -112,6 +136,9 @@ class Writer:
         self.waiting_for_code = False
 
     def _frame(self, number: int, stripped: str) -> bool:
+        if not self.open and "❱" in stripped:  # rich's box, cut above
+            self._begin(number)
+            self.headed = True
         match = _FRAME.match(stripped) or (
             _IPYTHON.match(stripped) or _RICH.match(stripped) if self.open else None
         )
@@ -156,6 +183,7 @@ class Writer:
         )
         self.chained = self.survived = self.waiting_for_code = False
         self.open = max(0, self.open - 1)
+        self.headed = self.headed and self.open > 0
         if not self.open:
             self.frames = deque(maxlen=80)
             self.where = ""

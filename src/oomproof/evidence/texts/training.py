@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from oomproof.evidence.texts import phases
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import Line, after_bar, clean, pieces
+from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.root import first_failure
+from oomproof.evidence.texts.sources import Surroundings
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 
 # A block of lines without any of these is only read for its progress. Few and short on purpose: each
@@ -21,10 +22,13 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "Crashed", "reempt", "ould not load", "annot find",
 )  # fmt: skip
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
+    "kipping batch",
+    "kipping the batch",
+    "kipping this batch",
     "Root Cause",
     "FAILED",
     "raining ",
@@ -32,7 +36,6 @@ _AFTER_A_FAILURE = (
     "train_runtime",
     "ompleted",
     "inished",
-    "corrupt",
 )
 
 _BLOCK = 128
@@ -42,7 +45,7 @@ _TAGS = 256
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
-    r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
+    r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|^subprocess\.CalledProcessError: Command '(?!.{0,2900}(?:exit status|died with))|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
 )
 _ECHO_TYPES = (
     "ConnectionResetError",
@@ -59,10 +62,23 @@ _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
+_DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
+_TROUBLE = re.compile(
+    r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
+)
+_CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
+_LAST_WORDS = 6  # lines that say something, from the end
+_COMPLAINT = re.compile(
+    r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
+    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
+)
+_SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
+_CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
+_HANDLED = re.compile(r"(?i)\bskipping (?:the |this )?batch\b|attempting to recover from OOM")
 _NUMBERS_MATTER = re.compile(
     r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
 )
@@ -95,6 +111,7 @@ class TrainingParser:
         self._first_exit = False  # inside torchrun's "Root Cause" section
         self._wrapped_phase = ""
         self._script_phase = "unknown"
+        self._around = Surroundings()
         self._nan = False  # the last loss that was printed is no number
         self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
         self._subprocesses: set[int] = set()  # that a launcher says it ends
@@ -115,6 +132,8 @@ class TrainingParser:
         self._settle()
         self._cut_tracebacks()
         self._loss_at_the_end()
+        self._last_words()
+        self._trouble()
         self._close_chain(last=True)
         self.progress = self._last_progress()
         return [finding for chain in self._chains for finding in chain]
@@ -141,7 +160,13 @@ class TrainingParser:
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
-            if len(line) > 2000 or "\r" in line or "^C" in line or (len(line) > 300 and "        " in line):
+            if (
+                len(line) > 2000
+                or "\r" in line
+                or "^C" in line
+                or (len(line) > 300 and "        " in line)
+                or (len(line) > FLATTENED and HEADER in line)
+            ):
                 for piece in pieces(line):
                     self._line(number, piece, present, marks)
             else:
@@ -174,9 +199,11 @@ class TrainingParser:
             suspicious = False
         if suspicious or not quiet:
             line = clean(after_bar(raw))
-            text = line.text
-            if not self._error(number, line, suspicious):
-                if not _NOT_ORDINARY.match(text):
+            if suspicious and not self._in_traceback() and self._around.mentions(number, raw):
+                self._ordinary += 1
+                self._around.look(number, raw)
+            elif not self._error(number, line, suspicious):
+                if not _NOT_ORDINARY.match(line.text):
                     self._ordinary += 1
                 if shape and self._pending is None and not _NUMBERS_MATTER.search(raw[:400]):
                     # "CPU Virtual Memory: used = 400.1 GB" comes a thousand times, with other numbers
@@ -184,8 +211,8 @@ class TrainingParser:
                     if len(self._dull) > 2000:
                         self._dull.clear()
         else:
-            text = raw
             self._ordinary += 1
+            self._around.look(number, raw)
         for mark in marks:
             if mark in raw:
                 self._signs.look(number, clean(raw).text)
@@ -226,11 +253,38 @@ class TrainingParser:
             return inside
         if inside and text[:1] in (" ", "\t", "│", "❱", "|") and not stripped.startswith(("what()", "[")):
             return True  # source code between frames: what it mentions did not happen
+        handled = not inside and _HANDLED.search(stripped) is not None
+        if handled:
+            self._take_back(number)
         hit = recognise(Said(stripped, "", line.level, "", self._library)) or self._mended(number, line)
+        if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
+            hit = self._quoted(writer, stripped)
         if hit is None:
-            return inside
+            return inside or handled
+        if handled:
+            hit = replace(hit, kind="talk", strength=0.1)
         self._add(number, stripped, hit, line.tag, None)
         return True
+
+    def _take_back(self, number: int) -> None:
+        """The program tells that it caught what the lines above complain of, and goes on without the batch."""
+        chain = self._chains[-1]
+        while chain and number - chain[-1].line <= 3 and chain[-1].cause.endswith("-oom"):
+            if chain[-1].details.get("heard") != "line":
+                break
+            chain.pop()
+            self._last_hit, self._repeats = ("", ""), 0
+
+    def _quoted(self, writer: Writer, stripped: str) -> Hit | None:
+        raised = writer.quoted(stripped)
+        if raised is None:
+            return None
+        hit = recognise(Said(raised.text, raised.type, "", "", self._library))
+        if hit is None:
+            hit = Hit("other-error", f"{raised.type}: {raised.message}"[:200], 0.5)
+        if hit.kind != "failure":
+            return None
+        return replace(hit, strength=min(hit.strength, 0.5), details=hit.details | {"heard": "quoted"})
 
     def _mended(self, number: int, line: Line) -> Hit | None:
         """A terminal or a mail program broke a message in two: "… Resource exhausted: Out" / "of memory while …"."""
@@ -241,8 +295,11 @@ class TrainingParser:
         first = before[1].text.rstrip()
         if len(first) < _TORN or first.endswith((".", ":", ";", "!", "?")):
             return None
-        hit = recognise(Said(f"{first} {text.strip()}", "", before[1].level, "", self._library))
-        return hit if hit is not None and hit.kind == "failure" else None
+        for glue in (" ", ""):  # between words, or inside one
+            hit = recognise(Said(f"{first}{glue}{text.strip()}", "", before[1].level, "", self._library))
+            if hit is not None and (hit.kind == "failure" or (hit.kind == "summary" and not glue)):
+                return hit
+        return None
 
     def _notice(self, text: str, stripped: str) -> None:
         """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
@@ -306,7 +363,9 @@ class TrainingParser:
             else self._library
         )
         said = Said(raised.text, raised.type, "", raised.files, library)
-        wrapper = _WRAPPER.search(raised.text)
+        if name == "CalledProcessError" and "status" not in raised.text and "died with" not in raised.text:
+            said = replace(said, text=text)  # a long command: what became of it stands on a later line
+        wrapper = _WRAPPER.search(said.text)
         hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
         if hit is None or hit.cause.endswith("-oom"):  # rich wraps the sentence, MPS breaks it
             fuller = recognise(replace(said, text=text))
@@ -319,6 +378,8 @@ class TrainingParser:
                 return
             says = f"{name}: {raised.message}"[:200] if raised.message else name
             hit = Hit("other-error", says, 0.7 if raised.loose else 0.85)
+        if hit.cause == "killed-unknown" and not hit.pids and (dead := _DEAD.search(text)):
+            hit = replace(hit, pids=(int(dead[1]),))
         if raised.survived:
             hit = replace(hit, kind="talk", strength=0.1)
         elif name in _ECHO_TYPES:
@@ -349,7 +410,16 @@ class TrainingParser:
         elif self._wrapped_phase and phase in ("unknown", "load"):
             phase, self._wrapped_phase = self._wrapped_phase, ""
         ordinary = self._ordinary_then if raised else self._ordinary
-        details = {"kind": hit.kind, "phase": phase, "ordinary": str(ordinary)} | hit.details
+        heard = "summary" if hit.kind == "summary" else "line"
+        if raised is not None:
+            heard = "exception" if raised.loose else "traceback"
+        details = {
+            "kind": hit.kind,
+            "phase": phase,
+            "ordinary": str(ordinary),
+            "signs": str(self._signs.seen),
+            "heard": heard,
+        } | hit.details
         if tag:
             details["rank"] = tag
         if raised is not None:
@@ -421,15 +491,37 @@ class TrainingParser:
             # a kernel's assertion has no frames, the exception that follows from it has
             told = (each.details["phase"] for each in chain if each.details["kind"] in ("failure", "wrapper"))
             phase = next((each for each in told if each != "unknown"), "") or self._phase_around(finding)
-        return replace(finding, details=finding.details | {"role": role, "phase": phase})
+        gpu = finding.gpu
+        if role == "root" and (gpu is None or gpu.requested is None):
+            # the sentence that names the figures may be a neighbour: "out of memory", then "requested N bytes"
+            told_gpu = (
+                each.gpu for each in chain if each.cause == finding.cause and each.gpu and each.gpu.requested
+            )
+            gpu = next(told_gpu, gpu)
+        return replace(finding, gpu=gpu, details=finding.details | {"role": role, "phase": phase})
 
     # -- the end ----------------------------------------------------------------------------------------
 
     def _cut_tracebacks(self) -> None:
+        if _CUT_HEADER.match(clean(self.end).text):  # the paste ends inside the very first line of it
+            hit = Hit(
+                "other-error", "a traceback that is cut before its exception", 0.25, details={"heard": "cut"}
+            )
+            self._add(self._recent[-1][0] if self._recent else 1, self.end, hit, "", None)
         for tag, writer in self._writers.items():
-            if writer.cut and len(writer.frames) and writer.idle < 20:
+            if self._signs.last.line > writer.begun and not writer.frames:
+                continue
+            at_the_end = writer.headed and self._recent and self._recent[-1][0] - writer.begun <= 8
+            if writer.cut and writer.idle < 20 and (writer.frames or at_the_end):
                 raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
-                hit = Hit("other-error", "a traceback that is cut before its exception", 0.25)
+                hit = Hit(
+                    "other-error",
+                    "a traceback that is cut before its exception",
+                    0.25,
+                    details={"heard": "cut"},
+                )
+                if self._signs.last.line <= writer.begun:
+                    self._mark()  # what the run did before it does not mean that it went on after it
                 self._add(writer.begun, HEADER, hit, tag, raised)
 
     def _loss_at_the_end(self) -> None:
@@ -439,12 +531,54 @@ class TrainingParser:
         for number, line in reversed(self._recent):
             losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
             if losses:
-                if losses[-1].lower().lstrip("-") in ("nan", "inf"):
-                    hit = Hit("nan", "the loss is no number any more", 0.6)
+                if any(each.lower().lstrip("-") in ("nan", "inf") for each in losses):
+                    hit = Hit("nan", "the loss is no number any more", 0.6, details={"heard": "loss"})
                     if not any(
                         each.details.get("kind") in ("failure", "summary") for each in self._chains[-1]
                     ):
                         self._add(number, line.strip(), hit, "", None)
+                return
+
+    def _last_words(self) -> None:
+        """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
+        if any(each.details.get("kind") != "talk" for each in self._chains[-1]):
+            return
+        seen = 0
+        for number, raw in reversed(self._recent):
+            line = clean(raw)
+            text = line.text.strip()
+            if not text or _NOT_ORDINARY.match(text):
+                continue
+            seen += 1
+            if seen > _LAST_WORDS or signs.is_finish(text):
+                return
+            if _SYSTEM.search(raw[:200]):
+                return  # the kernel's and the journal's lines have readers of their own
+            if seen == 1 and _CLOSED.search(text):
+                hit = Hit(
+                    "interrupted", "the launcher told its workers to end", 0.35, details={"heard": "end"}
+                )
+                self._add(number, text, hit, line.tag, None)
+                return
+            loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
+            if (loud or _COMPLAINT.search(text)) and not self._around.mentions(number, raw):
+                hit = Hit("other-error", text[:200], 0.35, details={"heard": "end"})
+                self._add(number, text, hit, line.tag, None)
+                return
+
+    def _trouble(self) -> None:
+        """No word of a death that we know, yet the text speaks of one: "no crash" is then said with less trust."""
+        if self._chains[-1]:
+            return
+        for number, raw in reversed(self._recent):
+            if _TROUBLE.search(raw[:400]) and (line := clean(raw)).level not in ("INFO", "DEBUG", "WARNING"):
+                self._add(
+                    number,
+                    line.text.strip(),
+                    Hit("other-error", "the text speaks of trouble", 0.1, "talk"),
+                    line.tag,
+                    None,
+                )
                 return
 
     def _phase_around(self, finding: Finding) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from oomproof.evidence.texts.failures import (
     accelerators,
+    any_memory,
     communication,
     engines,
     gpu_faults,
@@ -22,7 +23,8 @@ from oomproof.evidence.texts.failures.hit import Hit, Said
 __all__ = ["Hit", "Said", "recognise"]
 
 # The order is part of the meaning. Engines first: their lines quote other families' words. The GPU's
-# memory before XLA's: a plain driver error is nobody's in particular. Signals late: "exit code" is in
+# memory before XLA's: a plain driver error is nobody's in particular. Any other words for a lack of
+# memory only after the known sentences. Signals late: "exit code" is in
 # many a line that says more. What an exception's type alone says comes last, in `ordinary`.
 _FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Said], Hit | None]], ...] = tuple(
     (family.ANCHORS, family.recognise)
@@ -34,6 +36,7 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Said], Hit | None]], ...] = tu
         accelerators,
         gpu_libraries,
         host_memory,
+        any_memory,
         communication,
         not_a_number,
         ordinary,

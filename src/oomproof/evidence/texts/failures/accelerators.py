@@ -52,9 +52,14 @@ def recognise(said: Said) -> Hit | None:
         return Hit("mps-oom", "Apple's GPU allocator reached its limit", 0.95, gpu=numbers)
     if _NOT_A_FAILURE.search(text):
         return Hit("tf-oom", "an allocation failed that the caller can do without", 0.1, "talk")
+    if "No space left" in text:
+        return None
     exhausted = re.search(r"RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted", text)
     driver = "CUDA_ERROR_OUT_OF_MEMORY" in text or "memory space hbm" in text
     xla = bool(_JAX.search(text)) or (said.library == "jax" and not _TF.search(text))
+    plain = said.raised.rpartition(".")[2] == "RuntimeError" or "RuntimeError: Resource exhausted" in text
+    if plain and "Resource exhausted: Out of memory" in text:
+        xla = True  # jaxlib before its own class of errors; TensorFlow raises one
     if (
         said.library == "tensorflow"
         and "external/" not in text
@@ -83,7 +88,8 @@ def recognise(said: Said) -> Hit | None:
 def _memory(said: Said, xla: bool, exhausted: bool) -> Hit | None:
     text = said.text
     cause = "jax-oom" if xla else "tf-oom"
-    if not said.library and not xla and not _TF.search(text) and "RESOURCE_EXHAUSTED" not in text:
+    told = "RESOURCE_EXHAUSTED" in text or "Dst tensor" in text
+    if not said.library and not xla and not _TF.search(text) and not told:
         return None  # a driver's code in some other library's message: gpu_memory's business
     if not said.raised and not exhausted and not _STATUS.search(text):
         # "failed to allocate 9.2G from device: CUDA_ERROR_OUT_OF_MEMORY": tried again with less, often in vain

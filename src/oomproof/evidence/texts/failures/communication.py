@@ -7,18 +7,21 @@ import re
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("NCCL", "nccl", "RCCL", "gloo", "DistBackendError", "DistNetworkError", "DistStoreError", "ocket Timeout", "TCPStore", "c10d", "store->get",
-           "collective", "client socket", "Timeout waiting for key", "peer", "oCCL", "wait timeout", "HCCL")  # fmt: skip
+           "collective", "client socket", "Timeout waiting for key", "peer", "oCCL", "wait timeout", "HCCL", "process group", "store based barrier", "orovod")  # fmt: skip
 
 _NCCL = re.compile(
     r"[NR]CCL (?:error|failure|timeout)|nccl(?:System|UnhandledCuda|Internal|Remote|InvalidUsage|InvalidArgument)Error|ncclUnhandled"
     r"|caught collective operation timeout|Watchdog caught|NCCL communicator was aborted|NCCL operations have failed|Timeout at NCCL work"
     r"|watchdog got stuck|DistBackendError|NCCL Error \d|NCCL Watchdog|watchdog thread terminated with exception|Heartbeat monitor timed out"
-    r"|NCCL WARN .{0,60}(?:Error|failed with|Abort)|HCCL (?:error|function error)"
+    r"|setting up NCCL communicator|nccl\w{3,40} failed|HorovodInternalError|NCCL WARN .{0,60}(?:Error|failed with|Abort)|HCCL (?:error|function error)"
 )
 _OTHERS = re.compile(
     r"gloo.{0,200}(?:Connection (?:closed|reset)|Timed out|Broken pipe|error)|Connection closed by peer \[|Read error \[|wait timeout after"
     r"|[Ss]ocket Timeout|DistNetworkError|DistStoreError|client socket has (?:timed out|failed)|Timeout waiting for key|TCPStore.{0,80}(?:failed|timed)"
     r"|Timed out initializing process group|monitoredBarrier"
+)
+_SHUT_DOWN = re.compile(
+    r"Horovod has been shut down|MPI communication peer process has unexpectedly disconnected"
 )
 _MEMORY = re.compile(r"[Cc]uda failure[ :]*(?:2 )?'?out of memory")
 _SHUTDOWN = re.compile(
@@ -34,6 +37,8 @@ def recognise(said: Said) -> Hit | None:
         return None
     if _NCCL.search(text) and not (said.level in ("INFO", "DEBUG") and not said.raised):
         return Hit("nccl", "collective communication failed or waited in vain for another rank", 0.85)
+    if _SHUT_DOWN.search(text):
+        return Hit("nccl", "another rank was gone: the group was shut down", 0.5)
     if _OTHERS.search(text) and not said.quiet:
         return Hit("nccl", "the connection to another rank was lost", 0.6 if said.raised else 0.4)
     return None

@@ -22,7 +22,7 @@ _RAY = re.compile(
 _RAY_NONE = re.compile(r"\b0 Workers \(tasks / actors\) killed due to memory")
 _ENDED = re.compile(
     r"CANCELLED (?:AT|DUE|BY|\+|by)|\bDUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE|SIGNAL)|\bTERM_RUNLIMIT\b|job killed: walltime"
-    r"|(?:job|node|instance|worker|VM)\b.{0,40}\b[Pp]reempted|exceeded (?:time limit|walltime)|State(?::|=)\s*(?:TIMEOUT|CANCELLED|PREEMPTED)"
+    r"|(?:[Jj]ob|[Nn]ode|[Ii]nstance|[Ww]orker|VM)\b.{0,40}\b[Pp]reempted|exceeded (?:time limit|walltime)|State(?::|=)\s*(?:TIMEOUT|CANCELLED|PREEMPTED)"
 )
 _PREEMPT_TALK = re.compile(
     r"[Ss]equence group|KV cache|\bnot preempted"

@@ -7,17 +7,21 @@ import re
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("BLAS_STATUS", "CUDNN", "cuDNN", "SOLVER_STATUS", "SPARSE_STATUS", "BLAS GEMM", "Blas GEMM", "BLAS support",
-           "convolution algorithm", "MIOpen", "miopen", "unable to find an engine", "blas_status", "cudnn")  # fmt: skip
+           "convolution algorithm", "MIOpen", "miopen", "unable to find an engine", "blas_status", "cudnn", "cublas runtime")  # fmt: skip
 
 _BLAS = re.compile(
     r"(?:CU|HIP|ROC)BLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|rocblas_status_memory_error"
     r"|CUSOLVER_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|CUSPARSE_STATUS_(?:ALLOC_FAILED|INSUFFICIENT_RESOURCES)"
+    r"|cublas runtime error : (?:resource allocation failed|library not initialized)"
     r"|Blas (?:x)?GEMM\w* launch failed|BLAS operation using StreamExecutor without BLAS support"
 )
 _DNN = re.compile(
     r"CUDNN_STATUS_(?!SUCCESS)\w+|cuDNN error|CUDNN_BACKEND_API_FAILED|cuDNN launch failure|[Mm]iopenStatus(?!Success)\w+"
     r"|Failed to get convolution algorithm|valid cuDNN algorithm to run|unable to find an engine to execute"
     r"|cuDNN Frontend error|cudnn_frontend|[Cc]ould not create cudnn handle"
+)
+_BLAS_OTHER = re.compile(
+    r"(?:CU|HIP|ROC)BLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|ARCH_MISMATCH|INVALID_VALUE|MAPPING_ERROR)"
 )
 _MILD = re.compile(r"Plan failed with|autotun|benchmark", re.IGNORECASE)  # PyTorch tries another plan
 
@@ -31,6 +35,8 @@ def recognise(said: Said) -> Hit | None:
             "cuBLAS could not be set up; whether memory was missing the text does not say",
             strength,
         )
+    if _BLAS_OTHER.search(text) and not said.quiet and not said.raised:
+        return Hit("other-error", "a routine of cuBLAS failed on the GPU", 0.6)
     if _DNN.search(text) and not said.quiet and not (not said.raised and _MILD.search(text)):
         return Hit(
             "cudnn",

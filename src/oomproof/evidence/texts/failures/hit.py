@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +25,24 @@ class Said:
     def quiet(self) -> bool:
         """Printed as a warning or as information: its writer did not think that it died."""
         return not self.raised and self.level in ("WARNING", "INFO", "DEBUG")
+
+
+_NAMED = re.compile(r"(?:Error|error|failed|what\(\)|Exception)\W*(?:\w+\W*){0,4}$")
+
+
+def is_message(sentence: re.Match[str] | None, said: Said, strict: bool = False) -> bool:
+    """A line that is the message, not a sentence about one: at its start, after an error's name, in quotes.
+    ``strict``: an error's name a few words before it is not enough."""
+    if sentence is None:
+        return False
+    before = sentence.string[: sentence.start()].rstrip().lstrip("#>* ")
+    if (
+        not before
+        or before.endswith((":", "'", '"', "`", "]", ")", "NCCL WARN", "!!!", " -", "：", "**"))
+        or said.level in ("ERROR", "FATAL", "CRITICAL")
+    ):
+        return True
+    return not strict and bool(_NAMED.search(before[-80:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _NOT_ABOUT_NUMBERS = ("ImportError", "ModuleNotFoundError", "KeyError", "FileNot
                       "JSONDecodeError")  # fmt: skip
 # a loss as trainers print it: "loss: nan", "'loss': nan", "loss=nan", "train_loss nan"
 LOSS = re.compile(
-    r"\b(?:\w*_)?[Ll]oss(?:[_/]\w+)?['\"]?\s*[:= ]\s*(?:tensor\()?(?P<value>-?(?:nan|NaN|inf|\d[\d.e+-]*))"
+    r"\b(?:\w*_)?[Ll]oss(?![_ ]?scal)(?:[_/]\w+)?['\"]?\s*[:= ]\s*(?:tensor\()?(?P<value>-?(?:nan|NaN|inf|\d[\d.e+-]*))"
 )
 
 

@@ -8,8 +8,8 @@ from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 
 ANCHORS = ("illed", "SIG", "ignal", "exitcode", "exit code", "exit status", "return code", "egmentation fault", "egfault", "us error",
            "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
-           "kernel died", "ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
-           "KILLED", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "Check failed")  # fmt: skip
+           "kernel died", "Kernel died", "EXIT CODE", "xit Code", "xitCode", "non-zero code", "process to finish", "YARN", "ontainer killed","ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
+           "KILLED", "memory budget", " Crashed", "status 32212", "status -1073", "code 32212", "code -1073", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "process_executor", "TerminatedWorker", "is unavailable", "WorkerCrashed", "Check failed")  # fmt: skip
 
 _MEANS = {
     9: ("killed-unknown", "killed (SIGKILL); the text does not say by whom"),
@@ -30,19 +30,23 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 
 # Launchers: torchrun, accelerate, deepspeed, torch.multiprocessing, mpirun, srun, joblib, PyCharm, docker
 _EXIT = re.compile(
-    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|exit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
-    r"(?:exit )?(?:code|status)[ :=]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
-    r"|(?:terminated (?:with|by)|[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal)[ :(]+"
-    r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
+    r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|^=? *EXIT CODE: (?P<r>\d{1,3})\b|(?:non-zero code: |W&B process to finish\.\.\. \(failed )(?P<s>\d{1,3})\b|[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
+    r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<c>-?\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
+    r"|(?:terminated (?:with|by)|(?<![\w-])[Ss]ignal:?|on signal|by signal|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
+    r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
-    r"|\*\*\* (?P<m>SIG[A-Z]+) \(|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})"
+    r"|\*\*\* (?P<m>SIG[A-Z]+) (?:\(|received at)|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})|\bsignal: (?P<u>killed|segmentation fault|aborted|bus error)"
 )
-_PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID (\d{1,9})|process (\d{3,9})\b")
+_PID = re.compile(r"\(?pid[: ]+(\d{1,9})|PID:? (\d{1,9})|process (\d{3,9})\b")
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
 _SHELL = re.compile(
     r"^(?:make\S*: \*\*\* .{1,200}\] |(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:\d+: )?(?:line \d+: +(?P<three>\d+) )?)?"
     r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
     r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
+)
+# … and inside a quotation: 'StdErr: "/var/spool/job/script: line 28:  8156 Killed      python3 main.py'
+_SHELL_QUOTED = re.compile(
+    r": line \d+: +(?P<pid>\d{2,9}) (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)(?: ?\(core dumped\))?(?P<rest>\s.{0,300}|)$"
 )
 _COMMAND = re.compile(r"\s+(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)")
 _FATAL = re.compile(
@@ -54,16 +58,24 @@ _ABORTS = re.compile(
 )
 _GONE = re.compile(
     r"[Kk]ernel (?:appears to have )?(?:died|crashed)|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
-    r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)"
-    r"|KilledWorker|used all available RAM|was OOM[- ]killed|DeadKernelError"
+    r"|killed by SIGKILL by OOM killer|worker process managed by the executor was unexpectedly terminated|Actor ?(?:died|Died) unexpectedly|The actor (?:is dead|died)|The actor \w{1,64} is unavailable|WorkerCrashedError|A worker died or was killed while executing"
+    r"|KilledWorker|process_executor\.Termin|TerminatedWorkerError$|used all available RAM|was OOM[- ]killed|DeadKernelError|Killed signal terminated program"
 )
+# Windows gives its own numbers: access violation, heap corruption, stack overrun and overflow, Ctrl-C
+_WINDOWS = re.compile(r"(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>32212\d{5}|-10737\d{5})\b")
+_NTSTATUS = {0xC0000005: 11, 0xC0000374: 6, 0xC0000409: 6, 0xC00000FD: 11, 0xC000013A: 2, 0xC0000017: 0}
+# a crash of native code that the text only names: a title, or a crash report of macOS
+_NAMED = re.compile(r"\b(?P<name>SIG(?:SEGV|ABRT|BUS))\b")
+_DUMPED = re.compile(r"(?P<word>[Ss]egmentation fault|[Bb]us error|[Aa]borted) ?\(core dump")  # in a sentence
+_CRASHED = re.compile(r"^Thread \d{1,4} Crashed")
+_NANNY = re.compile(r"Worker process \d+ was killed by unknown signal|exceeded \d{1,3}% memory budget")
 _CLOSING = re.compile(
     r"closing signal|Killing subprocess|[Ss]ending (?:signal|SIG)|unblock|handler|Terminating process|timeout --signal|forwarding"
 )
 _KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
 # as a field, a column or a state; prose that only speaks of it ("if the pod was OOMKilled") is no death
 _OOMKILLED = re.compile(
-    r"""[Rr]eason["']?\s*[:=]\s*["']?OOMKilled\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|\bOOMKilled\s*$"""
+    r"""[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?[Tt]rue\b|\d/\d\s+OOMKilled\s|[Tt]erminated \(OOMKilled|OutOfMemoryError: Container killed due to memory|Container killed by YARN for exceeding (?:\S+ )?memory|\bOOMKilled\s*$"""
 )
 
 
@@ -76,7 +88,7 @@ def recognise(said: Said) -> Hit | None:
     text = said.text.strip()
     if _KERNEL.search(text) or (_CLOSING.search(text) and not said.raised):
         return None
-    pids = tuple(int(group) for match in _PID.finditer(text[:600]) for group in match.groups() if group)[:8]
+    pids = tuple(int(group) for match in _PID.finditer(text[:900]) for group in match.groups() if group)[:8]
     if _OOMKILLED.search(text) and not said.quiet and not re.search(r"OOMKilled\W+[Ff]alse", text):
         return Hit(
             "oom-kill-memcg", "the container was killed at its memory limit", 0.85, "summary", pids=pids
@@ -97,8 +109,27 @@ def recognise(said: Said) -> Hit | None:
         if pid and (command := _COMMAND.match(shell["rest"])):  # a shell prints the command that died
             hit.details["victim_name"] = command["name"]
         return hit
-    if exit_ := _EXIT.search(text):
-        return _exited(exit_, text, pids, said)
+    if not said.raised and (quoted := _SHELL_QUOTED.search(text)):
+        hit = by_signal(_WORDS[quoted["word"].lower()], 0.85, pids=(int(quoted["pid"]),))
+        if command := _COMMAND.match(quoted["rest"]):
+            hit.details["victim_name"] = command["name"]
+        return hit
+    if windows := _WINDOWS.search(text):
+        return by_signal(_NTSTATUS.get(int(windows["code"]) & 0xFFFFFFFF, 6), 0.85, pids=pids)
+    if _NANNY.search(text):
+        return Hit(
+            "killed-unknown", "dask ended a worker that used too much memory", 0.45, "summary", pids=pids
+        )
+    if (exit_ := _EXIT.search(text)) and (told := _exited(exit_, text, pids, said)) is not None:
+        return told
+    if not said.raised and not said.quiet and (named := _NAMED.search(text)):
+        return by_signal(_NAMES[named["name"]], 0.35, pids=pids)
+    if not said.raised and not said.quiet and (dumped := _DUMPED.search(text)):
+        told = by_signal(_WORDS[dumped["word"].lower()], 0.5, pids=pids)
+        told.details["heard"] = "quoted"
+        return told
+    if not said.raised and _CRASHED.match(text):
+        return Hit("abort", "native code crashed", 0.35, "summary")
     return None
 
 
@@ -126,7 +157,7 @@ def _fatal(match: re.Match[str]) -> Hit:
 
 
 def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) -> Hit | None:
-    name = match["d"] or match["f"] or match["h"] or match["m"]
+    name = match["d"] or match["f"] or match["h"] or match["m"] or match["q"]
     if name:
         number = _NAMES.get(name, 0)
         if not number:
@@ -135,10 +166,16 @@ def _exited(match: re.Match[str], text: str, pids: tuple[int, ...], said: Said) 
         return by_signal(number, 0.5 if weak else 0.85, "talk" if weak else "summary", pids=pids)
     if number_text := match["g"] or match["k"] or match["n"]:
         number = int(number_text)
-        return by_signal(number, 0.85, pids=pids) if number in _MEANS and not said.quiet else None
+        if number not in _MEANS or (said.quiet and number not in (9, 11)):
+            return None
+        return by_signal(number, 0.45 if said.quiet else 0.85, pids=pids)
+    if match["u"]:
+        return by_signal(_WORDS[match["u"]], 0.8, pids=pids)
     if match["l"]:
         return by_signal(_WORDS[match["l"].lower()], 0.8, pids=pids)
-    code_text = match["a"] or match["b"] or match["c"] or match["e"] or match["o"] or match["p"]
+    code_text = match["a"] or match["b"] or match["c"] or match["e"] or match["o"] or match["p"] or match["s"]
+    if match["r"]:  # MPICH prints the signal's number there
+        return by_signal(int(match["r"]), 0.85, pids=pids) if int(match["r"]) in _MEANS else None
     if code_text is None:
         return None
     code = int(code_text)

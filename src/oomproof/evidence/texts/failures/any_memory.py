@@ -1,0 +1,76 @@
+"""Any library's words for "no memory": what the known sentences of the other families leave over."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
+from oomproof.evidence.texts.finding import GpuNumbers
+from oomproof.evidence.texts.quantities import SIZE, amount
+
+ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
+
+# Something was asked for and not given. "Allocate" alone is not enough: schedulers allocate nodes, launchers ports.
+_REFUSED = re.compile(
+    r"(?:[Cc]ould not|[Cc]annot|[Cc]an't|[Cc]ouldn't|[Uu]nable to|[Ff]ail(?:ed|ure|s|ing)? (?:to|in|when)|[Ee]rror(?: in| while|:)?) ?(?:\w+ )?(?:re)?[Aa]llocat\w*[^\n]{0,60}?"
+    r"(?:memory|bytes\b|buffer|tensor|vector of size|\d ?[KMGT]i?B\b)|\b[Oo]ut[ _-][Oo]f[ _-](?:\w{3,6} )?[Mm]emory\b|[Nn]ot enough (?:\w+ ){0,4}?(?:memory|RAM|VRAM)\b"
+    r"|[Ii]nsufficient (?:\w+ ){0,3}?memory\b|[Mm]emory allocation (?:failed|failure|error)|: bad allocation\b|[Ff]ail\w* to (?:alloc|malloc)\b|\b[mc]alloc\w*(?:\(\))? (?:failed|error|returned)"
+)
+_GPU = re.compile(
+    r"GPU|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS|Metal|\bNPU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
+)
+_TOLD = re.compile(rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b")
+# It goes on, or tells how to avoid it
+_MILD = re.compile(
+    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|^\W{0,3}warning\b|\bmlock|lock memory"
+)
+_ERROR_FIRST = re.compile(
+    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|[Ff]atal(?: error)?)\b\W"
+)
+# the kernel's and other guards' words have readers of their own
+_NOT_MEMORY = re.compile(
+    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of"
+)
+
+
+def recognise(said: Said) -> Hit | None:
+    text = said.text
+    refused = _REFUSED.search(text)
+    if refused is None or _NOT_MEMORY.search(text):
+        return None
+    if (
+        said.raised
+        and text[: refused.start()].endswith(("'", '"'))
+        and text[refused.end() :].startswith(("'", '"'))
+    ):
+        return None  # "unknown section 'out of memory'": a name, not a complaint
+    size = _size(text)
+    if not said.raised and (said.quiet or _MILD.search(text) or not _spoken(refused, said, size)):
+        return None
+    if "bad allocation" in refused[0]:
+        return Hit("bad-alloc", "native code could not allocate memory", 0.75)
+    strength = 0.8 if said.raised else 0.65
+    if _GPU.search(text):
+        return Hit(
+            "cuda-oom",
+            "the GPU's memory could not be had",
+            strength,
+            gpu=GpuNumbers(requested=size) if size else None,
+        )
+    details = {"requested_bytes": str(size)} if size else {}
+    return Hit("python-memory-error", "the host refused memory", strength, details=details)
+
+
+def _spoken(refused: re.Match[str], said: Said, size: int | None) -> bool:
+    """A program's own line: at an error's level or after an error's name, or a sentence of its own with a figure."""
+    if said.level in ("ERROR", "FATAL", "CRITICAL") or _ERROR_FIRST.match(said.text):
+        return True
+    return size is not None and is_message(refused, said, strict=True)
+
+
+def _size(text: str) -> int | None:
+    found = _TOLD.search(text)
+    if found is None:
+        return None
+    plain = found[1] or found[4] or found[5]
+    return int(plain) if plain else amount(found[2], found[3])
