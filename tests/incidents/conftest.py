@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -176,6 +177,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     made.close()
 
 
+_NUMBERS = itertools.count()  # a cgroup that one test could not remove must not be the next one's
+
+
 @dataclass
 class Cgroup:
     """A memory cgroup of the test's own: the small machine in which the runs must get along."""
@@ -201,7 +205,7 @@ def small_machine(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Cg
         for own, file in ((own_v1, "memory.limit_in_bytes"), (own_v2, "memory.max")):
             if own is None:
                 continue
-            directory = Path(own) / f"test-{os.getpid()}-{len(made)}"
+            directory = Path(own) / f"test-{os.getpid()}-{next(_NUMBERS)}"
             try:
                 directory.mkdir()
                 (directory / file).write_text(str(limit))
