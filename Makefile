@@ -57,6 +57,8 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/guard.py
 	$(BIN)/python bench/freeze.py
+	$(BIN)/python bench/ledger.py
+	$(BIN)/python bench/agent.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
