@@ -27,11 +27,11 @@ def ask(me: Live, *others: Live, shrink: float = 0.0, can_push: bool = False) ->
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    old = live.LiveRun("old", 1.0, tmp_path, protected=True, leader=(77, 88))
+    old = live.LiveRun("old", 1.0, tmp_path, protected=True, leader=(77, 88), reserved=True)
     new = live.LiveRun("new", 2.0, tmp_path)
     old.update(100, 5.0, 7.5, BY_HAND)
     (seen,) = new.others(6.0)
-    assert seen == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88)
+    assert seen == Live(old.name, 100, 5.0, 7, BY_HAND, True, 77, 88, True)
     assert seen.id == "old"
     (silent,) = new.others(60.0)
     assert silent.rate == 0, "the growth of a guard that has been silent for a minute is not believed"
@@ -106,6 +106,11 @@ def test_without_swap_the_newest_that_grows_is_frozen() -> None:
     assert ask(old, still, shrink=80).to_freeze and not ask(still, old, shrink=80).to_freeze
     both = run(3, use=5, rate=40)
     assert ask(both, old, still, shrink=120).to_freeze and not ask(old, both, still, shrink=120).to_freeze
+
+
+def test_one_that_reserved_nothing_is_frozen_before_one_that_did() -> None:
+    old, young = run(1, rate=50), run(2, rate=50, reserved=True)
+    assert ask(old, young, shrink=100).to_freeze and not ask(young, old, shrink=100).to_freeze
 
 
 def test_with_swap_the_newest_is_frozen() -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from oomproof.errors import OomproofError
 from oomproof.recording.runs import is_locked
 
-# bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), protected,
-# the leader's pid and start
+# bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
+# (1 protected, 2 its need is reserved), the leader's pid and start
 _RECORD = struct.Struct("=qdqBBiq")
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
 _LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a thaw
@@ -63,6 +63,7 @@ class Live:
     protected: bool = False
     pid: int = 0
     start: int = 0
+    reserved: bool = False  # its need was known when it was let in
 
     @property
     def id(self) -> str:
@@ -81,7 +82,7 @@ class Turns:
 
 
 def turns(me: Live, others: Sequence[Live], worth: int, shrink: float, can_push: bool) -> Turns:
-    """Newest first, protected last. Pure.
+    """Newest first, protected last; of those to pause, first the one that reserved nothing. Pure.
 
     Freezing stops growth; only with swap to push it out to does it free what a job holds. So without such swap the
     newest *growing* run is the one to freeze; with it, or when no run of ours grows, the newest that holds enough.
@@ -104,7 +105,7 @@ def turns(me: Live, others: Sequence[Live], worth: int, shrink: float, can_push:
     pool = holders if can_push and holders else growers or holders
     return Turns(
         to_end=not any(helps(one) and before_me(one) for one in others),
-        to_freeze=bool(pool) and max(one.name for one in pool) == me.name,
+        to_freeze=bool(pool) and max(pool, key=lambda one: (not one.reserved, one.name)).name == me.name,
         to_thaw=not any(one.frozen == BY_GUARD and one.name < me.name for one in others),
         running=sum(not one.frozen for one in others),
         waiting=sum(one.frozen == BY_GUARD for one in others),
@@ -121,12 +122,13 @@ class LiveRun:
         folder: Path | None = None,
         protected: bool = False,
         leader: tuple[int, int | None] = (0, None),
+        reserved: bool = False,
     ) -> None:
         self._folder = (folder or runtime_folder()) / "live"
         self._folder.mkdir(mode=0o700, exist_ok=True)
         sweep(self._folder)
         name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
-        self.name, self.protected = name, protected
+        self.name, self.protected, self.reserved = name, protected, reserved
         self._frozen = RUNS
         self._who = (leader[0], leader[1] or 0)
         while True:
@@ -139,12 +141,14 @@ class LiveRun:
 
     def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
         self._frozen = frozen
-        record = _RECORD.pack(use, boottime, int(rate), frozen, self.protected, *self._who)
+        record = _RECORD.pack(
+            use, boottime, int(rate), frozen, self.protected | self.reserved << 1, *self._who
+        )
         os.pwrite(self._fd, record, 0)
 
     def me(self, use: int, t: float, rate: float) -> Live:
         """This run as the others would see it now."""
-        return Live(self.name, use, t, int(rate), self._frozen, self.protected, *self._who)
+        return Live(self.name, use, t, int(rate), self._frozen, self.protected, *self._who, self.reserved)
 
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""
@@ -189,8 +193,8 @@ def _read(path: Path) -> Live:
     try:
         data = path.read_bytes()
         if len(data) >= _RECORD.size:
-            use, t, rate, frozen, protected, pid, start = _RECORD.unpack(data[: _RECORD.size])
-            return Live(path.name, use, t, rate, frozen, bool(protected), pid, start)
+            use, t, rate, frozen, flags, pid, start = _RECORD.unpack(data[: _RECORD.size])
+            return Live(path.name, use, t, rate, frozen, bool(flags & 1), pid, start, bool(flags & 2))
         use, t = _FIRST.unpack(data[: _FIRST.size])
         return Live(path.name, use, t)
     except (OSError, struct.error):

@@ -45,8 +45,9 @@ class LiveClaim(LiveRun):
         folder: Path | None = None,
         protected: bool = False,
         leader: tuple[int, int | None] = (0, None),
+        reserved: bool = False,
     ) -> None:
-        super().__init__(run_id, boottime, folder, protected, leader)
+        super().__init__(run_id, boottime, folder, protected, leader, reserved)
         self._samples: deque[tuple[float, int]] = deque()
         outlooks = (folder or runtime_folder()) / "outlook"
         outlooks.mkdir(mode=0o700, exist_ok=True)

@@ -163,6 +163,7 @@ class Watch:
                 float(started.get("boottime") or boottime()),
                 protected=settings.protected,
                 leader=(self.job.leader, self.job.leader_start),
+                reserved=(run.info.get("claim") or {}).get("need") is not None,
             )
         except (OSError, OomproofError):
             pass  # no runtime folder: this run then acts for itself alone
