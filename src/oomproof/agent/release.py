@@ -132,7 +132,7 @@ class _Inference:
 def warning(room: cuda_room.Room, after: str) -> str:
     return (
         f"after {after}: {size(room.allocated)} of GPU {room.device} is in use by tensors, {size(room.unused)} more stays reserved and unused. This process will use it again; "
-        "other processes on the card cannot have it. To give it back: --release auto, or torch.cuda.empty_cache()"
+        "other processes on the card cannot have it. To give it back: --release always, or torch.cuda.empty_cache()"
     )
 
 
