@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import Lab, alive, until
 
+from oomproof.recording import runs
 from oomproof.recording.reader import open_recording
 
 PYTHON = sys.executable
@@ -251,6 +252,20 @@ def test_stopped_by_the_user(lab: Lab) -> None:
     assert lab.run("stop", "mine").returncode == 0
     assert running.wait() == 0
     assert cause(lab, "mine")[0] == "stopped-by-user"
+
+
+def test_a_job_that_grows_is_asked_to_save_long_before_it_is_asked_to_stop(
+    lab: Lab, kernel_limit: None
+) -> None:
+    running = lab.start("grows", "--limit", "700M", "--", *lab.job("listener.py", 4))
+    running.output_has("saved")
+    assert not (running.attempt / "save").exists()
+    actions = [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
+    assert set(actions) == {"warn"}, "nobody was asked to stop"
+    alerts = (running.attempt / "memory_alerts.log").read_text()
+    assert alerts.count("asked this loop to save and go on") == 1
+    lab.run("stop", "--now", "grows")
+    running.wait()
 
 
 def test_state_of_a_live_run(lab: Lab) -> None:

@@ -25,7 +25,7 @@ from oomproof.ledger.live import LiveRun
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
+from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.runner import agent_feed, code
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU
     from oomproof.runner.gpu_feed import GpuFeed
     from oomproof.runner.gpu_share import GpuShare
 
+_SAVE_EVERY = 3600.0  # seconds between checkpoints that the guard asks for
 GPU_TURN = 120.0  # seconds: moving 60 GiB out and back takes one minute on an H200, 10 GiB ten seconds
 
 
@@ -129,6 +130,15 @@ def describe_run(
     }
 
 
+def shall_save(time_to_full: float | None, now: float, saved_at: float | None) -> bool:
+    """Growth that fills memory within the warning's time; a checkpoint an hour is enough, and a full machine cannot bear more."""
+    return (
+        time_to_full is not None
+        and time_to_full < policy.TREND_WARNING
+        and (saved_at is None or now - saved_at > _SAVE_EVERY)
+    )
+
+
 class Watch:
     """Guard, sampler and recording over one job; used by `run` and, when the guard was lost, by `watch`."""
 
@@ -146,6 +156,7 @@ class Watch:
         gpu: GpuFeed | None = None,
     ) -> None:
         self._say = say
+        self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
         self.errands = Errands()
@@ -234,9 +245,24 @@ class Watch:
         if kind == "freeze":
             text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
         self._tell(text)
+        if kind == "warn" and self.agents is not None:
+            self.errands.do(self._ask_to_save)
         if self.agents is not None and kind == "ask":
             agents = self.agents
             self.errands.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
+
+    def _ask_to_save(self) -> None:
+        """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A rung nobody answers is skipped."""
+        now, left = boottime(), self.guard.moment.time_to_full
+        if self.guard.settings.watch_only or not shall_save(left, now, self._saved_at):
+            return
+        who = requests.listeners(self._attempt, "save")
+        if not who:
+            return
+        self._saved_at = now
+        requests.ask_to_save(self._attempt, f"full in about {format_duration(left)}")
+        self.writer.event(now, "save", f"asked {who[0]} to save and go on")
+        self._tell(f"asked {who[0]} to save and go on: full in about {format_duration(left)}")
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
