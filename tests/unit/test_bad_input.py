@@ -169,7 +169,11 @@ def test_endless_input_takes_bounded_memory(tmp_path: Path, piece: bytes) -> Non
 
 def test_ctrl_c_leaves_no_traceback(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*WHY, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*WHY, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's `&` had it ignored
     )
     assert process.stdin is not None and process.stderr is not None
     for _ in range(60):  # past its start: the pipe is being read

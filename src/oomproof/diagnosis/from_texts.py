@@ -144,6 +144,10 @@ def _ranked(best: Finding, case: TextCase, joined: Finding | None) -> tuple[Caus
         shares["oom-kill-global"] = shares.get("oom-kill-global", 0.0) + share * memory / (1 + memory)
     shares = {cause: round(part, 4) for cause, part in shares.items() if part >= 0.0001}
     ordered = [best.cause, *sorted(shares, key=lambda cause: -shares[cause])]
+    for cause in ordered[1:]:  # a reading that is put first is never called less likely than another
+        mine = 1 - sum(shares.values())
+        if shares[cause] > mine:
+            shares[cause] = int((shares[cause] + mine) / 2 * 1e4) / 1e4
     shares[best.cause] = round(1 - sum(shares.values()), 4)
     return tuple(
         Cause(cause, shares[cause], tuple(ids.get(cause, [])[:20]), WORDS[cause].test) for cause in ordered

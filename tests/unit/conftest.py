@@ -1,0 +1,18 @@
+"""Unit tests neither see nor touch the runs of whoever runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def folders_of_their_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    base = tmp_path_factory.mktemp("home")
+    for name in ("state", "config", "runtime"):
+        (base / name).mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_STATE_HOME", str(base / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base / "runtime"))
+    return base
