@@ -177,6 +177,10 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     made.close()
 
 
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # started by a shell's `&`: those we start must hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _NUMBERS = itertools.count()  # a cgroup that one test could not remove must not be the next one's
 
 

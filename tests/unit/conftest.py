@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
+
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # started by a shell's `&`: those we start must hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
