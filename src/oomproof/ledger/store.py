@@ -47,6 +47,11 @@ _BROKEN = (
 )  # the last: a table is missing
 
 
+def _storable(value: object) -> object:
+    """Arguments and folders are bytes to the kernel; SQLite takes text only."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
 class Broken(Exception):
     """Not a ledger this version can read; the reason in words."""
 
@@ -118,7 +123,7 @@ class _File:
 
     def execute(self, statement: str, values: Iterable[object] = ()) -> list[tuple[object, ...]]:
         try:
-            return self._connection.execute(statement, tuple(values)).fetchall()
+            return self._connection.execute(statement, tuple(map(_storable, values))).fetchall()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in _BROKEN:
                 raise Broken(f"it is damaged ({error})") from error

@@ -27,7 +27,7 @@ def script_of(argv: Sequence[str], folder: str) -> str | None:
         if word.endswith(_SOURCES):
             path = os.path.join(folder, word)
             if os.path.isfile(path):
-                return os.path.realpath(path)
+                return real(path)
     return None
 
 
@@ -58,8 +58,16 @@ def output_folder(words: Sequence[str], folder: str) -> str | None:
     """Where the run writes, as a real path; None when its arguments do not say."""
     for name, value in options(words):
         if name and value and _OUTPUT.fullmatch(name):
-            return os.path.realpath(os.path.join(folder, value))
+            return real(os.path.join(folder, value))
     return None
+
+
+def real(path: str) -> str:
+    """As it is, where the working folder was removed under us and nothing can be resolved."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return path
 
 
 def is_incidental(name: str) -> bool:
@@ -73,7 +81,7 @@ def command_key(argv: Sequence[str], folder: str) -> str:
     words = [os.path.basename(argv[0]).rstrip("0123456789.") or argv[0]]
     at = next((n for n, word in enumerate(argv) if script and _is(word, script, folder)), None)
     if at is None:  # no file to go by: what `-m train` or `./prog` means depends on the folder
-        words += [os.path.realpath(folder)]
+        words += [real(folder)]
         rest = list(argv[1:])
     else:
         words = [] if at == 0 else words
@@ -90,4 +98,4 @@ def command_key(argv: Sequence[str], folder: str) -> str:
 
 
 def _is(word: str, script: str, folder: str) -> bool:
-    return word.endswith(_SOURCES) and os.path.realpath(os.path.join(folder, word)) == script
+    return word.endswith(_SOURCES) and real(os.path.join(folder, word)) == script

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oomproof.machine.arguments import output_folder, script_of
+from oomproof.machine.arguments import output_folder, real, script_of
 from oomproof.machine.jobs import LAUNCHERS, Job
 from oomproof.machine.processes import command_line, stat_fields
 
@@ -190,7 +190,7 @@ def _identical(
     theirs: Mapping[str, str],
     script: str,
 ) -> bool:
-    if os.path.realpath(folder) != there:
+    if real(folder) != there:
         return False  # the same words mean other files there
     if any(environment.get(name) != theirs.get(name) for name in _IDENTITY):
         return False
@@ -200,7 +200,7 @@ def _identical(
 def _after(argv: Sequence[str], script: str, folder: str) -> Sequence[str]:
     """The script's own arguments."""
     for at, word in enumerate(argv):
-        if word.endswith(os.path.basename(script)) and os.path.realpath(os.path.join(folder, word)) == script:
+        if word.endswith(os.path.basename(script)) and real(os.path.join(folder, word)) == script:
             return argv[at + 1 :]
     return argv[1:]
 
