@@ -3,14 +3,15 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do $$p -c '
 VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := build/results
+PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py)
 
-.PHONY: run test setup dev browser lint types layers unit coverage incidents must-run bench docs clean
+.PHONY: run test setup dev browser lint types layers unit coverage incidents programs machine-and-programs must-run bench docs clean
 
 run: setup  ## set up, and run the bundled example under watch
 	$(BIN)/oomproof run --name example -- $(BIN)/python examples/train.py
 	$(BIN)/oomproof runs
 
-test: dev browser lint types layers unit incidents test-vm must-run  ## set up, and pass all tests
+test: dev browser lint types layers unit incidents machine-and-programs must-run  ## set up, and pass all tests
 
 setup: $(VENV)/.installed
 
@@ -51,7 +52,14 @@ coverage: dev  ## by hand: the same tests at half the speed, and which lines the
 
 incidents: dev
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/incidents --junitxml=$(RESULTS)/incidents.xml
+	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) --junitxml=$(RESULTS)/incidents.xml
+
+programs: dev  ## real trainers under watch: they only need time
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest $(PROGRAMS) --junitxml=$(RESULTS)/programs.xml
+
+machine-and-programs: lab  ## beside each other: neither asserts seconds
+	$(MAKE) -j2 programs test-vm
 
 must-run: dev
 	$(BIN)/python tests/must_run.py tests/must_run.txt $(RESULTS)
@@ -59,6 +67,7 @@ must-run: dev
 bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/guard.py
+	$(BIN)/pytest tests/vm -m long
 	$(BIN)/python bench/freeze.py
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/agent.py

@@ -7,7 +7,7 @@ lab:  ## build the lab's machine when stale (needs root; installs qemu and deboo
 
 test-vm: lab  ## the scenarios that need systemd, cgroup v2 and sessions
 	@mkdir -p build/results
-	.venv/bin/pytest tests/vm -m vm --junitxml=build/results/vm.xml
+	.venv/bin/pytest tests/vm -m "vm and not long" --junitxml=build/results/vm.xml
 
 lab-clean:  ## the image, the downloaded packages, everything
 	rm -rf .lab

@@ -104,6 +104,7 @@ def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
     assert "freeze" in deeds(loader) and "freeze" not in deeds(training)
 
 
+@pytest.mark.long
 def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa: F811
     """In a user scope: frozen and thawed by its own user, left alone by the guard, and by the guard's death."""
     job = ada.run("mine", f"-- python3 {IN_GUEST}/counter.py")

@@ -250,6 +250,7 @@ def test_swap_counts_as_use(guest: Machine, ada: User) -> None:
 # -- the whole machine short of memory ---------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_without_a_limit_the_newest_run_goes_and_the_machine_lives(guest: Machine, ada: User) -> None:
     before = oom_kills(guest)
     bystander = ada.run("older", f"-- {GROW} 100 40")
