@@ -391,12 +391,12 @@ def biggest_report(agent: Any, error: BaseException | None = None) -> None:
             for name in ("current_allocated_memory", "driver_allocated_memory", "recommended_max_memory"):
                 try:
                     fields[name] = int(getattr(torch.mps, name)())
-                except Exception:
+                except Exception:  # an older PyTorch lacks one of the three
                     pass
         fields.update(_owners(torch, kind, error=error))
         write_json(agent.file("tensors.json"), fields)
         agent.report("tensors", **fields)
-    except Exception:
+    except Exception:  # the job's own error is on its way: ours must not take its place
         pass
 
 

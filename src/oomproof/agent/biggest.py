@@ -161,7 +161,7 @@ class _Kinds:
                 home.endswith("cache_utils") or kind.__name__.endswith("Cache")
             ):
                 return "cache"
-        except Exception:
+        except Exception:  # a class with code of its own behind isinstance or its name
             pass
         return ""
 
@@ -362,7 +362,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
             plain is object.__getattribute__ and type(value).__dictoffset__
         ):  # no code of the object's own is run
             return [("." + str(name), each) for name, each in list(value.__dict__.items())[:256]]
-    except Exception:
+    except Exception:  # changed under us by another thread, or a container with code of its own
         pass
     return ()
 
@@ -402,6 +402,6 @@ def _describe(tensor: Any, name: str) -> str:
     try:
         kind = str(tensor.dtype).replace("torch.", "")
         text = "{} [{}]".format(kind, ", ".join(str(side) for side in tensor.shape))
-    except Exception:
+    except Exception:  # a tensor subclass that refuses to be described
         text = ""
     return f"{name[:100]} {text}".strip()

@@ -88,7 +88,7 @@ class Agent:
                 self.dropped += 1
             self._outbox.append(data)
             self._flush()
-        except Exception:
+        except Exception:  # counted, and told with the next one that gets through
             self.dropped += 1
 
     def file(self, name: str) -> str:
@@ -158,7 +158,7 @@ class Agent:
                         and distributed.is_initialized()
                     ):
                         self._rank = distributed.get_rank()
-                except Exception:
+                except Exception:  # a process group that is being torn down
                     pass
         return self._rank
 
@@ -406,5 +406,5 @@ def _on_gpu() -> int | None:
         if torch is None or not torch.cuda.is_initialized():
             return None
         return sum(int(torch.cuda.memory_allocated(index)) for index in range(torch.cuda.device_count()))
-    except Exception:
+    except Exception:  # the driver may be failing just now
         return None

@@ -93,7 +93,7 @@ def read(torch: Any, device: int) -> Room | None:
         return from_stats(
             device, stats, free, total, backend_of(torch), expandable_segments(), _fraction(torch, device)
         )
-    except Exception:
+    except Exception:  # the driver may be failing just now: no figure is better than a second error
         return None
 
 
@@ -113,14 +113,14 @@ def devices(torch: Any) -> list[int]:
             for index in range(torch.cuda.device_count())
             if torch.cuda.memory_stats_as_nested_dict(index)["reserved_bytes"]["all"]["current"] > 0
         ]
-    except Exception:
+    except Exception:  # as above
         return []
 
 
 def backend_of(torch: Any) -> str:
     try:
         return str(torch.cuda.get_allocator_backend())
-    except Exception:
+    except Exception:  # before PyTorch 2.0
         return "native"
 
 
@@ -128,7 +128,7 @@ def uuid_of(torch: Any, device: int) -> str | None:
     """The card's own id: two processes may give the same card different numbers. PyTorch 2.4 and newer."""
     try:
         return str(torch.cuda.get_device_properties(device).uuid)
-    except Exception:
+    except Exception:  # before PyTorch 2.4
         return None
 
 
@@ -148,7 +148,7 @@ def _fraction(torch: Any, device: int) -> float:
         return ours
     try:
         return float(torch._C._cuda_getMemoryFraction(device))
-    except Exception:
+    except Exception:  # before PyTorch 2.6
         return 1.0
 
 

@@ -73,7 +73,7 @@ def size_of(value: Any) -> tuple[int, str]:
             return sys.getsizeof(value), name
         if kind in (list, tuple, set, frozenset, dict):
             return _container(value, name, torch)
-    except Exception:
+    except Exception:  # an object of the user's whose size cannot be asked
         pass
     return 0, name
 

@@ -270,7 +270,7 @@ def _element_size(torch: Any, model: Any) -> int:
         else:
             kind = model.dtype
         return int(torch.empty((), dtype=kind, device="meta").element_size())
-    except Exception:
+    except Exception:  # a wrapped model without a dtype: half precision is the usual one
         return 2
 
 

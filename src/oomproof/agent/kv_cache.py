@@ -193,14 +193,14 @@ def _layer_config(config: Any, index: int) -> Any:
     try:
         layers = config.per_layer_config
         return layers[index]
-    except Exception:
+    except Exception:  # configs without layers of their own
         return config
 
 
 def _get(config: Any, name: str) -> Any:
     try:
         return getattr(config, name, None)
-    except Exception:
+    except Exception:  # a config may compute what it is asked for, and fail at it
         return None
 
 

@@ -40,12 +40,12 @@ def processes(torch: Any, device: int) -> list[tuple[int, int | None]]:
     try:
         handle = _handle(library, torch, device)
         return _running(library, handle) if handle is not None else []
-    except Exception:
+    except Exception:  # a driver of another age, or one that is failing
         return []
     finally:
         try:
             library.nvmlShutdown()
-        except Exception:
+        except Exception:  # there is nothing to shut down any more
             pass
 
 
@@ -56,7 +56,7 @@ def _handle(library: Any, torch: Any, device: int) -> Any | None:
         name = (uuid if uuid.startswith(("GPU-", "MIG-")) else "GPU-" + uuid).encode()
         if not library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle)):
             return handle
-    except Exception:
+    except Exception:  # before PyTorch 2.4: the index below is asked for
         pass
     visible = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
     index = device

@@ -51,7 +51,7 @@ def agent() -> Agent | None:
             from .core import Agent
 
             _agent = Agent(_folder)
-        except Exception:
+        except Exception:  # the job runs on without an agent
             _agent = False
     return None if isinstance(_agent, bool) else _agent
 
@@ -139,7 +139,7 @@ def _at_exit() -> None:
                 describe(found, error, sys.last_traceback)
         if _agent is not None and not isinstance(_agent, bool):
             _agent.close()
-    except Exception:
+    except Exception:  # at the interpreter's end modules are gone already
         pass
 
 
@@ -168,7 +168,7 @@ def _watch_threads(threading: Any) -> None:
 
                 name = args.thread.name if args.thread is not None else "?"
                 describe(found, args.exc_value, args.exc_traceback, name)
-        except Exception:
+        except Exception:  # the user's own hook comes next, whatever ours met
             pass
         return before(args)
 
@@ -217,12 +217,12 @@ class _Loader:
         for owner, name in ((module, "__loader__"), (module.__spec__, "loader")):
             try:
                 setattr(owner, name, self._real)
-            except Exception:
+            except Exception:  # a module that lets nobody set its attributes
                 pass
         self._real.exec_module(module)
         try:
             installed(module)
-        except Exception:
+        except Exception:  # the user's import has worked: a hook that failed must not spoil it
             pass
 
 

@@ -95,8 +95,7 @@ def _give_gpu_back(found: runs.Run, job: Job) -> str:
     pids = job.pids()
     held = held_by(pids, Query().answer(CARD_SECONDS).gpus)
     size = sum(held.values())
-    memory = job.memory()
-    left = job.limit - memory.charged if job.limit is not None and memory is not None else None
+    left = job.limit_left(job.memory())
     available = HostView().read(boottime())[0]
     problem = host_room_problem(size, available, int(settings.get("floor", 0)), left)
     result = Result(False, problem=problem) if problem else GpuPause(found.attempt).give_back(pids, held)

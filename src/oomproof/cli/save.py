@@ -12,6 +12,7 @@ import sys
 import time
 
 from oomproof.errors import OomproofError
+from oomproof.guard.actions import deed
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests, runs
 from oomproof.recording.reader import open_recording
@@ -48,17 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     began = boottime()
     requests.ask_to_save(attempt, "oomproof save")
-    runs.append_line(
-        attempt / "actions.jsonl",
-        {
-            "boottime": began,
-            "wall": time.time(),
-            "by": "user",
-            "action": "save",
-            "why": "oomproof save",
-            "facts": {},
-        },
-    )
+    runs.append_line(attempt / "actions.jsonl", deed("user", "save", "oomproof save"))
     print(f"oomproof: asked {', '.join(listening)} to save", file=sys.stderr)
     deadline = time.monotonic() + arguments.timeout
     while time.monotonic() < deadline:

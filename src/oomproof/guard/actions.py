@@ -17,6 +17,12 @@ from oomproof.recording.runs import append_line
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
 
 
+def deed(by: str, action: str, why: str, facts: dict[str, object] | None = None) -> dict[str, object]:
+    """One line of actions.jsonl: who did what to the job now, and why."""
+    now = {"boottime": boottime(), "wall": time.time()}
+    return {**now, "by": by, "action": action, "why": why, "facts": facts or {}}
+
+
 class Errands:
     """Does what may wait on a disk, so that the guard's loop never does."""
 
@@ -75,14 +81,7 @@ class Actions:
             self._job.freezer.thaw()  # after the signal: it is the first thing a frozen job then meets
         elif kind == "kill":
             self._job.kill()
-        line: dict[str, object] = {
-            "boottime": boottime(),
-            "wall": time.time(),
-            "by": self._by,
-            "action": kind,
-            "why": why,
-            "facts": facts or {},
-        }
+        line = deed(self._by, kind, why, facts)
         self._errands.do(lambda: append_line(self._attempt / "actions.jsonl", line))
 
     def shortage_is_over(self) -> None:

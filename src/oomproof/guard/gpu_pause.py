@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from oomproof.machine import cuda_checkpoint, processes
 from oomproof.machine.cuda_checkpoint import Answer
 from oomproof.recording import runs
+from oomproof.units import GIB, format_size
 
 if TYPE_CHECKING:  # it brings subprocess along
     from oomproof.machine.gpu import Gpu
-from oomproof.units import GIB, format_size
 
 # Seen on an H200 with driver 580: 1.5 GiB/s out, 5 GiB/s back. A tenth of that is still patience, not a hang.
 _SLOWEST = GIB // 8
 _PATIENCE = 60.0
-# The driver moved 10.7 GiB for 10.7 GiB in use, and touched up to a fifth more while it did so.
+# For 10.7 GiB in use the job's host memory grew by 10.7 GiB, at a second pause by 12.7.
 _HOST_FACTOR = 1.25
 MARKER = runs.GPU_PAUSED
 
@@ -37,18 +37,18 @@ class Result:
     lost: bool = False
 
 
-def host_room_problem(size: int, available: int, margin: int, limit_left: int | None) -> str:
-    """Why this machine's memory cannot hold what the card gives back; empty when it can."""
+def host_room_problem(size: int, available: int, keep: int, limit_left: int | None) -> str:
+    """Why this machine's memory cannot hold what the card gives back; empty when it can. ``keep`` stays free."""
     wanted = int(size * _HOST_FACTOR)
     if limit_left is not None and wanted > limit_left:
         return (
             f"{format_size(size)} of GPU memory would go to the job's host memory, "
             f"and its limit leaves {format_size(max(0, limit_left))}"
         )
-    if wanted > available - margin:
+    if wanted > available - keep:
         return (
             f"{format_size(size)} of GPU memory would go to host memory, and only {format_size(available)} "
-            f"are available (margin {format_size(margin)})"
+            f"are available, of which {format_size(keep)} stay free"
         )
     return ""
 
@@ -106,7 +106,8 @@ class GpuPause:
     def take_back(self, cards: Sequence[Gpu]) -> Result:
         """The job must not be frozen. No room yet is a problem to try again; nothing is lost by it.
 
-        The driver is asked only when there is room: without, a restore on an H200 (driver 580) did not come back for minutes.
+        The driver is asked only when there is room: on an H200 (driver 580) a thaw without it had not come back after
+        three minutes. What held it up was not looked into.
         """
         try:
             kept = json.loads(self._marker.read_bytes())

@@ -81,6 +81,10 @@ class Job:
         anon, shmem = int(anon * self._pss_ratio), int(shmem * self._pss_ratio)
         return JobMemory(anon, shmem, file, swap, 0, anon + shmem)
 
+    def limit_left(self, memory: JobMemory | None) -> int | None:
+        """What the kernel's limit over this job still gives it; None where there is none, or the job is gone."""
+        return self.limit - memory.charged if self.limit is not None and memory is not None else None
+
     def calibrate(self, counted: int, shared_once: int) -> None:
         """From the sampler, now and then: what the processes count together, and what PSS says it is."""
         if counted > 0:

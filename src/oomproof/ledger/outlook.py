@@ -7,6 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from oomproof.ledger.live import RUNS, LiveRun, runtime_folder
 
@@ -38,16 +39,8 @@ def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHO
 class LiveClaim(LiveRun):
     """A run's place among the living that also tells how fast the run grows, for those who want to start beside it."""
 
-    def __init__(
-        self,
-        run_id: str,
-        boottime: float,
-        folder: Path | None = None,
-        protected: bool = False,
-        leader: tuple[int, int | None] = (0, None),
-        reserved: bool = False,
-    ) -> None:
-        super().__init__(run_id, boottime, folder, protected, leader, reserved)
+    def __init__(self, run_id: str, boottime: float, folder: Path | None = None, **more: Any) -> None:
+        super().__init__(run_id, boottime, folder, **more)
         self._samples: deque[tuple[float, int]] = deque()
         outlooks = (folder or runtime_folder()) / "outlook"
         outlooks.mkdir(mode=0o700, exist_ok=True)

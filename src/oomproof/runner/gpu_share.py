@@ -165,7 +165,7 @@ class GpuShare:
             return  # a process that stands still does not answer the driver
         room = room_on(card, [self._turns.place, *self._turns.others()])
         if self._turns.shall_yield(room, now):
-            self._yield(card, now)
+            self._yield()
         elif (
             self._paused_at is not None and self._turns.place.state == WAITING and self._turns.take(room, now)
         ):
@@ -174,7 +174,7 @@ class GpuShare:
     def _held(self, card: Gpu) -> int:
         return held_by(self._pids(), [card]).get(card.index, 0)
 
-    def _yield(self, card: Gpu, now: float) -> None:
+    def _yield(self) -> None:
         held = held_by(self._pids(), self.feed.latest())
         size = sum(held.values())
         problem = self._host_room(size)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oomproof import __version__
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
-from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.actions import Actions, Errands, deed
 from oomproof.guard.facts import FREEZE_MAX, Settings
 from oomproof.guard.gpu_pause import host_room_problem
 from oomproof.guard.job import Job
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU
     from oomproof.runner.gpu_share import GpuShare
 
 _SAVE_EVERY = 3600.0  # seconds between checkpoints that the guard asks for
-GPU_TURN = 120.0  # seconds: moving 60 GiB out and back takes one minute on an H200, 10 GiB ten seconds
+GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Watch:
                 float(started.get("boottime") or boottime()),
                 protected=settings.protected,
                 leader=(self.job.leader, self.job.leader_start),
-                reserved=(run.info.get("claim") or {}).get("need") is not None,
+                reserved=settings.need is not None,
             )
         except (OSError, OomproofError):
             pass  # no runtime folder: this run then acts for itself alone
@@ -210,26 +210,15 @@ class Watch:
         moment, margin = self.guard.moment, self.guard.settings.margin
 
         def host_room(size: int) -> str:
-            return host_room_problem(size, moment.available, margin, self._limit_left())
+            return host_room_problem(size, moment.available, margin, self.job.limit_left(moment.memory))
 
         share.attach(
             self._attempt, self.job.pids, host_room, self.job.freezer.is_frozen, self._on_turn, self._say
         )
 
-    def _limit_left(self) -> int | None:
-        memory = self.guard.moment.memory
-        return self.job.limit - memory.charged if self.job.limit is not None and memory is not None else None
-
     def _on_turn(self, kind: str, why: str) -> None:
         self.writer.event(boottime(), kind, why)
-        line = {
-            "boottime": boottime(),
-            "wall": time.time(),
-            "by": "guard",
-            "action": kind,
-            "why": why,
-            "facts": {},
-        }
+        line = deed("guard", kind, why)
         self.errands.do(lambda: runs.append_line(self._attempt / "actions.jsonl", line))
 
     def _on_action(self, kind: str, why: str) -> None:
@@ -484,13 +473,5 @@ def write_down(
 
 
 def note_interrupt(attempt: Path, how: str) -> None:
-    runs.append_line(
-        attempt / "actions.jsonl",
-        {
-            "boottime": boottime(),
-            "wall": time.time(),
-            "by": "user",
-            "action": "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal",
-            "why": how,
-        },
-    )
+    action = "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal"
+    runs.append_line(attempt / "actions.jsonl", deed("user", action, how))
