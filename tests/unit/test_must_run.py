@@ -6,36 +6,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[1] / "must_run.py"
 
+SUITE = """
+import pytest
 
-@pytest.mark.parametrize(
-    ("cases", "outcome"),
-    [
-        (["test_it"], None),
-        (["test_it[a]", "test_it[b]"], None),
-        ([], "not run"),
-        (["test_it FAIL"], "failed"),
-        (["test_it[a] FAIL", "test_it[b]"], "failed"),
-        (["test_it[a]", "test_it[b] SKIP"], "skipped: no chromium"),
-    ],
-)
-def test_what_counts_as_run(tmp_path: Path, cases: list[str], outcome: str | None) -> None:
-    suite = tmp_path / "test_suite.py"
-    bodies = {"FAIL": "assert 0", "SKIP": "pytest.skip('no chromium')", "": "pass"}
-    lines = ["import pytest"]
-    if cases and "[" in cases[0]:
-        told = {case.split("[")[1].split("]")[0]: bodies[case.partition(" ")[2]] for case in cases}
-        lines += [f"@pytest.mark.parametrize('case', {list(told)})", "def test_it(case):"]
-        lines += [f"    if case == {case!r}: {body}" for case, body in told.items()]
-    else:
-        lines += [f"def {case.split()[0]}(): {bodies[case.partition(' ')[2]]}" for case in cases]
-    suite.write_text("\n".join(lines) + "\n")
-    listed = tmp_path / "listed.txt"
-    listed.write_text("# ours\ntest_suite::test_it  # it runs\n")
-    results = tmp_path / "results"
+def test_passes(): pass
+def test_fails(): assert False
+def test_skips(): pytest.skip("no chromium")
+
+@pytest.mark.parametrize("case", ["a", "b"])
+def test_all_cases(case): pass
+
+@pytest.mark.parametrize("case", ["a", "b", "c"])
+def test_all_but_one(case): assert case != "b"
+
+@pytest.mark.parametrize("case", ["a", "b"])
+def test_skips_one(case):
+    if case == "a": pytest.skip("no chromium")
+
+@pytest.fixture
+def broken(): raise OSError
+def test_never_begins(broken): pass
+"""
+
+
+def test_every_listed_test_ran_and_passed(tmp_path: Path) -> None:
+    suite, listed, results = tmp_path / "test_suite.py", tmp_path / "listed.txt", tmp_path / "results"
+    suite.write_text(SUITE)
     pytest_ = [
         sys.executable,
         "-m",
@@ -47,8 +45,21 @@ def test_what_counts_as_run(tmp_path: Path, cases: list[str], outcome: str | Non
         str(suite),
     ]
     subprocess.run([*pytest_, f"--junitxml={results}/unit.xml"], capture_output=True, check=False)
+    names = ["passes", "fails", "skips", "all_cases", "all_but_one", "skips_one", "never_begins", "is_gone"]
+    listed.write_text("# ours\n" + "".join(f"test_suite::test_{name}  # a reason\n" for name in names))
+
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(listed), str(results)], capture_output=True, text=True
     )
-    assert done.returncode == (outcome is not None)
-    assert (f"test_it: {outcome}" in done.stderr) == (outcome is not None)
+
+    assert done.returncode == 1
+    assert done.stderr.replace("must run: test_suite::test_", "").splitlines() == [
+        "fails: failed",
+        "skips: skipped: no chromium",
+        "all_but_one: failed",
+        "skips_one: skipped: no chromium",
+        "never_begins: failed",
+        "is_gone: not run",
+    ]
+    listed.write_text("test_suite::test_passes\ntest_suite::test_all_cases\n")
+    assert subprocess.run([sys.executable, str(SCRIPT), str(listed), str(results)]).returncode == 0
