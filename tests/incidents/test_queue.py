@@ -82,6 +82,49 @@ def test_what_is_promised_counts_before_it_is_held(machine: Lab) -> None:
     assert machine.run("run", "--need", "120M", "--no-wait", "--", "true").returncode == 0
 
 
+PHASES = """
+import time, oomproof
+for name in ("train", "eval", "train"):
+    with oomproof.phase(name):
+        held = bytearray(b"x") * ((120 if name == "eval" else 40) << 20)
+        time.sleep(2.5)
+        if name == "train" and "once" in globals():
+            print("again", flush=True)
+            input()
+    once, held = True, None
+"""
+
+
+def test_a_run_of_unknown_need_keeps_room_for_its_next_eval(machine: Lab) -> None:
+    job = machine.start("phases", "--", sys.executable, "-c", PHASES, stdin_pipe=True)
+    job.output_has("again")
+    assert job.process.stdin is not None
+
+    def promise() -> int:
+        running = json.loads(machine.run("check", "--json").stdout)["ledger"]["running"]
+        return int(running[0]["promised_bytes"])
+
+    until(lambda: 70 * MIB < promise() < 100 * MIB, "the eval's 80 MiB above the training to be promised")
+    refused = machine.run("run", "--need", "210M", "--no-wait", "--", "true")
+    assert refused.returncode == 75 and "promised to running jobs" in refused.stderr
+    job.process.stdin.write("\n")
+    job.process.stdin.close()
+    assert job.wait() == 0
+    assert machine.run("run", "--need", "210M", "--no-wait", "--", "true").returncode == 0
+
+
+def test_check_says_who_is_paused(machine: Lab) -> None:
+    first = hold(machine, "first", 60)
+    first.output_has("holding")
+    assert machine.run("freeze", "first").returncode == 0
+    assert "first (paused) holds" in machine.run("check").stdout
+    assert json.loads(machine.run("check", "--json").stdout)["ledger"]["running"][0]["paused"] is True
+    assert machine.run("thaw", "first").returncode == 0
+    assert "(paused)" not in machine.run("check").stdout
+    let_go(first)
+    assert first.wait() == 0
+
+
 def test_never_is_said_at_once(machine: Lab) -> None:
     refused = machine.run("run", "--need", "350M", "--", "true")
     assert refused.returncode == 69

@@ -22,11 +22,13 @@ from oomproof.errors import OomproofError
 from oomproof.ledger import held, outlook, place, store
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, is_live
 from oomproof.ledger.needs import declared, from_history, usual_seconds
-from oomproof.ledger.picture import look
+from oomproof.ledger.picture import Standing, look
 from oomproof.ledger.store import Busy, Ledger
+from oomproof.ledger.words import run_words
 from oomproof.machine import processes
 from oomproof.machine.arguments import command_key, output_folder
 from oomproof.machine.clock import boottime
+from oomproof.recording import runs
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -454,6 +456,92 @@ def test_a_live_run_tells_what_it_holds_and_how_it_grows(
     assert claims[2].yet == 70 * MIB
     live.leave()
     assert held.claims_of([unknown], now)[0].yet == 0
+
+
+def cycle(live: outlook.LiveClaim, start: float, phases: list[tuple[str, int, int]]) -> float:
+    """(phase, seconds, MiB): a sample a second."""
+    t = start
+    for name, seconds, size in phases:
+        live.phase = name
+        for _ in range(seconds):
+            live.update(size * MIB, t)
+            t += 1
+    return t
+
+
+def promise(live: outlook.LiveClaim) -> int:
+    growth, _ = outlook.RECORD.unpack(live._outlook_path.read_bytes())
+    return int(growth) // MIB
+
+
+def test_once_phases_came_again_the_run_promises_their_height(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    live = outlook.LiveClaim("a", 1.0)
+    t = cycle(live, 100.0, [("load", 20, 9000), ("train", 70, 2000)])
+    assert promise(live) == 0, "no phase came again, and it does not grow"
+    t = cycle(live, t, [("eval", 10, 5000), ("train", 2, 2000)])
+    assert promise(live) == 3000, "the next eval; loading is over"
+    t = cycle(live, t, [("eval", 5, 5000)])
+    assert promise(live) == 0, "it is there already"
+    t = cycle(live, t, [("eval", 1, 6000)])
+    assert promise(live) > 0, "higher than ever: what the last minute shows"
+    cycle(live, t, [("train", 60, 2000)])
+    assert promise(live) == 4000
+    live.leave()
+
+
+def test_a_phase_that_is_higher_each_time_will_be_so_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    live = outlook.LiveClaim("a", 1.0)
+    t = 100.0
+    for visit in range(6):
+        t = cycle(live, t, [("train", 90, 2000), ("eval", 10, 4000 + 100 * visit)])
+    cycle(live, t, [("train", 60, 2000)])
+    # a MiB a second from visit to visit, ten minutes ahead, on top of the highest so far
+    assert 2500 + 590 < promise(live) < 2500 + 610
+    live.leave()
+
+
+def test_a_sawtooth_is_not_promised_by_its_rising_edge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    live, told = outlook.LiveClaim("a", 1.0), outlook.LiveClaim("b", 1.0)
+    for start in (100.0, 200.0, 300.0):
+        for second in range(100):
+            told.phase = "train" if second < 70 else "eval"
+            for one in (live, told):
+                one.update((1000 + max(0, second - 70) * 50) * MIB, start + second)
+    assert promise(live) > 10_000, "by the edge alone"
+    assert promise(told) < 100
+    live.leave()
+    told.leave()
+
+
+def test_gpu_memory_that_lies_in_host_memory_is_not_the_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    live = outlook.LiveClaim("a", 1.0)
+    now = boottime()
+    live.update(14 * GIB, now)
+    (tmp_path / "run" / "1").mkdir(parents=True)
+    one = entry("a", need=6 * GIB, folder=str(tmp_path / "run"), gpu_need=12 * GIB, gpu=0)
+    claim = held.claims_of([one], now)[0]
+    assert (claim.yet, claim.gpu_yet) == (0, 12 * GIB)
+    runs.write_json(tmp_path / "run" / "1" / runs.GPU_PAUSED, {"pids": [], "cards": {"0": 12 * GIB}})
+    claim = held.claims_of([one], now)[0]
+    assert (claim.yet, claim.gives, claim.gpu_yet) == (4 * GIB, 18 * GIB, 0)
+    standing = Standing(one, claim)
+    assert standing.paused
+    assert run_words(standing).startswith(
+        "a (paused) holds 14.0 GiB (12.0 GiB of it moved here from its GPU), 4.0 GiB more promised"
+    )
+    live.leave()
 
 
 def test_when_the_updates_stop_the_reader_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,10 @@ _MOST = 64 << 40  # no machine holds more; a wild figure must not make the sums 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An admitted run: what it said it needs (None: nothing known), what it holds, what ten minutes of growth bring."""
+    """An admitted run: what it said it needs (None: nothing known), what it holds, what ten minutes of growth bring.
+
+    ``parked`` of what it holds is the card's memory, moved here while others have the card: its need knows nothing of that.
+    """
 
     run: str
     need: int | None = None
@@ -30,12 +33,14 @@ class Claim:
     gpu_need: int = 0
     gpu: int | None = None
     gpu_held: int = 0
+    parked: int = 0
 
     @property
     def yet(self) -> int:
         """What it has yet to grow. Past its need, or without one, only its own growth tells."""
-        if self.need is not None and self.held < self.need:
-            return self.need - self.held
+        own = self.held - self.parked
+        if self.need is not None and own < self.need:
+            return self.need - max(0, own)
         return max(0, self.growth)
 
     @property
@@ -45,7 +50,8 @@ class Claim:
 
     @property
     def gpu_yet(self) -> int:
-        return max(0, self.gpu_need - self.gpu_held)
+        """One that gave the card back waits for its turn like everybody else."""
+        return 0 if self.parked else max(0, self.gpu_need - self.gpu_held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,7 @@ def _card_for(mine: Wish, cards: Sequence[Card], claims: Sequence[Claim]) -> tup
 
 def card_room(card: Card, claims: Sequence[Claim]) -> int:
     """What is free on the card and promised to nobody."""
-    here = [claim for claim in claims if claim.gpu_need and claim.gpu == card.index]
+    here = [claim for claim in claims if claim.gpu_need and claim.gpu == card.index and not claim.parked]
     if card.hides is not None:
         return card.free - max(0, sum(claim.gpu_need for claim in here) - card.hides)
     return card.free - sum(claim.gpu_yet for claim in here)

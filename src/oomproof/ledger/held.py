@@ -15,6 +15,7 @@ from oomproof.ledger.live import held_by_all, runtime_folder
 from oomproof.ledger.outlook import RECORD
 from oomproof.machine import processes
 from oomproof.machine.cgroups import CgroupV1, CgroupV2
+from oomproof.recording.runs import GPU_PAUSED, read_json
 
 STALE = 5.0  # seconds without a word from the run, after which the reader measures
 
@@ -55,8 +56,8 @@ def claims_of(
         held, at = told.held.get(entry.run, (0, float("-inf")))
         if now - at > STALE:  # its guard is gone, just starting, or another user's
             held = measure(entry, proc)
-        need, growth = entry.need, 0
-        if need is None or held >= need:
+        need, growth, parked = entry.need, 0, _parked(entry)
+        if (need is None or held >= need) and not parked:
             growth = told.growth(entry.run, now)
             if entry.cap is not None:
                 growth = min(growth, max(0, entry.cap - held))
@@ -68,9 +69,18 @@ def claims_of(
                 growth,
                 gpu_need=entry.gpu_need if entry.gpu is not None else 0,
                 gpu=entry.gpu,
+                parked=parked,
             )
         )
     return found
+
+
+def _parked(entry: Entry) -> int:
+    """What its cards held before they were given back: it lies in the run's host memory now."""
+    if not entry.folder or not os.path.exists(f"{entry.folder}/1/{GPU_PAUSED}"):
+        return 0
+    cards = read_json(Path(entry.folder) / "1" / GPU_PAUSED).get("cards")
+    return sum(size for size in cards.values() if isinstance(size, int)) if isinstance(cards, dict) else 0
 
 
 def measure(entry: Entry, proc: str = "/proc") -> int:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.ledger.live import RUNS, LiveRun, runtime_folder
+from oomproof.trend import slope
 
 LOOK_AHEAD = 600.0  # seconds of growth that a run without a known need has reserved
 FAR = 10.0  # nobody looks further ahead than this many times as far as was looked back
 RECORD = struct.Struct("=qd")  # growth expected in bytes, boottime
 _LOOK_BACK = 60.0
 _SHORTEST = 3.0  # seconds of samples before growth means anything
+_VISITS = 8  # of each phase, remembered
 
 
 def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHORTEST) -> int:
@@ -36,11 +38,57 @@ def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHO
     return max(0, int(rate * min(LOOK_AHEAD, FAR * seconds)))
 
 
+class Phases:
+    """What a run that has told its phases will hold: it comes back to each of them, as high as it was there before.
+
+    Where the same phase was higher each time, that goes on. Loading is done once and does not count.
+    """
+
+    def __init__(self) -> None:
+        self._tops: dict[
+            str, deque[tuple[float, int]]
+        ] = {}  # phase → (time, bytes) at the top of its last visits
+        self._name = ""
+        self._top = (0.0, 0)
+        self._turned_back = False
+
+    def note(self, name: str, t: float, use: int) -> None:
+        if name != self._name:
+            if self._name and self._name != "load":
+                self._tops.setdefault(self._name, deque(maxlen=_VISITS)).append(self._top)
+            self._turned_back = self._turned_back or name in self._tops
+            self._name, self._top = name, (t, use)
+        elif use >= self._top[1]:
+            self._top = (t, use)
+
+    def growth(self, use: int) -> int | None:
+        """Bytes to expect on top of ``use``; None while no phase came again, or when it is higher than ever."""
+        if not self._turned_back:
+            return None
+        known = max(max(size for _, size in tops) for tops in self._tops.values())
+        if use > known:
+            return None
+        lift = max(map(_lift, self._tops.values()))
+        return known + lift - use
+
+
+def _lift(tops: deque[tuple[float, int]]) -> int:
+    """What a phase gains in the time looked ahead, by its last visits; two tell nothing."""
+    if len(tops) < 3:
+        return 0
+    return max(0, int(slope(list(tops)) * min(LOOK_AHEAD, FAR * (tops[-1][0] - tops[0][0]))))
+
+
 class LiveClaim(LiveRun):
-    """A run's place among the living that also tells how fast the run grows, for those who want to start beside it."""
+    """A run's place among the living that also tells how fast the run grows, for those who want to start beside it.
+
+    ``phase`` is what the job says it is doing, where it says so.
+    """
 
     def __init__(self, run_id: str, boottime: float, folder: Path | None = None, **more: Any) -> None:
         super().__init__(run_id, boottime, folder, **more)
+        self.phase = ""
+        self._phases = Phases()
         self._samples: deque[tuple[float, int]] = deque()
         outlooks = (folder or runtime_folder()) / "outlook"
         outlooks.mkdir(mode=0o700, exist_ok=True)
@@ -54,7 +102,11 @@ class LiveClaim(LiveRun):
             samples.append((boottime, use))
             while boottime - samples[0][0] > _LOOK_BACK:
                 samples.popleft()
-            os.pwrite(self._outlook, RECORD.pack(expected_growth(samples), boottime), 0)
+            if self.phase:
+                self._phases.note(self.phase, boottime, use)
+            growth = self._phases.growth(use)
+            expected = growth if growth is not None else expected_growth(samples)
+            os.pwrite(self._outlook, RECORD.pack(expected, boottime), 0)
 
     def leave(self) -> None:
         super().leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from oomproof.ledger.outlook import expected_growth
 from oomproof.ledger.store import Ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
+from oomproof.recording.runs import FROZEN
 from oomproof.units import MIB
 
 _NOISE = 32 * MIB  # what strangers take between two looks and is not worth a word
@@ -28,6 +30,11 @@ class Standing:
     entry: Entry
     claim: Claim
     left: float | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still; of another user's run that cannot be seen."""
+        return bool(self.claim.parked) or os.path.exists(f"{self.entry.folder}/1/{FROZEN}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,13 @@ _SHOWN = 5
 def run_words(one: Standing) -> str:
     """ "train holds 12.1 GiB, 4.0 GiB more promised, about 40 min left"."""
     claim, entry = one.claim, one.entry
-    parts = [f"{entry.name} holds {format_size(claim.held)}"]
+    paused = " (paused)" if one.paused else ""
+    parked = f" ({format_size(claim.parked)} of it moved here from its GPU)" if claim.parked else ""
+    parts = [f"{entry.name}{paused} holds {format_size(claim.held)}{parked}"]
     if claim.yet:
         what = (
             "more promised"
-            if claim.need is not None and claim.held < claim.need
+            if claim.need is not None and claim.held - claim.parked < claim.need
             else "more at its present growth"
         )
         parts.append(f"{format_size(claim.yet)} {what}")

@@ -83,9 +83,10 @@ class AgentFeed:
         writer: Writer,
         tell: Callable[[str], None],
         use: Callable[[], int | None],
+        note_phase: Callable[[str], None] | None = None,
     ) -> None:
         self._path, self._folder = socket_path(run_id), attempt / "agent"
-        self._writer, self._tell, self._use = writer, tell, use
+        self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
         self._events = 0
         self._voice: tuple[bool, int] | None = None  # whose phases are the job's: has it steps, its pid
         self._last_step: tuple[str, int | None] | None = None
@@ -203,11 +204,16 @@ class AgentFeed:
         if not self._speaks(pid, has_steps, rank):
             return
         name = str(fields.get("name") or "unknown")[:60]
-        self._last_step = (name, step if isinstance(step, int) else None)
+        self._in_phase(name, step if isinstance(step, int) else None)
         numbers = [
             each if isinstance(each, int) else None for each in (step, fields.get("anon"), fields.get("gpu"))
         ]
         self._writer.put("phase", (t, name, numbers[0], pid, numbers[1], numbers[2]))
+
+    def _in_phase(self, name: str, step: int | None) -> None:
+        self._last_step = (name, step)
+        if self._note_phase is not None:
+            self._note_phase(name)
 
     def _speaks(self, pid: int, has_steps: bool, rank: int | None) -> bool:
         if rank:
@@ -234,7 +240,7 @@ class AgentFeed:
         now = read_now(self._folder / f"{pid}-now.txt")
         if now is None or self._last_step == (now.phase, now.step):
             return
-        self._last_step = (now.phase, now.step)
+        self._in_phase(now.phase, now.step)
         self._voice = (now.step is not None, pid)
         self._writer.put("phase", (now.t, now.phase, now.step, pid, None, None))
 

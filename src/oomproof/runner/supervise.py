@@ -21,7 +21,6 @@ from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
-from oomproof.ledger.live import LiveRun
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
@@ -167,7 +166,7 @@ class Watch:
         self.job = Job(started)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
-        self._live: LiveRun | None = None
+        self._live: LiveClaim | None = None
         try:
             self._live = LiveClaim(
                 run.id,
@@ -193,11 +192,19 @@ class Watch:
 
             self._gpu = gpu_feed.start()
         self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
-        self.agents = AgentFeed(run.id, self._attempt, self.writer, self._tell, self._use) if agent else None
+        self.agents: AgentFeed | None = None
+        if agent:
+            self.agents = AgentFeed(
+                run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
+            )
 
     def _use(self) -> int | None:
         memory = self.guard.moment.memory
         return memory.use if memory is not None else None
+
+    def _note_phase(self, name: str) -> None:
+        if self._live is not None:
+            self._live.phase = name
 
     def start(self) -> None:
         self.guard.start()
