@@ -59,7 +59,7 @@ programs: dev  ## real trainers under watch: they only need time
 	$(BIN)/pytest $(PROGRAMS) --junitxml=$(RESULTS)/programs.xml
 
 beside-the-machine: lab  ## what asserts no seconds, two at a time; the incidents have the cores to themselves
-	$(MAKE) -j2 test-vm types unit programs
+	$(MAKE) -j2 vm-tests types unit programs
 
 must-run: dev
 	$(BIN)/python tests/must_run.py tests/must_run.txt $(RESULTS)

@@ -1,11 +1,14 @@
 # The virtual-machine lab (tests/vm): its image and its tests. Included by the Makefile.
 
-.PHONY: lab test-vm lab-clean
+.PHONY: lab test-vm vm-tests lab-clean
 
 lab:  ## build the lab's machine when stale (needs root; installs qemu and debootstrap when missing)
 	tests/vm/build_image.sh
 
 test-vm: lab  ## the scenarios that need systemd, cgroup v2 and sessions
+	$(MAKE) vm-tests
+
+vm-tests:
 	@mkdir -p build/results
 	.venv/bin/pytest tests/vm -m "vm and not long" --junitxml=build/results/vm.xml
 

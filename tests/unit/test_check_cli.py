@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -271,10 +271,16 @@ def test_the_real_machine_adds_up() -> None:
 
 
 def test_the_real_machine_is_quick() -> None:
+    """By its own CPU time: other tests run beside this one."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     def once() -> float:
-        began = time.monotonic()
+        before = spent()
         subprocess.run(command(), stdout=subprocess.DEVNULL, timeout=60, check=True)
-        return time.monotonic() - began
+        return spent() - before
 
     assert min(once() for _ in range(3)) < 0.5
 

@@ -67,7 +67,7 @@ def test_disk_swap_counts_until_the_machine_thrashes() -> None:
 
 
 def test_growth_of_a_stranger_is_named_and_our_job_is_touched_last() -> None:
-    stranger = facts(available=900 * MIB, shrink=200.0 * MIB)
+    stranger = facts(available=900 * MIB, shrink=200.0 * MIB, drain=40.0 * MIB)  # it began a second ago
     action = decide(MACHINE, stranger, State())
     assert action.kind == "ask"
     assert "not this job's" in action.why
@@ -76,7 +76,10 @@ def test_growth_of_a_stranger_is_named_and_our_job_is_touched_last() -> None:
 
 def test_a_small_job_is_not_ended_for_a_stranger() -> None:
     """Ending 10 MiB does not help the machine."""
-    assert decide(MACHINE, facts(available=200 * MIB, shrink=1e9, use=10 * MIB), State()).kind == "ask"
+    assert (
+        decide(MACHINE, facts(available=200 * MIB, shrink=1e9, drain=1e9, use=10 * MIB), State()).kind
+        == "ask"
+    )
 
 
 def test_a_tiny_job_that_just_starts_on_a_full_machine_is_left_alone() -> None:
@@ -144,6 +147,7 @@ moments = st.builds(
     rate=rates,
     sustained=st.floats(0, 8 * GIB),
     shrink=rates,
+    drain=rates,
     limit_headroom=st.none() | st.integers(-GIB, 8 * GIB),
     time_to_full=st.none() | st.floats(0, 1e6),
     my_turn=st.booleans(),
@@ -187,6 +191,23 @@ def test_a_job_that_breathes_on_a_full_machine_is_left_alone() -> None:
     breath = facts(available=1000 * MIB, rate=3.0 * MIB, shrink=3.0 * MIB, sustained=0.01 * MIB)
     assert decide(MACHINE, breath, State()).kind == "warn"
     assert decide(MACHINE, replace(breath, available=500 * MIB), State()).kind == "term", "but not for ever"
+
+
+def test_the_others_breath_just_below_the_floor_asks_nobody_to_stop() -> None:
+    """As it was in a replay: 2.4 MiB in a third of a second, 6 MiB in six, the loader paused and waiting for this job."""
+    small = Settings(margin=243 * MIB, floor=243 * MIB, grace=30.0)
+    moment = facts(
+        available=246464512,
+        use=510451712,
+        rate=-1314992.48,
+        sustained=76545.6,
+        shrink=7437013.0,
+        drain=1.1 * MIB,
+        freeze_turn=True,
+        waiting=1,
+    )
+    assert decide(small, moment, State()).kind == "warn"
+    assert decide(small, replace(moment, drain=7437013.0), State()).kind == "ask", "once it lasts"
 
 
 def test_an_old_sigterm_does_not_make_a_kill_of_a_warning() -> None:

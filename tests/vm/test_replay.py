@@ -47,8 +47,9 @@ def nobody_died(guest: Machine, before: int, *runs: Run) -> None:  # noqa: F811
     for run in runs:
         assert run.status() == 0
         run.printed("intact")
-        assert run.verdict()[0] == "finished"
-        assert not {"ask", "term", "kill"} & set(deeds(run))
+        done = run.machine.run(f"cat {run.attempt}/actions.jsonl", check=False).out
+        assert run.verdict()[0] == "finished", done
+        assert not {"ask", "term", "kill"} & set(deeds(run)), done
     assert oom_kills(guest) == before
 
 

@@ -277,6 +277,7 @@ class Guard:
             rate=self._use.rate(0.3),
             sustained=self._use.sustained(),
             shrink=-self._room.rate(0.3),
+            drain=-self._room.rate(5.0),
             limit_headroom=limit_headroom,
             time_to_full=moment.time_to_full,
             frozen=self._pause.by,

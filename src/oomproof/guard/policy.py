@@ -150,8 +150,10 @@ def _on_machine(settings: Settings, facts: Facts) -> Action:
             return Action("kill", stranger, "machine")
         if room <= settings.floor / 2 and facts.use >= settings.floor / 4:
             return Action("term", stranger, "machine")
-        # a page or two are no growth: asked when the next rung would come within the grace
-        pressing = shrink > 0 and room - shrink * settings.grace <= settings.floor / 2
+        # Asked when the next rung would come within the grace. Not by one breath of others, a few MiB in a third of a
+        # second: in one replay the training was asked to stop for that, while the loader waited for it to end.
+        lasting = min(shrink, facts.drain)
+        pressing = lasting > 0 and room - lasting * settings.grace <= settings.floor / 2
         return Action("ask" if pressing else "warn", stranger, "machine")
     if room <= settings.margin:
         return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
