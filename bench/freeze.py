@@ -53,6 +53,9 @@ GUARDS = {
     "systemd-oomd": f"systemctl unmask {OOMD} && systemctl start systemd-oomd",
     "oomproof": "true",
 }
+# How each job is started. systemd-oomd ends whole cgroups, and a shell's jobs are all in that of the login session: there it
+# ended the shell, the bystander and both jobs. Desktops give each program a scope of its own, so it gets that here.
+PREFIX = {"systemd-oomd": "systemd-run --user --scope --quiet --", "oomproof": "oomproof run --"}
 
 
 @dataclass
@@ -63,6 +66,7 @@ class Replay:
     idle_stall: float  # its longest in ten idle seconds before
     seconds: float  # from the training's start to the end of both
     load: float  # of the host
+    bystander_lived: bool = True
 
 
 def ending(code: int | None, text: str) -> str:
@@ -90,8 +94,9 @@ def wait(machine: Any, handle: Any) -> tuple[int | None, str]:
 def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     machine.zram(128)
     machine.run("rm -rf /home/ada/.local/state/oomproof")  # nothing is known of these commands from before
-    stall, before = f"/tmp/stall-{time.monotonic_ns()}", "oomproof run --" if guard == "oomproof" else ""
-    session.start(f"python3 {IN_GUEST}/bystander.py {stall}")
+    stall, before = f"/tmp/stall-{time.monotonic_ns()}", PREFIX.get(guard, "")
+    apart = before if guard == "systemd-oomd" else ""
+    session.start(f"{apart} python3 {IN_GUEST}/bystander.py {stall}")
     machine.wait_until(f"test -s {stall}")
     time.sleep(10)
     idle = float(machine.get(stall))
@@ -103,7 +108,7 @@ def replay_once(machine: Any, session: Any, guard: str) -> Replay:
     done = [wait(machine, one) for one in (loader, training)]
     seconds = time.monotonic() - begun
     longest = float(machine.get(stall))
-    machine.run(f"kill -9 $(cat {stall}.pid)")
+    lived = machine.run(f"kill -9 $(cat {stall}.pid)", check=False).rc == 0
     machine.swapoff()
     if guard == "oomproof":
         print(*(line for line in done[0][1].splitlines() if line.startswith("oomproof:")), sep="\n")
@@ -114,6 +119,7 @@ def replay_once(machine: Any, session: Any, guard: str) -> Replay:
         idle,
         seconds,
         os.getloadavg()[0],
+        lived,
     )
 
 
