@@ -364,7 +364,7 @@ class Guard:
         room = moment.available + moment.swap_free - self.settings.floor
         if moment.limit_headroom is not None:
             room = min(room, moment.limit_headroom)
-        return trend.time_to_full(list(self._history), room) if room > 0 else 0.0
+        return trend.time_to_full(list(self._history), max(0, room))
 
     def _act(self, action: Action, facts: Facts) -> None:
         machine_wide = action.scope == "machine" and action.kind in ("freeze", "thaw", "term", "kill")
