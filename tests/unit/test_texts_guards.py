@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oomproof.evidence.texts.choose import settle
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guards import ANCHORS, GuardParser
 
@@ -93,6 +94,14 @@ def test_a_jetsam_report_cut_in_the_middle() -> None:
         ("trainer_1 exited with code 137", "killed-unknown"),
         ("command terminated with exit code 137", "killed-unknown"),
         ("System OOM encountered, victim process: python, pid: 77", "oom-kill-global"),
+        (
+            "Warning  SystemOOM  3m  kubelet  System OOM encountered, victim process: a b, pid: 77",
+            "oom-kill-global",
+        ),
+        ("lmkd: Kill 'org.app' (77), uid 10, oom_score_adj 900 to free 9kB rss", "oom-kill-global"),
+        ("<4>[  100.200000] send sigkill to 77 (org.app), adj 15, size 12", "oom-kill-global"),
+        ("lowmemorykiller: Using psi monitors for memory pressure", None),
+        ("Job has gone over memory limit of 2048 megabytes. Peak usage: 3001 megabytes.", "oom-kill-memcg"),
         ("the container may be OOMKilled if it uses more", None),
         ('  "OOMKilled": false,', None),
         ("exited with code 1370", None),
@@ -114,3 +123,20 @@ def test_one_line(line: str, cause: str | None) -> None:
 @given(st.lists(st.tuples(st.text(max_size=30), st.sampled_from(ANCHORS), st.text(max_size=30)), max_size=30))
 def test_anything_is_survived(parts: list[tuple[str, str, str]]) -> None:
     guards("\n".join("".join(part) for part in parts))
+
+
+def test_of_several_events_the_youngest_is_told() -> None:
+    lines = [
+        f"{age:<8} Warning   SystemOOM   node/n1   System OOM encountered, victim process: {name}, pid: {pid}"
+        for age, name, pid in (("3m", "python", 9120), ("2d1h", "java", 811), ("53m", "node", 77))
+    ]
+    found = settle(guards("\n".join(lines)))
+    assert found is not None and found.victim is not None
+    assert (found.victim.pid, found.victim.name) == (9120, "python")
+
+
+def test_android_says_what_the_victim_held() -> None:
+    line = "  lowmemorykiller: Kill 'org.app' (77), uid 10, oom_score_adj 500 to free 90kB rss, 40kB anon rss, 5kB swap... reason: low"
+    (found,) = guards(line)
+    assert found.victim is not None
+    assert (found.victim.pid, found.victim.name, found.victim.anon_rss) == (77, "org.app", 40 * 1024)

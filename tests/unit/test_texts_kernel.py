@@ -178,6 +178,32 @@ def test_the_gpus_fault_is_the_root_of_its_programs() -> None:
     assert found is not None and found.cause == "xid"
 
 
+def test_a_process_named_only_by_the_drivers_clean_up() -> None:
+    error = "NVRM: Xid (PCI:0000:01:00): 13, Graphics Exception: ESR 0x50=0x11\n"
+    found = settle(kernel(error + "NVRM: Xid (PCI:0000:01:00): 43, pid=7, name=a, channel 0x30\n"))
+    assert found is not None and found.details["xid"] == "13" and found.victim == Sizes(7, "a")
+    other_card = settle(kernel(error + "NVRM: Xid (PCI:0000:02:00): 43, pid=7, name=a, channel 0x30\n"))
+    assert other_card is not None and other_card.victim is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "pid", "name"),
+    [
+        ("> VM: killing process watcher", "oom-kill-global", None, "watcher"),
+        ("[ 1234.567890] VM: killing process rsync(812)", "oom-kill-global", 812, "rsync"),
+        ("sim[...] general protection ip:40142f", "gpf", None, "sim"),
+        ("sim[PID]: segfault at 0 ip 0 sp 0 error 4 in b[0+1]", "segfault", None, "sim"),
+    ],
+)
+def test_victims_without_a_number(line: str, cause: str, pid: int | None, name: str) -> None:
+    (found,) = kernel(line)
+    assert (found.cause, found.victim) == (cause, Sizes(pid, name))
+
+
+def test_the_kernels_source_kills_nobody() -> None:
+    assert kernel('        printk("VM: killing process %s\\n", tsk->comm);') == []
+
+
 def test_a_cgroup_named_outranks_a_wrong_constraint() -> None:
     text = (
         "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/t,task_memcg=/t,"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.progress import read_sign
 from oomproof.evidence.texts.training import TrainingParser
 
@@ -31,6 +35,17 @@ from oomproof.evidence.texts.training import TrainingParser
         ("iter 117: loss 3.2, time 200ms", 117, None, None, "train"),
         ("step 117", 117, None, None, "unknown"),
         ("epoch 002:    117 / 938 loss=9.1", 117, 938, 2.0, "train"),
+        ("Epoch 4 (validation) acc=0.91:   2%|▏         | 20/1094 [00:41<11:04]", 20, 1094, 4.0, "eval"),
+        ("Epoch 4, val loss 0.31, step 90/100", 90, 100, 4.0, "train"),
+        ("Tokenizing train dataset:  33%|███▎      | 100/300 [00:10<00:20]", 100, 300, None, "load"),
+        (
+            "   2/99     7.3G      1.2      3.2        91:  12%|█▏        | 12/100 [00:07<00:45]",
+            12,
+            100,
+            None,
+            "train",
+        ),
+        ("____________Epoch 1/3", None, None, 1.0, "train"),
         ("eta: 1:00:00  iter: 119  total_loss: 8.1  lr: 0.02", 119, None, None, "train"),
     ],
 )
@@ -50,6 +65,7 @@ def test_signs(text: str, step: int | None, total: int | None, epoch: float | No
         "",
         "step-by-step guide",
         "Total optimization steps = 900",
+        "4711 Killed   python3 fit.py --epochs 9",
     ],
 )
 def test_settings_are_no_signs(text: str) -> None:
@@ -95,3 +111,32 @@ def test_the_phase_of_the_death_wins() -> None:
         parser.feed(number, line)
     parser.finish()
     assert (parser.progress.step, parser.progress.phase) == (450, "eval")
+
+
+BAR = "  1%|▏         | {}/{} [00:10<03:00,  2.00s/it]"
+LOSS = "{'loss': 0.5, 'grad_norm': 1.0, 'epoch': 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase"),
+    [
+        ([BAR.format(10, 900), LOSS, BAR.format(11, 900)], "train"),  # a bar without words beside a loss
+        (["[10]\ttraining's auc: 0.86\tvalid_1's auc: 0.68", "best iteration: 4"], "train"),
+        (["Epoch 2", BAR.format(9, 9), "[INFO] Evaluation", BAR.format(7, 7), "score 0.4"], "train"),
+        (["Loading data ... done", "hello"], "unknown"),
+        (["Dec  3 04:02:11 box loader: Loading modules"], "unknown"),
+    ],
+)
+def test_the_phase_of_a_text_without_a_death(tmp_path: Path, lines: list[str], phase: str) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(lines))
+    verdict = judge_texts(read_texts([str(log)]))
+    assert (verdict.cause, verdict.phase) == ("not-a-crash", phase)
+
+
+def test_another_bar_after_a_loss_tells_no_phase() -> None:
+    parser = TrainingParser("-")
+    for number, line in enumerate([BAR.format(10, 900), LOSS, BAR.format(1, 20), "Killed"], 1):
+        parser.feed(number, line)
+    (found,) = parser.finish()
+    assert (found.cause, found.details["phase"]) == ("killed-unknown", "unknown")

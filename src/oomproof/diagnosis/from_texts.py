@@ -288,10 +288,12 @@ def _nothing(case: TextCase) -> Verdict:
     last = f"; the last line is {_quote(case.last_line)}" if case.last_line else ""
     names = ", ".join(case.sources)
     share, certain = _peaceful(case)
+    # a run that trains evaluates and saves between its epochs: without a death it is a training all the same
+    phase = "train" if case.progress.trained else case.progress.phase
     return Verdict(
         None, None, "not-a-crash", certain, share, headline,
         f"no line of {names} tells of a death{last}", advice,
-        phase=case.progress.phase, step=case.progress.step,
+        phase=phase, step=case.progress.step,
         causes=(
             Cause("not-a-crash", share, (), ""),
             Cause("other-error", round(1 - share, 4), (), WORDS["other-error"].test),

@@ -15,7 +15,9 @@ def settle(findings: Iterable[Finding]) -> Finding | None:
     kills = [each for each in found if _is_kill(each)]
     if kills:
         sure = [each for each in kills if each.strength >= 0.8] or kills
-        return sure[-1]
+        # a kubelet repeats what the kernel said of the same process, and not which limit it was
+        told = [each for each in sure if each.details.get("by") != "kubelet" and _same(each, sure[-1])]
+        return told[-1] if told else sure[-1]
     deaths = [each for each in found if each.cause != "not-a-crash"]
     if deaths:
         strong = [each for each in deaths if each.strength >= 0.6] or deaths
@@ -23,10 +25,14 @@ def settle(findings: Iterable[Finding]) -> Finding | None:
         near = [each for each in strong if last.place - each.place < _NEAR]
         # a GPU's fault makes its own program fall: the driver's line is the root
         for each in reversed(near):
-            if each.cause == "xid" and each.strength > 0.9 and set(each.pids) & set(last.pids):
+            if each.cause == "xid" and each.strength > 0.9 and _same(each, last):
                 return each
         return last if last.strength > 0.8 else max(near, key=lambda each: (each.strength, each.place))
     return found[-1] if found else None
+
+
+def _same(one: Finding, other: Finding) -> bool:
+    return bool(set(one.pids) & set(other.pids))
 
 
 def _is_kill(finding: Finding) -> bool:

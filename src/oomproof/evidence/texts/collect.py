@@ -84,7 +84,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         found = [true(each) for each in (*kernel.finish(), *guards.finish())]
         system.extend(sorted(found, key=lambda each: each.place))
         training.extend(true(each) for each in job.finish())
-        if job.progress.line:
-            progress = job.progress
+        if job.progress.line and (job.progress.text or not progress.text):
+            progress = job.progress  # a heading alone does not outdo another text's steps
         last_line = job.end or last_line
     return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(missing))

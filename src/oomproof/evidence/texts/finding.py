@@ -67,3 +67,4 @@ class Progress:
     phase: str = "unknown"  # load, train, eval, generate, save, unknown
     line: int = 0
     text: str = ""
+    trained: bool = False  # some sign, if not the last, was of training

@@ -150,37 +150,45 @@ class Nohang(GuardReader):
 class LowMemoryKiller(GuardReader):
     """Android's, first in the kernel ("Killing 'x' (1), adj 0, to free 9kB"), then in user space (lmkd)."""
 
-    anchors = ("lowmemorykiller",)
+    anchors = ("lowmemorykiller", "lmkd", "send sigkill to ")
 
+    _FIRST = re.compile(  # its first versions
+        r"\bsend sigkill to (?P<pid>\d{1,10}) \((?P<name>.{1,128}?)\), adj -?\d+, size \d"
+    )
     _KILL = re.compile(
-        r"lowmemorykiller\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\).{0,200}?(?:to free (?P<kb>\d+)kB)?"
+        r"lowmemorykiller\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\)"
+        r"(?:.{0,200}? (?P<anon>\d{1,12})kB anon(?:ymous)? rss\b)?"
     )
 
     def feed(self, number: int, stamp: Stamped) -> None:
-        if match := self._KILL.search(f"{stamp.tag or ''}: {stamp.message}"):
+        line = f"{stamp.tag or ''}: {stamp.message}".replace("lmkd", "lowmemorykiller", 2)
+        if match := self._FIRST.search(line):
+            line = f"lowmemorykiller: Kill '{match['name']}' ({match['pid']})"
+        if match := self._KILL.search(line):
             name, pid = match["name"], int(match["pid"])
             said = f"Android's low-memory killer ended {name} (pid {pid}): the device ran short of memory"
             details = {"by": "lowmemorykiller"}
-            self.add("oom-kill-global", number, stamp, said, 0.85, Sizes(pid, name), details=details)
+            anon = int(match["anon"]) * 1024 if match["anon"] else None
+            victim = Sizes(pid, name, anon_rss=anon)
+            self.add("oom-kill-global", number, stamp, said, 0.85, victim, details=details)
 
 
 class FreeBsd(GuardReader):
-    """FreeBSD's kernel: "pid 878 (pkg), jid 0, uid 0, was killed: failed to reclaim memory"."""
+    """The BSDs' kernels: "pid 878 (pkg), jid 0, uid 0, was killed: failed to reclaim memory"."""
 
-    anchors = ("was killed: ",)
+    anchors = ("was killed: ", "killed: out of swap")
 
     _KILL = re.compile(
-        r"\bpid (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\),(?: jid \d+,)? uid -?\d+,? was killed: "
-        r"(?P<why>out of swap space|failed to reclaim memory|a thread waited too long to allocate a page)"
+        r"(?P<uvm>UVM: )?\bpid (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\),(?: jid \d+,)? uid -?\d+,?(?: was)? killed: "
+        r"(?P<why>out of swap(?: space)?|failed to reclaim memory|a thread waited too long to allocate a page)"
     )
 
     def feed(self, number: int, stamp: Stamped) -> None:
         if match := self._KILL.search(stamp.message):
             name, pid = match["name"], int(match["pid"])
-            said = f"FreeBSD's kernel killed {name} (pid {pid}): {match['why']}"
-            self.add(
-                "oom-kill-global", number, stamp, said, 0.95, Sizes(pid, name), details={"by": "freebsd"}
-            )
+            system, by = ("NetBSD's or OpenBSD's", "bsd") if match["uvm"] else ("FreeBSD's", "freebsd")
+            said = f"{system} kernel killed {name} (pid {pid}): {match['why']}"
+            self.add("oom-kill-global", number, stamp, said, 0.95, Sizes(pid, name), details={"by": by})
 
 
 class Oomd(GuardReader):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from oomproof.evidence.texts.finding import Sizes
+from oomproof.evidence.texts.finding import Finding, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 from oomproof.evidence.texts.sources import only_mentions
 
+_AGES = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _UNIT = {"B": 1, "KB": 1 << 10, "K": 1 << 10, "MB": 1 << 20, "M": 1 << 20, "GB": 1 << 30, "G": 1 << 30}
 
 
@@ -111,15 +113,24 @@ class Containers(GuardReader):
     """A container's limit is a memory cgroup's. Exit 137 alone says only that somebody sent SIGKILL."""
 
     anchors = ("OOMKilled", "OOM Killed", "xit code", "xit Code", "xitCode", "xit_code", "exited with", "exit status", "Exited (",
-               "System OOM encountered", "container oom", "TaskOOM", "low on resource: memory")  # fmt: skip
+               "System OOM encountered", "Got sys oom event", "container oom", "TaskOOM", "low on resource: memory",
+               " memory limit", "Memory limit of ")  # fmt: skip
 
+    _AGE = re.compile(r"(?:^|\bSystemOOM\s{1,40})(?P<age>(?:\d{1,6}[dhms]){1,2})\s")
+    _SYS_EVENT = re.compile(  # the kubelet's own log
+        r"Got sys oom event\b.{0,60}?\bPid:(?P<pid>\d{1,10}) ProcessName:(?P<name>.{1,64}?) TimeOfDeath"
+        r".{0,600}?(?:Constraint:CONSTRAINT_(?P<why>\w+)|$)"
+    )
     _OOM = re.compile(
         r"""(?:[Rr]eason["']?\s*[:=]\s*["']?OOM ?Killed\b|OOMKilled["']?\s*[:=]\s*["']?true\b"""
-        r"""|\s\d+/\d+\s+(?:Init:)?OOMKilled\s|terminated[ (:]{1,3}OOMKilled\b|\bcontainer oom [0-9a-f]{12}|\btype="?containerd\.events\.TaskOOM\b)"""
+        r"""|\s\d+/\d+\s+(?:Init:)?OOMKilled\s|terminated[ (:]{1,3}OOMKilled\b|\bcontainer oom [0-9a-f]{12}|\btype="?containerd\.events\.TaskOOM\b|msg="TaskOOM event """
+        # YARN, HTCondor, Cloud Run
+        r"""|is running beyond (?:physical|virtual) memory limits\..{0,400}Killing container|\bJob has gone over (?:\w+ )?memory limit of \d"""
+        r"""|\bMemory limit of [\d.]+ ?[KMG]i?B? exceeded with [\d.]+)"""
     )
     _FINE = re.compile(r"""OOMKilled["']?\s*[:=]\s*["']?false\b""")
     _SYSTEM = re.compile(
-        r"System OOM encountered, victim process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10})"
+        r"(?:\bSystemOOM\b.{0,200}?)?System OOM encountered, victim process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10})"
         r"|\bSystemOOM\b.{0,200}System OOM encountered"  # the event's reason: the words alone stand in sources too
     )
     _EVICTED = re.compile(r"The node was low on resource: memory")
@@ -142,6 +153,8 @@ class Containers(GuardReader):
                 self.add("oom-kill-memcg", number, stamp, said, 0.85, details={"by": "container"})
         elif match := self._SYSTEM.search(message):
             self._system(number, stamp, match["name"], int(match["pid"]) if match["pid"] else None)
+        elif match := self._SYS_EVENT.search(message):
+            self._system(number, stamp, match["name"], int(match["pid"]), match["why"] == "MEMCG")
         elif self._EVICTED.search(message):
             said = "the kubelet evicted the pod because its node ran low on memory"
             self.add("killed-unknown", number, stamp, said, 0.7, details={"by": "kubelet", "why": "evicted"})
@@ -153,10 +166,34 @@ class Containers(GuardReader):
         elif self._FINE.search(message):
             pass  # written beside every container, dead or alive
 
-    def _system(self, number: int, stamp: Stamped, name: str | None, pid: int | None) -> None:
+    def _system(
+        self, number: int, stamp: Stamped, name: str | None, pid: int | None, limit: bool = False
+    ) -> None:
         if pid is None:  # before Kubernetes 1.16 the event names nobody
             said = "the kubelet saw the kernel's OOM killer at work: the node was out of memory"
             self.add("oom-kill-global", number, stamp, said, 0.7, details={"by": "kubelet"})
             return
-        said = f"the kubelet saw the kernel kill {name} (pid {pid}): the node was out of memory"
-        self.add("oom-kill-global", number, stamp, said, 0.8, Sizes(pid, name), details={"by": "kubelet"})
+        cause, why = (
+            ("oom-kill-memcg", "it was at its limit")
+            if limit
+            else ("oom-kill-global", "the node was out of memory")
+        )
+        age = self._AGE.search(stamp.message)
+        details = {"by": "kubelet", **({"age": age["age"]} if age else {})}
+        said = f"the kubelet saw the kernel kill {name} (pid {pid}): {why}"
+        self.add(cause, number, stamp, said, 0.8, Sizes(pid, name), details=details)
+
+    def finish(self) -> list[Finding]:
+        """`kubectl get events` sorts by no time: of several kills the youngest is the one to tell of."""
+        ages = [_seconds(each.details["age"]) for each in self.found if "age" in each.details]
+        return [
+            replace(each, strength=0.75)
+            if "age" in each.details and _seconds(each.details["age"]) > min(ages)
+            else each
+            for each in self.found
+        ]
+
+
+def _seconds(age: str) -> int:
+    """ "2d3h", "53m": as kubectl prints ages."""
+    return sum(int(count) * _AGES[unit] for count, unit in re.findall(r"(\d+)([dhms])", age))

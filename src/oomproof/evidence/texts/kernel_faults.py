@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-_NAME = r"(?P<name>[^\[\]:,()][^\[\]]{0,62}|[^\s\[\]])\[(?P<pid>\d{1,10})\]"
+# whoever shows the line to others may have left the pid out: nbody[...], nbody[PID]
+_NAME = r"(?P<name>[^\[\]:,()][^\[\]]{0,62}|[^\s\[\]])\[(?:(?P<pid>\d{1,10})|\.{2,3}|…|[xX*#]{1,8}|<?(?:pid|PID)>?)\]"
 _WHERE = re.compile(r"error:? ?\d+ in (?P<library>[^\[\s]{1,256})")
 _SEGFAULT = re.compile(_NAME + r":? segfault (?:\(11\) )?at (?P<address>\(null\)|(?:0x)?[0-9a-fA-F]{1,16})\b")
 # arm64, riscv, powerpc, s390 say the signal's number
@@ -13,6 +14,13 @@ _UNHANDLED = re.compile(
     _NAME + r": (?:unhandled (?:[\w ]{0,48}?\((?P<arm>7|11)\)|signal (?P<number>\d{1,2}))"
     r"|bus error \((?P<bus>7)\)|(?P<trap>trap) \(5\)|illegal instruction \((?P<ill>4)\))"
 )
+_UNEXPECTED = re.compile(  # print-fatal-signals
+    r"(?P<name>[^\s\[\]:/][^\[\]:/]{0,62}?)[\[/](?P<pid>\d{1,10})\]?: potentially unexpected fatal signal (?P<number>\d{1,2})\b"
+)
+_UNHANDLED_ARM = re.compile(r"^(?P<name>[^\s:\[\]]{1,16}): unhandled page fault \((?P<number>7|11)\) at ")
+_VM_KILLING_NUMBERED = re.compile(
+    r"\bVM: killing process (?P<name>\S.{0,63}?) ?\((?P<pid>\d{1,10})\)\.?$"
+)  # arm, powerpc
 _USER_FAULT = re.compile(
     r"User process fault: interruption code (?:0x)?[0-9A-Fa-f]{2,8}\b(?:.{0,40}? in (?P<library>[^\[\s]{1,256})\[)?"
 )
@@ -23,6 +31,8 @@ _TRAPS = re.compile(
     + r":? (?:trap )?(?P<what>general protection(?: fault)?|invalid opcode|int3|divide error"
     r"|stack segment|alignment check|bounds|overflow)[ :,]{1,2}(?:r?ip|sp|fault)"
 )
+# Linux 2.4, and the page faults of early 2.6: no pid, no sizes
+_VM_KILLING = re.compile(r"\bVM: killing process (?P<name>\S.{0,63})$")
 _KERNEL_GPF = re.compile(
     r"\bgeneral protection fault(?:, (?:probably|maybe) for [\w -]{0,40}address [0-9a-fx]+)?: [0-9a-f]{4} \["
 )
@@ -43,7 +53,7 @@ _OOPS = re.compile(
     r"BUG: (?:unable to handle (?:kernel )?\w+|kernel NULL pointer)|Oops: [0-9a-f]{4}|kernel BUG at "
 )
 _COMM = re.compile(
-    r"(?:PID: (?P<pid>\d+),? [Cc]omm: (?P<name>.{1,16}?)(?: (?:Tainted|Not tainted|Kdump)|$)|Process (?P<old>.{1,16}) \(pid: (?P<old_pid>\d+),)"
+    r"(?:P(?:ID|id): (?P<pid>\d+),? [Cc]omm: (?P<name>.{1,16}?)(?: (?:Tainted|Not tainted|Kdump)|$)|Process (?P<old>.{1,16}) \(pid: (?P<old_pid>\d+),)"
 )
 
 _NOTICES = (
@@ -107,8 +117,20 @@ def read_fault(message: str) -> Fault | None:
         return _segfault(message, match)
     if ("unhandled" in message or "(" in message) and (match := _UNHANDLED.search(message)):
         return _unhandled(match)
+    if "potentially" in message and (match := _UNEXPECTED.search(message)):
+        return _signal(int(match["number"]), match["name"].strip(), _pid(match), 0.9)
+    if match := _UNHANDLED_ARM.search(message):
+        fault = _signal(int(match["number"]), match["name"], None, 0.9)
+        return replace(fault, details={"named_later": "yes"})
+    if match := _VM_KILLING_NUMBERED.search(message):
+        name, pid = match["name"], _pid(match)
+        said = f"the kernel ran out of memory and killed {_who(name, pid)}"
+        return Fault("oom-kill-global", said, 0.9, pid, name)
     if match := _TRAPS.search(message):
         return _trap(message, match)
+    if match := _VM_KILLING.search(message):
+        name = match["name"].strip()
+        return Fault("oom-kill-global", f"the kernel ran out of memory and killed {name}", 0.9, None, name)
     if _KERNEL_GPF.search(message):
         return Fault(
             "gpf", "the kernel itself hit a general protection fault", 0.7, details={"kernel": "yes"}
@@ -160,10 +182,10 @@ def _library(message: str) -> str | None:
 
 
 def _segfault(message: str, match: re.Match[str]) -> Fault:
-    name, pid, library = match["name"].strip(), int(match["pid"]), _library(message)
+    name, pid, library = match["name"].strip(), _pid(match), _library(message)
     address = match["address"]
     null = address == "(null)" or int(address, 16) < 4096
-    said = f"{name} (pid {pid}) died of a segmentation fault{' in ' + library if library else ''}"
+    said = f"{_who(name, pid)} died of a segmentation fault{' in ' + library if library else ''}"
     said += ": it followed a null pointer" if null else ""
     details = {"address": address, "null": "yes" if null else "no"}
     if library:
@@ -172,25 +194,33 @@ def _segfault(message: str, match: re.Match[str]) -> Fault:
 
 
 def _unhandled(match: re.Match[str]) -> Fault:
-    name, pid = match["name"].strip(), int(match["pid"])
+    name, pid = match["name"].strip(), _pid(match)
     number = int(match["arm"] or match["number"] or match["bus"] or match["ill"] or 5)
     return _signal(number, name, pid, 1.0)
 
 
-def _signal(number: int, name: str, pid: int, strength: float) -> Fault:
+def _pid(match: re.Match[str]) -> int | None:
+    return int(match["pid"]) if match["pid"] else None
+
+
+def _who(name: str, pid: int | None) -> str:
+    return f"{name} (pid {pid})" if pid is not None else name
+
+
+def _signal(number: int, name: str, pid: int | None, strength: float) -> Fault:
     cause, what = {
         11: ("segfault", "a segmentation fault"),
         7: ("bus-error", "a bus error"),
         6: ("abort", "its own abort()"),
     }.get(number, ("other-error", f"signal {number}"))
-    return Fault(cause, f"{name} (pid {pid}) died of {what}", strength, pid, _short(name))
+    return Fault(cause, f"{_who(name, pid)} died of {what}", strength, pid, _short(name))
 
 
 def _trap(message: str, match: re.Match[str]) -> Fault:
-    name, pid, what, library = match["name"].strip(), int(match["pid"]), match["what"], _library(message)
+    name, pid, what, library = match["name"].strip(), _pid(match), match["what"], _library(message)
     cause = "gpf" if what.startswith("general") else "other-error"
     details = {"trap": what, **({"library": library} if library else {})}
-    said = f"{name} (pid {pid}) died of a trap: {what}{' in ' + library if library else ''}"
+    said = f"{_who(name, pid)} died of a trap: {what}{' in ' + library if library else ''}"
     return Fault(cause, said, 1.0 if cause == "gpf" else 0.85, pid, _short(name), details)
 
 

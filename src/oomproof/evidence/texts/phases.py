@@ -1,105 +1,167 @@
-"""What the job was doing: load, train, eval, generate or save, from frames, from bars and from headings."""
+"""What the job was doing: load, train, eval, generate or save, from names, from bars and from headings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
+_DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|optimi[sz]er|tokenizer|backbone|vocab|dictionary|features?|index|corpus|database|scene|env|environment|weights|module|engine|process_group|distributed|config|args|kv_cache)s?"
+# What is made or read before a loop begins, even "for train"
+_MAKING = re.compile(
+    rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse)_(?:\w+_)?{_DATA}(?:_|$)"
+    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
+    r"|^_*setup_|^generat(?:e|ing)_\w+_split|^_*load_(?:model|checkpoint|pretrained|weights|state_dict|data)|^_*get_(?:cfg|config|args)$"
+    r"|^_*(?:build|create|instantiate)(?!_(?:target|graph|loss|mask|batch|input|anchor|proposal))(?:_|$)|^convert_\w{0,40}(?:features|examples)|^merge_from_",
+    re.IGNORECASE,
+)
 _WORDS = (
-    ("generate", re.compile(r"generat(?:e|ing)|beam_search|greedy_search|_sample$|chat_completion|text_completion|[Dd]ecoding")),
-    ("save", re.compile(r"(?:^|_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint")),
-    ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat|[Tt]esting|inference|prediction|[Ss]anity [Cc]heck|tester|compute_metrics|predicting", re.IGNORECASE)),
-    ("train", re.compile(r"train(?!ed)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|optimi[sz]er?_step|epoch", re.IGNORECASE)),
-    ("load", re.compile(r"load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|_map$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing", re.IGNORECASE)),
+    ("generate", re.compile(r"generat(?:e|ing)(?!_(?:anchor|mask|propos|batch|data|grid|label|target|split|noise|feature|id))|beam_search|greedy_search|_sample$|chat_completion|text_completion|decoding|^transcribe|^(?:stream_)?chat$|^p_sample|^ddim_sampl|^process_images|^sampling|^synthesi[sz]e|^translate(?:_batch)?$|^(?:txt|img)2img", re.IGNORECASE)),
+    ("save", re.compile(r"(?:^|_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
+    ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
+    ("train", re.compile(r"train(?!ed)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
+    ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
 )  # fmt: skip
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
-_DEVICE = re.compile(r"nn/modules/module\.py$")
-_CODE_GENERATE = re.compile(r"\.generate\(")
-_CODE_LOAD = re.compile(
-    r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\("
-)
-_CODE_EVAL = re.compile(r"\b(?:evaluate|validate|validation|eval|test)\(|\.predict\(")
-_CODE_TRAIN = re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(")
 _SCRIPTS = (
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|test|valid|predict)", re.IGNORECASE)),
     ("train", re.compile(r"train|finetune|run_(?:clm|mlm|glue)", re.IGNORECASE)),
 )
-# Library plumbing whose names say nothing of the phase ("test" in unittest, "train" in train_mem)
-_PLUMBING = re.compile(
-    r"/(?:torch/(?:nn|autograd/function|utils/_contextlib|amp|distributed|multiprocessing|_dynamo)|runpy|threading|queue|multiprocessing/|importlib|lib/python3[.\d]*/\w+\.py$|click/|typer/|hydra/|fire/)"
-)
-_TRAINING_FILES = re.compile(
-    r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/"
-)
-_TRAINING_FUNCTIONS = re.compile(r"backward|^step$|_step$|grad")
 OF_GRADIENTS = re.compile(r"_grad_|gradients/|Backprop|BackwardData|BackwardFilter")  # names of kernels
 
 
-def of_frames(frames: Iterable[tuple[str, str, str]]) -> str:
-    """Frames as (file, function, code), outermost first: the innermost that shows a phase decides.
-    Where only file names speak, the script's name does."""
-    listed = list(frames)
-    for file, qualified, code in reversed(listed):
-        function = qualified.replace(".<locals>", "").rpartition(".")[2]  # IPython says Module.to
-        if _DEVICE.search(file) and function in ("to", "cuda", "_apply", "convert", "half", "float"):
-            # moving parameters: loading, unless a training step moves them
-            outer = of_frames(frame for frame in listed if not _DEVICE.search(frame[0]))
-            return "load" if outer in ("unknown", "load", "train") else outer
-        if _TRAINING_FILES.search(file) and _TRAINING_FUNCTIONS.search(function):
-            return "train"
-        if _PLUMBING.search(file):
-            continue
-        if phase := _of_words(function):
-            return phase
-        for phase, pattern in (
-            ("generate", _CODE_GENERATE),
-            ("load", _CODE_LOAD),
-            ("eval", _CODE_EVAL),
-            ("train", _CODE_TRAIN),
-        ):
-            if pattern.search(code) and function in ("<module>", "main", "run", "wrapper"):
-                return phase
-    for file, _, _ in listed:
-        if "site-packages" not in file and (phase := of_script(file)) != "unknown":
-            return phase
-    return "unknown"
-
-
-def _of_words(name: str) -> str:
+def of_words(name: str) -> str:
+    """The phase in a function's name, or in a description with "_" for its blanks; "" where it shows none."""
+    if _MAKING.search(name):
+        return "load"
     if _LOADERS.search(name):
-        return ""
+        return ""  # a batch taken from a loader belongs to the loop that takes it
     return next((phase for phase, pattern in _WORDS if pattern.search(name)), "")
 
 
 def of_script(path: str) -> str:
-    name = path.rpartition("/")[2]
+    name = path.replace("\\", "/").rpartition("/")[2]
     return next((phase for phase, pattern in _SCRIPTS if pattern.search(name)), "unknown")
 
 
-_BAR = re.compile(r"^\s*\[?([A-Za-z][^|%\d]{1,60}?)[:\s]*(?:\[?\d|$)")
-_HEADING = re.compile(
-    r"\*{3,} ?Running (?P<running>\w+)|^(?:\[\w\])?\W*(?P<verb>(?:Creating|Building|Initiali[sz]ing|Constructing) (?:the )?(?:model|network|dataset)|(?i:evaluating|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
-    r"|Begin(?:ning)? (?:train|eval)\w*|Validation|TRAIN THE MODEL)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
+# -- exceptions -----------------------------------------------------------------------------------------
+
+_AT_START = re.compile(
+    r"^(?:omegaconf|hydra|yaml|argparse|huggingface_hub)\.|^(?:ModuleNotFound|Import|Config\w*|Parser|Scanner)Error\b"
+    r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)"
+    r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: "
+    r"|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
 )
+
+
+def of_error(text: str) -> str:
+    """Errors in settings, imports and what is read first belong to the start, where nothing else shows a phase."""
+    return "load" if _AT_START.search(text) else "unknown"
+
+
+# -- lines ----------------------------------------------------------------------------------------------
+
+# datasets, TRL, ultralytics, vLLM: "Tokenizing train dataset", "train: Scanning …" prepare, whatever they prepare for
+_PREPARING = re.compile(
+    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|scanning|caching|pre-?processing"
+    r"|preparing|downloading|fetching|resolving|map\b|filter\b|extracting (?:prompt|data|archive|features?)|quantizing|packing|truncating|applying chat"
+    r"|adding eos|converting|grouping texts|running tokenizer|formatting|reading|parsing|building|creating|initiali[sz]ing"
+    r"|constructing|setting up|materializing|capturing cuda|casting|flattening the|unpacking)\b"
+)
+_EVAL = (
+    r"(?:val|valid|validation|validating|validate|eval|evaluation|evaluating|evaluate|test|testing|inference)"
+)
+_SCORE = (  # "val loss 0.31", "test=0.5": what an evaluation found, printed by the loop around it
+    r"(?![(.]|[ _-]?(?:\w{0,12}loss|acc|score|set|split|size|metric|f1|auc|mse|mae|ppl|perplexity|err|epoch_)|\s*[=/_]|\s*:\s*-?\d+\.\d)"
+)
+_EVAL_LOOP = re.compile(
+    rf"(?i)^[^\w\n]{{0,20}}{_EVAL}\b{_SCORE}|[(\[]\s?{_EVAL}\s?[)\]]"
+    rf"|\bepoch\W{{0,4}}\d{{1,6}}(?:/\d{{1,6}})?[^\w\n]{{1,6}}{_EVAL}\b{_SCORE}|\bTesting net\b|^\s*Class\s{{1,20}}Images\b"
+)
+_TRAIN_LOOP = re.compile(
+    r"^\s*\d{1,6}/\d{1,6}\s+\d[\d.]{0,8}G\s|^[\W\d]{0,12}(?:[Ss]teps|[Ii]teration)\b"  # ultralytics' row; kohya's and old transformers' bars
+)
+_LOSS = re.compile(r"(?i)\b(?:train_)?loss\b|\blr\b|grad_norm|learning_rate")
+_EPOCH = re.compile(r"(?i)(?:\b|(?<=____))epochs?\b[^\w\n]{0,4}\d")
+_BAR = re.compile(r"^\s*\[?([A-Za-z][^|%\d]{1,60}?)[:\s]*(?:\[?\d|$)")
 
 
 def of_bar(text: str) -> str:
     """The phase in a progress line's own words."""
     head = _BAR.match(text)
     words = head[1].replace("DataLoader", "") if head else ""
-    if words and (phase := _of_words(words.replace(" ", "_"))):
-        return phase
-    if words and re.search(r"(?i)loading|downloading|materializ|map|tokeniz|shards", words):
+    if _PREPARING.match(text) or re.search(
+        r"(?i)\bloading|downloading|materializ|\bmap\b|tokeniz|shards", words
+    ):
         return "load"
-    return (
-        "train" if re.search(r"(?i)\b(?:train_)?loss\b|\blr\b|grad_norm|learning_rate", text) else "unknown"
-    )
+    if _EVAL_LOOP.search(text[:200]):
+        return "eval"
+    if words and (phase := of_words(words.replace(" ", "_"))):
+        return phase
+    trains = _TRAIN_LOOP.search(text[:80]) or tells_loss(text) or _EPOCH.search(text[:200])
+    return "train" if trains else _of_rounds(text[:200]) or "unknown"
+
+
+def tells_loss(text: str) -> bool:
+    return bool(_LOSS.search(text))
+
+
+# What stands before a line's own words: "[LightGBM] [Info] ", "> ", "=== "
+_BEFORE = re.compile(r"(?:\[[\w .:/-]{1,60}\]\s?|[-=>#*~|]{1,40}\s?|\s|INFO[ :-]{1,3}){1,8}")
+_HEADING = re.compile(
+    r"\*{3,} ?Running (?P<running>\w+)|^(?:\[\w\])?\W*(?P<verb>(?i:evaluating|predicting|loading|saving|training)\b(?=[ :.])|Evaluating|Validating|Testing|Generating|Training|Optimizing|Saving|Loading|Start(?:ing|ed)? (?:to )?(?:train|eval|valid|test)\w*|Full evaluation"
+    r"|Begin(?:ning)? (?:train|eval)\w*|(?:Running )?(?:Validation|Evaluation|Inference)(?! (?:loss|acc|results?|score|metric|time|speed|set|split|data|size|samples))|TRAIN THE MODEL|Summoning checkpoint)\b(?! ?finished| complete| done)(?! ?args| ?arguments)",
+)
+_MADE_READY = re.compile(
+    r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|set(?:ting)? up)(?:e|ing)?\b"
+    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state)s?\b"
+)
+# Lines that only one kind of loop prints
+_ROUNDS = (
+    ("train", re.compile(r"^\s*\[\d{1,7}\]\s+(?:train|valid|eval|test)\S{0,40}(?:'s |-)\w{1,40}:")),  # LightGBM, XGBoost
+    ("train", re.compile(r"^\s*\d{1,7}:\s+learn: [\d.-]+|\bavg(?: loss)?, [\d.]+ rate, ")),  # CatBoost, Darknet
+    ("train", re.compile(r"^\W*(?:train|rollout)/\s+\||\bepisodic_return\b|^\W*Ep(?:isode)?\W{0,3}\d{1,9}\b|(?:\b|_)timesteps?\W{1,3}\d{1,12}\b.{0,80}reward", re.IGNORECASE)),  # reinforcement learning
+    ("train", re.compile(r"'train_runtime'|^`?Trainer\.fit`? stopped|^\W*TRAINING SUMMARY|^\s*epoch\s.{0,60}loss\b|^E {2,8}# {2,}|\d{1,6}epoch:train:|^Fitting \d+ folds for|^\[CV\] END", re.IGNORECASE)),
+    ("train", re.compile(r"^Iteration \d+(?: \([^)\n]{0,60}\))?, (?:loss|lr) = |^Solving \w|^\W*(?:开始|正在)训练")),  # caffe
+    ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
+    ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
+    ("generate", re.compile(r"^got prompt$|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
+    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_tensors|^load_tensors: |^llama_model_load\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
+)  # fmt: skip
+_LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
+_EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command
+_LOSS_OF_EVAL = re.compile(
+    r"(?i)\b(?:val|valid|validation|eval|evaluation|test|dev)\w{0,8}[ _/-]{0,2}\w{0,10}[ _]?loss"
+)
+_BYTES = re.compile(r"\d[kKMGT]i?B?/[\d.]{1,8}[kKMGT]")
+_OVER = re.compile(r"(?i)\b(?:done|finished|complete|completed|ok|ready)\W{0,4}$|\btook \d")
+_SENTENCE = re.compile(r"[a-z)`]\. [A-Z]|[a-z]{3}\.$")
 
 
 def of_heading(text: str) -> str:
-    match = _HEADING.search(text[:200])
-    if not match or "%|" in text:
+    """The phase that a line announces or that only such a phase prints; "" where it shows none."""
+    line = text[:200]
+    if phase := _of_rounds(line):
+        return phase
+    if "%|" in text:  # a bar in bytes is no sign of progress, and yet it says what is fetched
+        return "load" if _PREPARING.match(line) and _BYTES.search(text) and "100%|" not in text else ""
+    before = _BEFORE.match(line)
+    line = line[before.end() :] if before else line
+    if _OVER.search(line) or (len(line) > 60 and _SENTENCE.search(line)):
         return ""
-    word = (match["running"] or match["verb"]).lower()
-    return _of_words(word.replace(" ", "_"))
+    if _MADE_READY.match(line):
+        return "load"
+    if match := _HEADING.search(text[:200]) or _HEADING.search(line):
+        word = (match["running"] or match["verb"]).lower()
+        return "load" if _PREPARING.match(line) else of_words(word.replace(" ", "_"))
+    return _of_loop(text[:200])
+
+
+def _of_rounds(line: str) -> str:
+    return next((phase for phase, pattern in _ROUNDS if pattern.search(line)), "")
+
+
+def _of_loop(line: str) -> str:
+    if _EVAL_LOOP.search(line):
+        return "eval"
+    said = _LOSS_SAID.search(line) and not _LOSS_OF_EVAL.search(line)
+    return "train" if said or _EPOCH_BEGINS.search(line) else ""

@@ -37,15 +37,17 @@ _BRACKETS = re.compile(  # Epoch: [3][ 117/5005], Epoch [3/10], Step [100/600], 
     rf"(?:[Ee]poch(?:\(\w+\))?|\bTrain):?\s*\[?\s*{_INT}(?:/(\d+))?\s*\]?[,:]?\s*(?:[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch)?\s*[:\[(]+\s*{_INT}\s*/\s*{_INT}"
 )
 _OF = re.compile(
-    rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Uu]pdate|micro_step)s?\b['\"]?[\s:=#\[]{{0,6}}{_INT}\s*(?:/|of)\s*{_INT}"
+    rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Uu]pdate|micro_step)s?\b(?:\(\w{{1,10}}\))?['\"]?[\s:=#\[]{{0,6}}{_INT}\s*(?:/|of)\s*{_INT}"
 )
 _STEP = re.compile(
     rf"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]teps?|STEP|[Ii]ter(?:ation)?|training_iteration|[Bb]atch|BATCH|num_updates|micro_step)\b['\"]?\s*[:=#\[]*\s*{_INT}\b(?!\.\d|%|x\d)"
 )
-_EPOCH = re.compile(r"\b[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?")
+_EPOCH = re.compile(
+    r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
+)
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
-    r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per"
+    r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
 )
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
@@ -105,11 +107,13 @@ class ProgressTracker:
     def __init__(self) -> None:
         self.last = Progress()
         self.seen = 0  # signs at all
+        self.trained = False  # a sign of training was among them
         self.advances = 0  # signs beyond all that stood before the last mark
         self._furthest: dict[int, int] = {}  # total of a bar -> furthest step
         self._epoch = -1.0
         self._marked: dict[int, int] = {}
         self._marked_epoch = -1.0
+        self._phases: dict[int, str] = {}  # total of a bar -> phase that one of its lines told
 
     def mark(self) -> None:
         """Something failed here: only what goes beyond now is an advance."""
@@ -122,7 +126,8 @@ class ProgressTracker:
             return
         self.seen += 1
         finished = sign.step is not None and sign.step == sign.total
-        phase = "unknown" if finished and sign.phase == "load" else sign.phase
+        phase = "unknown" if finished and sign.phase == "load" else self._phase(sign)
+        self.trained = self.trained or phase == "train"
         # a sign that says no phase (or is over) does not speak for another loop
         self.last = replace(
             sign,
@@ -140,6 +145,21 @@ class ProgressTracker:
             self._epoch = max(self._epoch, sign.epoch)
         if sign.step is not None:
             self._step(sign.step, sign.total or 0)
+
+    def _phase(self, sign: Progress) -> str:
+        """A bar without words is the loop's whose loss was printed beside it."""
+        if len(self._phases) >= 64:
+            self._phases.clear()
+        if sign.total is not None:
+            first = not any(self._furthest)  # an evaluation's bar comes after another one
+            if sign.phase == "unknown" and first and phases.tells_loss(self.last.text):
+                return self.last.phase
+            if sign.phase == "unknown":
+                return self._phases.get(sign.total, "unknown")
+            self._phases[sign.total] = sign.phase
+        elif self.last.total is not None and phases.tells_loss(sign.text):
+            self._phases.setdefault(self.last.total, sign.phase)
+        return sign.phase
 
     def _step(self, step: int, total: int) -> None:
         known = self._furthest.get(total)

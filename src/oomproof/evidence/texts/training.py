@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from oomproof.evidence.texts import phases
+from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces
 from oomproof.evidence.texts.failures import Hit, Said, recognise
@@ -76,6 +76,9 @@ _SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
+_SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
+_HEAD = 2000  # characters of a line that may announce a phase
+_STACK = 60  # lines of a stack beside a fatal line
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _HANDLED = re.compile(r"(?i)\bskipping (?:the |this )?batch\b|attempting to recover from OOM")
@@ -404,7 +407,9 @@ class TrainingParser:
             self._last_hit, self._repeats = key, 0
         if raised is None:
             self._mark()
-        phase = phases.of_frames(raised.frames) if raised else "unknown"
+        phase = phase_frames.of_frames(raised.frames) if raised else "unknown"
+        if hit.cause == "nan" and phase == "eval" and raised and phase_frames.trains(raised.frames):
+            phase = "train"  # found when it was scored, made before
         if hit.kind == "wrapper":
             self._wrapped_phase = phase
         elif self._wrapped_phase and phase in ("unknown", "load"):
@@ -582,26 +587,49 @@ class TrainingParser:
                 return
 
     def _phase_around(self, finding: Finding) -> str:
-        """Where frames say nothing: the script that a launcher names, the bar, the last heading above."""
-        if self._script_phase != "unknown" and finding.details.get("kind") in ("summary", "wrapper"):
-            return self._script_phase
+        """Where a traceback's frames say nothing: kernels' names, the stack below, the lines above, the error itself."""
         if phases.OF_GRADIENTS.search(finding.text):
             return "train"
-        heading = ""
-        heading_line = 0
-        for number, line in reversed(self._recent):
-            if number <= finding.line and (heading := phases.of_heading(clean(line).text)):
-                heading_line = number
-                break
+        below = [line for number, line in self._recent if number > finding.line][:_STACK]
+        above = [line for number, line in self._recent if number < finding.line][-_STACK:]
+        for stack in (below, above):  # "Aborted (core dumped)" stands below its own
+            if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
+                return phase
+        if (phase := self._loop_above(finding.line)) != "unknown":
+            return phase
+        if finding.cause == "import-error" or phases.of_error(finding.text) != "unknown":
+            return "load"
+        return self._script_phase
+
+    def _loop_above(self, number: int) -> str:
+        """The last loop or heading above a line."""
+        heading_line, heading = self._heading(number)
         last = self._signs.last
         if last.phase != "unknown" and last.line >= heading_line:
             return last.phase
-        return heading or (last.phase if last.phase != "unknown" else self._script_phase)
+        return heading or last.phase
+
+    def _heading(self, until: int) -> tuple[int, str]:
+        for number, raw in reversed(self._recent):
+            if number > until or _SYSTEM.search(raw[:200]) or _SYSLOG.match(raw):
+                continue  # the kernel's and the daemons' lines tell nothing of a loop
+            text = clean(raw[:_HEAD]).text
+            # signs of progress have spoken for themselves
+            if (heading := phases.of_heading(text)) and signs.read_sign(text) is None:
+                return number, heading
+        return 0, ""
 
     def _last_progress(self) -> Progress:
         last = self._signs.last
-        chain = self._chains[-1]
-        told = next(
-            (each.details["phase"] for each in chain if each.details.get("role") == "root"), "unknown"
+        roots = (each for each in self._chains[-1] if each.details.get("role") == "root")
+        told = next((each.details["phase"] for each in roots), "unknown")
+        if told != "unknown":
+            return replace(last, phase=told)
+        end = self._recent[-1][0] if self._recent else 0
+        phase = self._loop_above(end)
+        return replace(
+            last,
+            phase=phase,
+            line=last.line or (end if phase != "unknown" else 0),
+            trained=self._signs.trained,
         )
-        return replace(last, phase=told if told != "unknown" else last.phase)

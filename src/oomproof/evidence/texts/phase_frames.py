@@ -1,0 +1,143 @@
+"""What the job was doing, from stacks: Python's frames, faulthandler's, and those of native code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from oomproof.evidence.texts.phases import of_script, of_words
+
+Frame = tuple[str, str, str]  # file, function, code
+
+_DEVICE = re.compile(r"nn/modules/module\.py$")
+_MOVES = ("to", "cuda", "_apply", "convert", "half", "float")
+_CODE = (
+    ("generate", re.compile(r"\.generate\(")),
+    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|read_csv\(|read_parquet\(|(?:yaml|json|pickle|np|joblib)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(")),
+    ("eval", re.compile(r"\b(?:evaluate|validate|validation|eval|test)\(|\.predict\(")),
+    ("train", re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(|(?:sess|session)\.run\(.{0,60}(?:train|optim)")),
+)  # fmt: skip
+_SETTINGS_READ = re.compile(r"(?:yaml|json)\.\w{0,8}load\(|parse_args\(|\bopen\([\w.]*(?:cfg|config|args)")
+_TOP = ("<module>", "main", "run", "wrapper")
+_IMPORT = re.compile(r"^(?:from\s+\S+\s+import|import)\s")
+# Library plumbing whose names say nothing of the phase ("test" in unittest, "eval" in eval_jaxpr, "predict" in gradio)
+_PLUMBING = re.compile(
+    r"/(?:torch/(?:nn|autograd/function|utils/_contextlib|amp|distributed|multiprocessing|_dynamo|_inductor|_functorch)|runpy|threading|queue|multiprocessing/|importlib|lib/python3[.\d]*/\w+\.py$|click/|typer/|hydra/|fire/)"
+    r"|-packages/(?:jax|jaxlib|flax|gradio|pydantic|sklearn/utils)/"
+)
+_TRAINING_FILES = re.compile(
+    r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/"
+)
+_TRAINING_FUNCTIONS = re.compile(r"backward|^step$|_step$|grad")
+_FILES = (  # where the file says it, whatever the function
+    ("generate", re.compile(r"diffusers/pipelines/"), re.compile(r"^__call__$")),
+    ("generate", re.compile(r"(?:samplers?|sampling|ddim|ddpm|k_diffusion\S{0,40})\.py$"), re.compile(r"sampl")),
+    ("generate", re.compile(r"vllm/|sglang/"), re.compile(r"^execute_model$|^forward_(?:batch_generation|extend|decode)$")),
+)  # fmt: skip
+# An engine tries its model out before it serves: the frames inside look like serving
+_TRIES = re.compile(r"^(?:profile_run|_dummy_run|determine_(?:num_)?available_\w+|capture_model)$")
+_SERVES = re.compile(r"-packages/gradio/|/comfy(?:ui)?/", re.IGNORECASE)
+# What a thing's making is: its own code's, a model library's
+_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d")
+_MAKES = re.compile(
+    r"/torch/nn/|/models?/|modeling_|/diffusers/|/vllm/|/deepspeed/runtime/engine|/torchvision/|/timm/|/transformers/|/trl/"
+)
+_MADE = ("__init__", "_init_", "init")  # markdown eats underscores
+# A batch being fetched: what reads a file here serves the loop around it
+_FETCH = ("__getitem__", "_worker_loop", "__next__", "_next_data", "collate_fn")
+
+
+def of_frames(frames: Iterable[Frame]) -> str:
+    """Outermost first: the innermost that shows a phase decides. Where only file names speak, the script's does."""
+    listed = _before_a_fetch([(file.replace("\\", "/"), _bare(name), code) for file, name, code in frames])
+    if any(_TRIES.match(name) for _, name, _ in listed):
+        return "load"
+    if phase := _of_functions(listed):
+        return phase
+    for file, _, _ in listed:
+        if not _LIBRARY.search(file) and (phase := of_script(file)) != "unknown":
+            return phase
+    return "generate" if any(_SERVES.search(file) for file, _, _ in listed) else "unknown"
+
+
+def trains(frames: Iterable[Frame]) -> bool:
+    """Whether any of them, not only the innermost, is of training."""
+    return any(of_words(_bare(name)) == "train" for _, name, _ in frames)
+
+
+def _bare(qualified: str) -> str:
+    return qualified.replace(".<locals>", "").rpartition(".")[2][:120]  # IPython says Module.to
+
+
+def _before_a_fetch(frames: list[Frame]) -> list[Frame]:
+    at = next((index for index, (_, name, _) in enumerate(frames) if name in _FETCH), len(frames))
+    return frames[:at]
+
+
+def _of_functions(frames: Sequence[Frame]) -> str:
+    for index in range(len(frames) - 1, -1, -1):
+        file, function, code = frames[index]
+        if _DEVICE.search(file) and function in _MOVES:
+            # moving parameters: loading, unless an evaluation moves them
+            outer = _of_functions([frame for frame in frames[:index] if not _DEVICE.search(frame[0])])
+            return "load" if outer in ("", "load", "train") else outer
+        if _TRAINING_FILES.search(file) and _TRAINING_FUNCTIONS.search(function):
+            return "train"
+        if function == "<module>" and _IMPORT.match(code):
+            return _of_functions(frames[:index]) or "load"
+        if function in _MADE and (_MAKES.search(file) or not _LIBRARY.search(file)):
+            return "load"
+        if phase := _of_file(file, function):
+            return phase
+        if _PLUMBING.search(file):
+            continue
+        if phase := of_words(function):
+            return phase
+        if function in _TOP and (found := _of_code(code)):
+            return found
+        if _SETTINGS_READ.search(code):
+            return "load"
+    return ""
+
+
+def _of_file(file: str, function: str) -> str:
+    return next((phase for phase, where, what in _FILES if what.search(function) and where.search(file)), "")
+
+
+def _of_code(code: str) -> str:
+    return next((phase for phase, pattern in _CODE if pattern.search(code)), "")
+
+
+# -- stacks that are printed below the word of the death -------------------------------------------------
+
+_FAULTHANDLER = re.compile(
+    r'^\W{0,40}File "(?P<file>[^"\n]{1,400})", line \d+ in (?P<function>[\w<>.]{1,120})'
+)
+_NATIVE = (
+    ("eval", re.compile(r"caffe::Solver<.{0,20}>::Test")),
+    ("save", re.compile(r"caffe::Solver<.{0,20}>::Snapshot")),
+    ("load", re.compile(r"caffe::(?:Solver|Net)<.{0,20}>::(?:Init|Net|Solver|CopyTrained|Restore)")),
+    ("train", re.compile(r"caffe::Solver<.{0,20}>::S(?:tep|olve)|torch::autograd::Engine::|torch::autograd::\w*Backward|\btrain\(\)$")),
+)  # fmt: skip
+_STACK_LINE = re.compile(r"^\s*(?:@ +0x[0-9a-f]|#\d+ |frame #\d+|\[bt\] )")
+
+
+def of_stack(lines: Iterable[str]) -> str:
+    """The lines that follow a fatal signal or a failed check, innermost frame first."""
+    python: list[Frame] = []
+    died = False  # the thread that follows is the one that did
+    for line in lines:
+        if match := _FAULTHANDLER.match(line):
+            python.insert(0, (match["file"], match["function"], ""))
+        elif _STACK_LINE.match(line) and (phase := _of_native(line.strip())):
+            return phase
+        elif "most recent call first" in line:
+            if died:
+                break  # the others' threads
+            python.clear()
+            died = "Current thread" in line
+    return of_frames(python) if python else "unknown"
+
+
+def _of_native(line: str) -> str:
+    return next((phase for phase, pattern in _NATIVE if pattern.search(line)), "")
