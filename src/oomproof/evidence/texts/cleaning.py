@@ -16,7 +16,7 @@ _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way,
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(
     r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
-    r"|\((raylet)[^)]{0,60}\) ?|\[\d+,(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
+    r"|\((raylet)[^)]{0,60}\) ?|\[(?:\d+,)?(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
 )
 _LEVEL = (
     r"(?P<{0}>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|Debug|Info|Warning|Error|[EWIF](?=\d{{4}} |\]| ))"
@@ -26,6 +26,7 @@ _STAMP = re.compile(
     r"|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?"
     r"|\[\d\d/\d\d \d\d:\d\d:\d\d[^\]]{0,60}\]:? ?"
     r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w./-]+(?:\[\d+\])?: "
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{3,4} )?\d{4}[: ]? ?"
 )
 # "ERROR:root:", "[ERROR] [launch.py:325:f] ", "- name - ERROR - ", "| WARNING | mod:f:10 - "
 _LOGGED = re.compile(
@@ -40,7 +41,9 @@ _LOGGED_AT = re.compile(
     + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
 _CELL = re.compile(r'\s*(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
-_RULES = re.compile(r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
+_RULES = re.compile(
+    r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  )|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
+)
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(
     r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )"
@@ -53,6 +56,7 @@ class Line:
     text: str  # without tag, stamp and level; leading blanks kept
     tag: str = ""  # rank or process that wrote it, "" where nothing says
     level: str = ""  # WARNING, ERROR …, "" where nothing says
+    width: int = 0  # characters of the whole line, as it stood on the screen
 
 
 # Lines that lost their feeds: a terminal's padding before a log's head, a traceback behind the echo of Ctrl-C
@@ -139,7 +143,7 @@ def clean(raw: str) -> Line:
             break
     if text.startswith("[") and (match := _BRACKETS.match(text)):
         text = text[match.end() :]
-    return Line(text, tag, _LEVELS.get(level, level))
+    return Line(text, tag, _LEVELS.get(level, level), len(raw))
 
 
 _LEVELS = {"E": "ERROR", "W": "WARNING", "I": "INFO", "F": "FATAL", "WARN": "WARNING"}

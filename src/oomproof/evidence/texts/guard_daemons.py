@@ -153,7 +153,8 @@ class LowMemoryKiller(GuardReader):
     anchors = ("lowmemorykiller",)
 
     _KILL = re.compile(
-        r"lowmemorykiller\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\).{0,200}?(?:to free (?P<kb>\d+)kB)?"
+        r"lowmemorykiller\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\)"
+        r"(?:.{0,200}? (?P<anon>\d{1,12})kB anon(?:ymous)? rss\b)?"
     )
 
     def feed(self, number: int, stamp: Stamped) -> None:
@@ -161,7 +162,9 @@ class LowMemoryKiller(GuardReader):
             name, pid = match["name"], int(match["pid"])
             said = f"Android's low-memory killer ended {name} (pid {pid}): the device ran short of memory"
             details = {"by": "lowmemorykiller"}
-            self.add("oom-kill-global", number, stamp, said, 0.85, Sizes(pid, name), details=details)
+            anon = int(match["anon"]) * 1024 if match["anon"] else None
+            victim = Sizes(pid, name, anon_rss=anon)
+            self.add("oom-kill-global", number, stamp, said, 0.85, victim, details=details)
 
 
 class FreeBsd(GuardReader):

@@ -119,13 +119,13 @@ class Containers(GuardReader):
     )
     _FINE = re.compile(r"""OOMKilled["']?\s*[:=]\s*["']?false\b""")
     _SYSTEM = re.compile(
-        r"System OOM encountered, victim process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10})"
+        r"(?:\bSystemOOM\b.{0,200}?)?System OOM encountered, victim process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10})"
         r"|\bSystemOOM\b.{0,200}System OOM encountered"  # the event's reason: the words alone stand in sources too
     )
     _EVICTED = re.compile(r"The node was low on resource: memory")
     _CODE = re.compile(
         r"""(?:[Ee]xit[ _]?[Cc]ode["']?\s*[:=]?\s*["']?|exited with (?:code|status) |exit (?:code|status) """
-        r"""|returned exit code |Exited \()137\b"""
+        r"""|returned exit code |Exited \()137\b(?!\W{1,3}(?:means|indicates|denotes|usually)\b)"""
     )
 
     def feed(self, number: int, stamp: Stamped) -> None:

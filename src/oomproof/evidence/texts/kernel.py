@@ -29,7 +29,7 @@ ANCHORS = (
     "general protection", "NVRM: Xid", "fallen off the bus", "Kernel panic", "kernel BUG at", "BUG: unable to handle",
     "BUG: kernel NULL", "Oops: ", "blocked for more than", "page allocation ", "soft lockup", "hard LOCKUP",
     "[Hardware Error]", "Machine check", "Memory failure:", "hardware memory corruption", "detected stall",
-    "ANOM_ABEND", "type=1701", "sending SIGSEGV", "User process fault", "] page fault (src_id", " trap ",
+    "ANOM_ABEND", "type=1701", "sending SIGSEGV", "User process fault", "VM: killing process ", "] page fault (src_id", " trap ",
 )  # fmt: skip
 REPORT_STARTS = ("invoked oom-killer", "total_vm ")  # behind these, the lines up to the kill matter too
 REPORT_END = "illed process "
@@ -355,6 +355,7 @@ class KernelParser:
                 return
         if fault.cause == "xid":
             fault = self._whose(number, fault)
+            self._name_those_before(number, fault)
         known = fault.pid is not None or fault.name is not None
         finding = Finding(
             fault.cause,
@@ -374,6 +375,17 @@ class KernelParser:
         self._oops = fault if unnamed and "panic" not in fault.details else None
         if self._oops is not None:
             self._until = max(self._until, number + _OOPS)
+
+    def _name_those_before(self, number: int, fault: Fault) -> None:
+        """… or only in the last: Xid 13 on a card, then 43 with the process that it met."""
+        if fault.pid is None or fault.name is None:
+            return
+        for index in range(len(self._faults) - 1, -1, -1):
+            at, old = self._faults[index]
+            if number - at > _XID_ERROR or old.cause != "xid":
+                return
+            if old.victim is None and old.details.get("bus") == fault.details.get("bus"):
+                self._faults[index] = (at, _with_victim(old, fault.pid, fault.name))
 
     def _whose(self, number: int, fault: Fault) -> Fault:
         """The driver names the process in the first line of an error, and often not in those that follow."""

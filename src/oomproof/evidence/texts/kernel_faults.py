@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_NAME = r"(?P<name>[^\[\]:,()][^\[\]]{0,62}|[^\s\[\]])\[(?P<pid>\d{1,10})\]"
+# whoever shows the line to others may have left the pid out: nbody[...], nbody[PID]
+_NAME = r"(?P<name>[^\[\]:,()][^\[\]]{0,62}|[^\s\[\]])\[(?:(?P<pid>\d{1,10})|\.{2,3}|…|[xX*#]{1,8}|<?(?:pid|PID)>?)\]"
 _WHERE = re.compile(r"error:? ?\d+ in (?P<library>[^\[\s]{1,256})")
 _SEGFAULT = re.compile(_NAME + r":? segfault (?:\(11\) )?at (?P<address>\(null\)|(?:0x)?[0-9a-fA-F]{1,16})\b")
 # arm64, riscv, powerpc, s390 say the signal's number
@@ -23,6 +24,8 @@ _TRAPS = re.compile(
     + r":? (?:trap )?(?P<what>general protection(?: fault)?|invalid opcode|int3|divide error"
     r"|stack segment|alignment check|bounds|overflow)[ :,]{1,2}(?:r?ip|sp|fault)"
 )
+# Linux 2.4, and the page faults of early 2.6: no pid, no sizes
+_VM_KILLING = re.compile(r"^VM: killing process (?P<name>\S.{0,63})$")
 _KERNEL_GPF = re.compile(
     r"\bgeneral protection fault(?:, (?:probably|maybe) for [\w -]{0,40}address [0-9a-fx]+)?: [0-9a-f]{4} \["
 )
@@ -109,6 +112,9 @@ def read_fault(message: str) -> Fault | None:
         return _unhandled(match)
     if match := _TRAPS.search(message):
         return _trap(message, match)
+    if match := _VM_KILLING.match(message):
+        name = match["name"].strip()
+        return Fault("oom-kill-global", f"the kernel ran out of memory and killed {name}", 0.9, None, name)
     if _KERNEL_GPF.search(message):
         return Fault(
             "gpf", "the kernel itself hit a general protection fault", 0.7, details={"kernel": "yes"}
@@ -160,10 +166,10 @@ def _library(message: str) -> str | None:
 
 
 def _segfault(message: str, match: re.Match[str]) -> Fault:
-    name, pid, library = match["name"].strip(), int(match["pid"]), _library(message)
+    name, pid, library = match["name"].strip(), _pid(match), _library(message)
     address = match["address"]
     null = address == "(null)" or int(address, 16) < 4096
-    said = f"{name} (pid {pid}) died of a segmentation fault{' in ' + library if library else ''}"
+    said = f"{_who(name, pid)} died of a segmentation fault{' in ' + library if library else ''}"
     said += ": it followed a null pointer" if null else ""
     details = {"address": address, "null": "yes" if null else "no"}
     if library:
@@ -172,25 +178,33 @@ def _segfault(message: str, match: re.Match[str]) -> Fault:
 
 
 def _unhandled(match: re.Match[str]) -> Fault:
-    name, pid = match["name"].strip(), int(match["pid"])
+    name, pid = match["name"].strip(), _pid(match)
     number = int(match["arm"] or match["number"] or match["bus"] or match["ill"] or 5)
     return _signal(number, name, pid, 1.0)
 
 
-def _signal(number: int, name: str, pid: int, strength: float) -> Fault:
+def _pid(match: re.Match[str]) -> int | None:
+    return int(match["pid"]) if match["pid"] else None
+
+
+def _who(name: str, pid: int | None) -> str:
+    return f"{name} (pid {pid})" if pid is not None else name
+
+
+def _signal(number: int, name: str, pid: int | None, strength: float) -> Fault:
     cause, what = {
         11: ("segfault", "a segmentation fault"),
         7: ("bus-error", "a bus error"),
         6: ("abort", "its own abort()"),
     }.get(number, ("other-error", f"signal {number}"))
-    return Fault(cause, f"{name} (pid {pid}) died of {what}", strength, pid, _short(name))
+    return Fault(cause, f"{_who(name, pid)} died of {what}", strength, pid, _short(name))
 
 
 def _trap(message: str, match: re.Match[str]) -> Fault:
-    name, pid, what, library = match["name"].strip(), int(match["pid"]), match["what"], _library(message)
+    name, pid, what, library = match["name"].strip(), _pid(match), match["what"], _library(message)
     cause = "gpf" if what.startswith("general") else "other-error"
     details = {"trap": what, **({"library": library} if library else {})}
-    said = f"{name} (pid {pid}) died of a trap: {what}{' in ' + library if library else ''}"
+    said = f"{_who(name, pid)} died of a trap: {what}{' in ' + library if library else ''}"
     return Fault(cause, said, 1.0 if cause == "gpf" else 0.85, pid, _short(name), details)
 
 

@@ -54,6 +54,14 @@ _FINISHED = re.compile(
 )
 
 
+# A clock's words: a trainer's hooks also print them when an exception ended it
+_CLOCK = re.compile(r"(?i)^\W*(?:total training time|overall training speed|training took)")
+
+
+def is_clock(text: str) -> bool:
+    return bool(_CLOCK.match(text))
+
+
 def is_finish(text: str) -> bool:
     return bool(_FINISHED.search(text[:400]))
 
@@ -117,7 +125,7 @@ class ProgressTracker:
         self._marked_epoch = self._epoch
 
     def look(self, number: int, text: str) -> None:
-        sign = read_sign(text)
+        sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
         if sign is None:
             return
         self.seen += 1

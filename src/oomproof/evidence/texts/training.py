@@ -12,7 +12,8 @@ from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
-from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.evidence.texts.failures.shell_languages import FOREIGN, PLAIN
+from oomproof.evidence.texts.finding import Finding, GpuNumbers, Progress
 from oomproof.evidence.texts.root import first_failure
 from oomproof.evidence.texts.sources import Surroundings
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
@@ -22,8 +23,9 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "Crashed", "reempt", "ould not load", "annot find",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "Crashed", "reempt", "ould not load", "annot find", "ABORT", "RUNNING AT ", *PLAIN,
 )  # fmt: skip
+_GATE_BEYOND_ASCII = (*GATE, *FOREIGN)
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
     "kipping batch",
@@ -62,6 +64,9 @@ _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
+_RANK = re.compile(
+    r"\bPID (\d{1,9}) RUNNING AT "
+)  # MPICH and Intel MPI, above the line that says how it ended
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
@@ -73,6 +78,7 @@ _COMPLAINT = re.compile(
     r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
 )
 _SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
+_NATIVE = "C++ Traceback (most recent call last)"
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
@@ -86,6 +92,20 @@ _NUMBERS_MATTER = re.compile(
 
 def _marked(line: str) -> bool:
     return any(mark in line for mark in signs.ANCHORS)
+
+
+def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:
+    """The sentence that names the figures may be another line of the same failure: "out of memory", then
+    "requested N bytes", then "N bytes free, M bytes total"."""
+    told = [each.gpu for each in chain if each.cause == finding.cause and each.gpu is not None]
+    gpu = finding.gpu
+    if gpu is None or gpu.requested is None:
+        gpu = next((each for each in told if each.requested is not None), gpu)
+    if gpu is None or gpu.total is None:
+        card = next((each for each in told if each.total is not None), None)
+        if card is not None:
+            gpu = replace(gpu, total=card.total, free=card.free) if gpu is not None else card
+    return gpu
 
 
 class TrainingParser:
@@ -115,6 +135,7 @@ class TrainingParser:
         self._nan = False  # the last loss that was printed is no number
         self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
         self._subprocesses: set[int] = set()  # that a launcher says it ends
+        self._rank: int | None = None  # that MPI says is about to be told of
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
@@ -149,7 +170,8 @@ class TrainingParser:
                 self.end = line.strip()[-600:]
                 break
         text = "\n".join([line for _, line in block])
-        present = [anchor for anchor in GATE if anchor in text]
+        gate = GATE if text.isascii() else _GATE_BEYOND_ASCII
+        present = [anchor for anchor in gate if anchor in text]
         if present or self._chains[-1]:
             present += [anchor for anchor in _AFTER_A_FAILURE if anchor in text]
         self._recent.extend(block[-200:])
@@ -230,6 +252,8 @@ class TrainingParser:
                 self._writers.clear()
             writer = self._writers[line.tag] = Writer()
         if self._pending is not None and not self._continues(line, stripped):
+            if _NATIVE in text and not self._pending[1].message:
+                self._lead_in()
             self._settle()
         if suspicious:
             self._notice(text, stripped)
@@ -293,7 +317,7 @@ class TrainingParser:
         if before is None or before[0] != number - 1 or not text[:1].islower() or before[1].tag != line.tag:
             return None
         first = before[1].text.rstrip()
-        if len(first) < _TORN or first.endswith((".", ":", ";", "!", "?")):
+        if before[1].width < _TORN or first.endswith((".", ":", ";", "!", "?")):
             return None
         for glue in (" ", ""):  # between words, or inside one
             hit = recognise(Said(f"{first}{glue}{text.strip()}", "", before[1].level, "", self._library))
@@ -317,15 +341,23 @@ class TrainingParser:
             name = script["script"] or script["cmd"]
             if name:
                 self._script_phase = phases.of_script(name)
-        if signs.is_finish(stripped):
+        if signs.is_finish(stripped) and not (signs.is_clock(stripped) and self._just_failed()):
             self._signs.advances += 2  # as good as two steps further
         if (ends := _SUBPROCESS.search(stripped)) and len(self._subprocesses) < 64:
             self._subprocesses.add(int(ends[1]))
+        if rank := _RANK.search(stripped):
+            self._rank = int(rank[1])
         if "Root Cause" in text:
             self._first_exit = True
         if ("nan" in text or "NaN" in text) and not text.startswith("wandb:") and (loss := LOSS.search(text)):
             value = loss["value"].lower()
             self._nan = "nan" in value or "inf" in value
+
+    def _just_failed(self) -> bool:
+        chain = self._chains[-1]
+        if self._pending is not None:
+            return True
+        return bool(chain) and self._ordinary - int(chain[-1].details.get("ordinary", "0")) <= 5
 
     # -- messages over several lines --------------------------------------------------------------------
 
@@ -348,6 +380,15 @@ class TrainingParser:
         joined = f"{text} {stripped}" if stripped else text
         self._pending = (number, raised, tag, joined[:3000], taken + 1)
 
+    def _lead_in(self) -> None:
+        """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
+        assert self._pending is not None
+        number, raised, tag, _, _ = self._pending
+        self._pending = None
+        self._add(
+            number, raised.text, Hit("other-error", "see the error below it", 0.4, "wrapper"), tag, raised
+        )
+
     def _settle(self) -> None:
         """The pending exception's message is complete: say what it means."""
         if self._pending is None:
@@ -367,7 +408,9 @@ class TrainingParser:
             said = replace(said, text=text)  # a long command: what became of it stands on a later line
         wrapper = _WRAPPER.search(said.text)
         hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
-        if hit is None or hit.cause.endswith("-oom"):  # rich wraps the sentence, MPS breaks it
+        if hit is None or hit.cause.endswith(
+            ("-oom", "-memory-error")
+        ):  # rich wraps the sentence, MPS breaks it
             fuller = recognise(replace(said, text=text))
             if fuller is not None and (
                 (hit is None and fuller.kind == "failure") or (hit is not None and fuller.cause == hit.cause)
@@ -441,7 +484,7 @@ class TrainingParser:
             hit.says,
             hit.strength,
             gpu=hit.gpu,
-            pids=hit.pids or self._only_subprocess(hit, text),
+            pids=hit.pids or self._told_before(hit, text),
             details=details,
         )
         chain = self._chains[-1]
@@ -449,8 +492,12 @@ class TrainingParser:
             del chain[_KEPT]  # the first ones hold the root, the last ones the end
         chain.append(finding)
 
-    def _only_subprocess(self, hit: Hit, text: str) -> tuple[int, ...]:
-        """deepspeed names the processes it ends and the code that one ended with: of one, it is that one's."""
+    def _told_before(self, hit: Hit, text: str) -> tuple[int, ...]:
+        """MPI names the rank, then its end. deepspeed names the processes it ends and the code that one ended
+        with: of one, it is that one's."""
+        if hit.kind == "summary" and self._rank is not None:
+            rank, self._rank = self._rank, None
+            return (rank,)
         alone = hit.kind == "summary" and "return code" in text and len(self._subprocesses) == 1
         return tuple(self._subprocesses) if alone else ()
 
@@ -491,13 +538,7 @@ class TrainingParser:
             # a kernel's assertion has no frames, the exception that follows from it has
             told = (each.details["phase"] for each in chain if each.details["kind"] in ("failure", "wrapper"))
             phase = next((each for each in told if each != "unknown"), "") or self._phase_around(finding)
-        gpu = finding.gpu
-        if role == "root" and (gpu is None or gpu.requested is None):
-            # the sentence that names the figures may be a neighbour: "out of memory", then "requested N bytes"
-            told_gpu = (
-                each.gpu for each in chain if each.cause == finding.cause and each.gpu and each.gpu.requested
-            )
-            gpu = next(told_gpu, gpu)
+        gpu = _with_neighbours(finding, chain) if role == "root" else finding.gpu
         return replace(finding, gpu=gpu, details=finding.details | {"role": role, "phase": phase})
 
     # -- the end ----------------------------------------------------------------------------------------
@@ -513,16 +554,22 @@ class TrainingParser:
                 continue
             at_the_end = writer.headed and self._recent and self._recent[-1][0] - writer.begun <= 8
             if writer.cut and writer.idle < 20 and (writer.frames or at_the_end):
-                raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
-                hit = Hit(
-                    "other-error",
-                    "a traceback that is cut before its exception",
-                    0.25,
-                    details={"heard": "cut"},
-                )
+                frames = tuple(writer.frames)
+                raised = Raised(writer.named, "", frames, writer.where, False, writer.survived, False)
+                hit = self._cut(writer.named)
                 if self._signs.last.line <= writer.begun:
                     self._mark()  # what the run did before it does not mean that it went on after it
                 self._add(writer.begun, HEADER, hit, tag, raised)
+
+    def _cut(self, named: str) -> Hit:
+        """Of a traceback whose end is missing, IPython's first line still names the exception."""
+        hit = recognise(Said(named, named, "", "", self._library)) if named else None
+        if hit is not None and hit.kind == "failure":
+            return replace(hit, strength=min(hit.strength, 0.6), details=hit.details | {"heard": "cut"})
+        says = (
+            f"{named}, whose message is cut off" if named else "a traceback that is cut before its exception"
+        )
+        return Hit("other-error", says, 0.25, details={"heard": "cut"})
 
     def _loss_at_the_end(self) -> None:
         """No exception, but the last loss that was printed is no number."""

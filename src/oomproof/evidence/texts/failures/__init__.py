@@ -8,6 +8,7 @@ from oomproof.evidence.texts.failures import (
     accelerators,
     any_memory,
     communication,
+    crash_reports,
     engines,
     gpu_faults,
     gpu_libraries,
@@ -17,6 +18,7 @@ from oomproof.evidence.texts.failures import (
     not_a_number,
     ordinary,
     signals,
+    trials,
 )
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
@@ -39,8 +41,10 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Said], Hit | None]], ...] = tu
         any_memory,
         communication,
         not_a_number,
+        crash_reports,
         ordinary,
         signals,
+        trials,
     )
 )
 
