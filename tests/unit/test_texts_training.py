@@ -21,6 +21,7 @@ from oomproof.diagnosis.from_texts import judge_texts
 from oomproof.evidence.texts.cleaning import clean
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
+from oomproof.evidence.texts.failures.shell_languages import in_english
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.root import root
 from oomproof.evidence.texts.training import TrainingParser
@@ -172,6 +173,40 @@ def test_the_c_plus_plus_warning_counts_in_bytes() -> None:
 def test_a_line_is_stripped_to_what_was_meant(raw: str, text: str, tag: str, level: str) -> None:
     line = clean(raw)
     assert (line.text, line.tag, line.level) == (text, tag, level)
+
+
+@pytest.mark.parametrize(
+    ("said", "english"),
+    [
+        ("已杀死", "Killed"),
+        ("./run.sh: 行 5: 1234 已杀死   python a.py", "./run.sh: line 1: 1234 Killed   python a.py"),
+        ("[1]+  Getötet                 python a.py", "[1]+  Killed                 python a.py"),
+        ("段错误（核心已转储）", "Segmentation fault (core dumped)"),
+        ("Abgebrochen (Speicherabzug geschrieben)", "Aborted (core dumped)"),
+        ("Abandon", "Abandon"),
+        ("训练已终止", "训练已终止"),
+        ("Killed", "Killed"),
+    ],
+)
+def test_a_shell_of_another_language(said: str, english: str) -> None:
+    assert in_english(said) == english
+
+
+def test_figures_may_stand_in_a_neighbouring_line() -> None:
+    text = "E cuda_dnn.cc:439] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR\nE cuda_dnn.cc:443] Memory usage: 100 bytes free, 8000 bytes total.\n"
+    found = root(parse(text)[0])
+    assert found is not None
+    assert found.gpu is not None
+    assert (found.gpu.free, found.gpu.total) == (100, 8000)
+
+
+def test_a_table_of_figures_below_the_sentence() -> None:
+    numbers = gpu_numbers(
+        "Allocation on device 0 would exceed allowed memory. (out of memory) Currently allocated     : 6.00 GiB "
+        "Requested               : 1.50 GiB Device limit            : 7.80 GiB"
+    )
+    assert numbers is not None
+    assert (numbers.requested, numbers.total) == (round(1.5 * GIB), round(7.8 * GIB))
 
 
 # -- chains -------------------------------------------------------------------------------------------
@@ -377,6 +412,13 @@ def test_the_parsers_own_words_in_any_order_are_survived(words: list[str]) -> No
         "thread: [1,0,0] Assertion `",
         "return code = -",
         "DataLoader worker (pid ",
+        "NCCL WARN ",
+        "== cudaSuccess ",
+        "./run.sh: 行 5: 12 已杀死 ",
+        'Exception in thread "',
+        "Memory usage: 1 bytes free, ",
+        "**a",
+        "signal (1",
     ],
 )
 def test_one_endless_line_takes_linear_time(unit: str) -> None:

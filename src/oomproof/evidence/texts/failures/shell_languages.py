@@ -36,16 +36,18 @@ _SAID = re.compile(
     r"(?P<dump> ?[(（][^()（）]{2,40}[)）])?(?P<rest>\s.{0,3500}|)$"
 )
 
-ANCHORS = tuple(dict.fromkeys(word.removesuffix(" (killed)") for word in _WORDS))
-FOREIGN = tuple(word for word in ANCHORS if not word.isascii())
-# of the words in plain ASCII, what no other anchor of a log's reader holds
-PLAIN = ("Speicherzugriffs", "Erreur de ", "Errore di ", "Ucciso", "Morto", "Unicestwiony", "Segmentatiefout",
-         "Segmenteringsfel", "dumped)")  # fmt: skip
+# Strings one of which stands in every such line, so that other lines cost little. Those beyond ASCII are looked
+# for only in lines beyond ASCII.
+FOREIGN = tuple(word for word in _WORDS if not word.isascii())
+PLAIN = ("Speicher", "Erreur d", "Errore di ", "Ucciso", "Morto", "Unicestwiony", "Segmentatiefout", "Segmenteringsfel",
+         "Terminado (killed)", "core dump")  # fmt: skip
+_BEYOND_ASCII = (*PLAIN, *FOREIGN)
 
 
 def in_english(text: str) -> str:
     """The line as an English shell prints it; unchanged where it is no shell's word."""
-    said = _SAID.match(text) if any(word in text for word in ANCHORS) else None
+    anchors = PLAIN if text.isascii() else _BEYOND_ASCII
+    said = _SAID.match(text) if any(anchor in text for anchor in anchors) else None
     if said is None:
         return text
     marked = said["pid"] or said["dump"]

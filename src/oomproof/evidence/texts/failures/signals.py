@@ -12,7 +12,7 @@ ANCHORS = ("illed", "SIG", "ignal", "exitcode", "xit code", "xit status", "retur
            "kernel died", "Kernel died", "EXIT CODE", "xit Code", "xitCode", "non-zero code", "process to finish", "YARN", "ontainer killed","ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
            "KILLED", "memory budget", " Crashed", "status 32212", "status -1073", "code 32212", "code -1073", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "process_executor", "TerminatedWorker", "is unavailable", "WorkerCrashed", "Check failed", "MPI_ABORT",
            "erminated normally", "exited with non-zero status", "non-zero status of", "Normal termination (", "over memory limit", "emory limit exceeded",
-           "more memory than is available", *shell_languages.ANCHORS)  # fmt: skip
+           "more memory than is available", *shell_languages.PLAIN, *shell_languages.FOREIGN)  # fmt: skip
 
 _MEANS = {
     9: ("killed-unknown", "killed (SIGKILL); the text does not say by whom"),
