@@ -50,7 +50,7 @@ _SETTINGS = re.compile(
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|training ended"
+    r"|successfully (?:trained|finished|completed|installed)|epochs completed in|done training|training completed|training ended"
 )
 
 

@@ -8,7 +8,8 @@ import re
 _CODE = re.compile(
     r"^(?:el)?if\b.{0,400}:$|['\"`] (?:not )?in \w[\w.()\[\]]*(?:\b|$)(?: (?:and|or)\b|:|\)|$)"
     r"|^(?:assert|return|print|raise|throw|logger|logging|log|self|console|echo|writeln!|println!|panic!|expect|printf|fprintf|cout|sys)\b ?[(.!\"'<]"
-    r"|^(?:CHECK|DCHECK|LOG|ASSERT|EXPECT|TORCH_CHECK|PADDLE_ENFORCE)\w*\(|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
+    r"|^-?signal\.SIG|^SIG[A-Z]{2,4}(?:: ?\w{1,20})? ?= ?[-\w]|^_?\w+ = (?:\w+\.)+\w+$|^with \w.{0,200}:$|^\w+\(.{0,300}\);$|^# ?include\b"
+    r"|^(?:# )?:raises? \w|^(?:CHECK|DCHECK|LOG|ASSERT|EXPECT|TORCH_CHECK|PADDLE_ENFORCE)\w*\(|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
     r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
 )
 # A wish, a rule or a question, not a report: "when a job fails (exit code 137), the scheduler should …"
@@ -31,7 +32,9 @@ _AROUND = re.compile(
     r"|\.unwrap\(\)|[a-z_]\w*(?:\.\w+)* = [a-z_]\w*[.(\[]|[a-z_][\w.]*\(.{0,200}\);?$)"
 )
 _COMMENT = re.compile(r"^\s*#(?!!| ?\d+%)\s*\S")
-_LITERAL = re.compile(r"^\s*\(?[\"'].{0,2000}(?<!\\n)[\"']\)?,?$")
+# A docstring's list of what may be raised: "    ValueError: If the mapping is empty."
+_RAISES = re.compile(r"^\s+(?:\w+\.){0,6}\w{2,60}(?:Error|Exception): (?:If|When|Always|Raised|On|For)\b")
+_LITERAL = re.compile(r"^\s*\(?[\"'].{0,2000}(?<!\\n)[\"']\)?,?(?:\s{1,20}#.{0,200})?$")
 _NEAR = 30  # lines
 
 
@@ -64,4 +67,4 @@ def only_mentions(line: str, in_program: bool = False) -> bool:
     stripped = line.strip()[:2500]
     if _CODE.search(stripped) or _ROW.match(stripped) or _RULE.search(stripped) or _CHANGE.match(stripped):
         return True
-    return in_program and bool(_COMMENT.match(line) or _LITERAL.match(line))
+    return in_program and bool(_COMMENT.match(line) or _LITERAL.match(line) or _RAISES.match(line))

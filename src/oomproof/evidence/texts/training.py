@@ -44,6 +44,10 @@ _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _MESSAGE_LINES = 8
 _TAGS = 256
+_WEAK_LINES = 60  # ordinary lines behind a weak sign that make it no death
+_SCRIPT_LINES = (
+    8  # … behind a shell's complaint about one command of a script: little comes after the job's own
+)
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
@@ -134,6 +138,9 @@ class TrainingParser:
         self._around = Surroundings()
         self._nan = False  # the last loss that was printed is no number
         self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
+        self._sentence: tuple[int, str, str] | None = (
+            None  # of a GPU, whose figures may go on: line, tag, text
+        )
         self._subprocesses: set[int] = set()  # that a launcher says it ends
         self._rank: int | None = None  # that MPI says is about to be told of
         self._last_hit: tuple[str, str] | None = None
@@ -175,7 +182,12 @@ class TrainingParser:
         if present or self._chains[-1]:
             present += [anchor for anchor in _AFTER_A_FAILURE if anchor in text]
         self._recent.extend(block[-200:])
-        busy = bool(present) or self._pending is not None or any(each.open for each in self._writers.values())
+        busy = (
+            bool(present)
+            or self._pending is not None
+            or self._sentence is not None
+            or any(each.open for each in self._writers.values())
+        )
         if not busy:
             self._ordinary += len(block)
             self._quick_progress(block, text)
@@ -210,6 +222,8 @@ class TrainingParser:
     # -- lines ----------------------------------------------------------------------------------------
 
     def _line(self, number: int, raw: str, present: Sequence[str], marks: Sequence[str]) -> None:
+        if self._sentence is not None:
+            self._complete(number, raw)
         suspicious = False
         for anchor in present:
             if anchor in raw:
@@ -288,7 +302,24 @@ class TrainingParser:
         if handled:
             hit = replace(hit, kind="talk", strength=0.1)
         self._add(number, stripped, hit, line.tag, None)
+        if hit.gpu is not None and hit.gpu.total is None and line.width >= _TORN:
+            self._sentence = (number, line.tag, stripped)
         return True
+
+    def _complete(self, number: int, raw: str) -> None:
+        """A GPU's sentence that was broken at the screen's edge: its other figures stand in the next lines."""
+        assert self._sentence is not None
+        begun, tag, text = self._sentence
+        self._sentence = None
+        line = clean(raw)
+        if number - begun > 3 or line.tag != tag or not line.text.strip():
+            return
+        whole = f"{text} {line.text.strip()}"
+        hit = recognise(Said(whole, "", "", "", self._library))
+        if hit is not None and hit.gpu is not None and hit.gpu.total is not None:
+            self._add(number, whole, hit, tag, None)
+        elif len(whole) < 1000:
+            self._sentence = (begun, tag, whole)
 
     def _take_back(self, number: int) -> None:
         """The program tells that it caught what the lines above complain of, and goes on without the batch."""
@@ -525,7 +556,8 @@ class TrainingParser:
 
     def _faded(self, finding: Finding) -> bool:
         """A weak sign far above the end of a log that went on without another word."""
-        return finding.strength < 0.45 and self._ordinary - int(finding.details.get("ordinary", "0")) > 60
+        lines = _SCRIPT_LINES if finding.details.get("goes_on") else _WEAK_LINES
+        return finding.strength < 0.45 and self._ordinary - int(finding.details.get("ordinary", "0")) > lines
 
     def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
         finding = chain[index]

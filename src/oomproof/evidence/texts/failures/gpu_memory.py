@@ -10,7 +10,7 @@ from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
 
 ANCHORS = ("out of memory", "Out of memory", "OutOfMemory", "out_of_memory", "OUT_OF_MEMORY", "MemoryAllocation",
-           "failed with OOM", "Effective GPU memory", "PT_DEVMEM", "CUDA calloc", "CUDA host alloc", "cudaSuccess", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
+           "failed with OOM", "Effective GPU memory", "PT_DEVMEM", "use lower resolution", "CUDA calloc", "CUDA host alloc", "cudaSuccess", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
            "amount of GPU memory", "Free memory on device", "exceed allowed memory",
            "OutOfDeviceMemory", "BFCArena", "mem-fraction-static", "PI_ERROR_OUT_OF", "UR_RESULT_ERROR_OUT_OF", "Device memory allocation")  # fmt: skip
 
@@ -26,7 +26,7 @@ _DRIVER = re.compile(
     r"|(?<![\w./-])[\w./-]{0,200}\.cuh?(?:\(\d+\)|:\d+): out of memory|thrust::[^\n]{0,120}out of memory|TOutOfMemoryError[^\n]{0,200}Out of memory\. Requested"
     r"|(?:THCudaCheck FAIL[^\n]{0,200})?error=2 : out of memory|Allocation on device(?: \d+)?(?: would exceed allowed memory|$)|BFCArena::AllocateRawInternal[^\n]{0,300}Failed to allocate memory"
     r"|ErrorOutOfDeviceMemory|Device memory allocation of size \d+ failed|Not enough memory\. Please try to increase --mem-fraction-static"
-    r"|PT_DEVMEM Allocation failed for size|PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|UR_RESULT_ERROR_OUT_OF_RESOURCES"
+    r"|Not enough memory, use lower resolution|PT_DEVMEM Allocation failed for size|PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|UR_RESULT_ERROR_OUT_OF_RESOURCES"
     r"|[Cc]uda (?:[Ee]rror|Runtime)[^\n]{0,120}\(out of memory\)|cudaMalloc retry failed|(?:GPU|VRAM|CUDA|[Dd]evice)[^\n]{0,60}\b[Oo]ut of memory\b[^\n]{0,40}(?:[Rr]equested|[Ff]ailed to allocate|[Cc]annot allocate)"
 )
 _RAISED = re.compile(

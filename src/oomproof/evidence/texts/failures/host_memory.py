@@ -21,7 +21,7 @@ _TORCH = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|not enough memory: you tried to allocate"
 )
 _TRIED = re.compile(
-    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size"
+    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes"
 )
 _PYTHON = re.compile(
     r"^(?:\w+\.)*MemoryError\b|\[Errno 12\]|: Cannot allocate memory|ArrowMemoryError|-4:Insufficient memory"
@@ -64,6 +64,7 @@ def recognise(said: Said) -> Hit | None:
             said.raised
             or "what()" in text
             or "terminate called" in text
+            or "uncaught exception" in text
             or "failed" in text
             or text.endswith("bad_alloc")
         ):

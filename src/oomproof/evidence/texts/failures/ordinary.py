@@ -46,6 +46,7 @@ _PANIC = re.compile(r"^panic\(cpu \d+ caller 0x|^Kernel panic - not syncing")
 _SCRIPT = re.compile(r"\bExecuteUserScriptError:")  # SageMaker's word for whatever happened in it
 _HYDRA = re.compile(r"^Error executing job with overrides: |^Error in call to target '")
 _JVM = re.compile(r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+')
+_GOES_ON = {"goes_on": "yes"}
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
 
@@ -87,7 +88,7 @@ def recognise(said: Said) -> Hit | None:
         return Hit("other-error", "a thread of the Java machine ended with an exception", 0.5)
     if not said.raised and _COMMAND.search(text):
         # a script without `set -e` goes on behind it, and may die of something else
-        return Hit("other-error", "the command could not be started", 0.4, "summary")
+        return Hit("other-error", "the command could not be started", 0.4, "summary", details=_GOES_ON)
     if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
         return Hit("import-error", "a module is missing", 0.5)
     return None

@@ -8,7 +8,7 @@ from oomproof.evidence.texts.failures import shell_languages
 from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 
 ANCHORS = ("illed", "SIG", "ignal", "exitcode", "xit code", "xit status", "return code", "egmentation fault", "egfault", "us error",
-           "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "corrupt", "invalid pointer", "Illegal instruction",
+           "bort", "Fatal Python error", "Terminated", "terminated", "terminate called", "uncaught", "fatal exception", "corrupt", "invalid pointer", "Illegal instruction",
            "kernel died", "Kernel died", "EXIT CODE", "xit Code", "xitCode", "non-zero code", "process to finish", "YARN", "ontainer killed","ernel crashed", "have died", "abruptly", "access violation", "exited with code", "smashing", "exit_code", "0xC0000005",
            "KILLED", "memory budget", " Crashed", "status 32212", "status -1073", "code 32212", "code -1073", "exited with status", "make: ***", "make[", "died unexpectedly", "all available RAM", "invalid size", "malloc.c", "OMP: Error", "KilledWorker", "process_executor", "TerminatedWorker", "is unavailable", "WorkerCrashed", "Check failed", "MPI_ABORT",
            "erminated normally", "exited with non-zero status", "non-zero status of", "Normal termination (", "over memory limit", "emory limit exceeded",
@@ -35,33 +35,35 @@ _WORDS = {"killed": 9, "segmentation fault": 11, "bus error": 7, "aborted": 6, "
 _EXIT = re.compile(
     r"(?P<torchrun>exitcode\s{0,4}: *)(?P<a>-?\d{1,3})\b|return code ?(?:=|of|:)? ?(?P<b>-?\d{1,3})\b|^=? *EXIT CODE: (?P<r>\d{1,3})\b|(?:non-zero code: |W&B process to finish\.\.\. \(failed )(?P<s>\d{1,3})\b|[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? "
     r"(?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<c>-?\d{1,3})\b|non-zero status of (?P<v>\d{1,3})\b|exited with status (?P<o>\d{1,3})\b|^make\S*: \*\*\* .{1,200}\] Error (?P<p>\d{1,3})|died with <Signals\.(?P<d>SIG[A-Z]+)|exit_?[Cc]ode[\"']?[:=] ?(?P<e>-?\d{1,3})\b"
-    r"|(?:terminated (?:with|by)|(?<![\w-])[Ss]ignal:?|on signal|by signal|BY SIGNAL|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
+    r"|(?:terminated (?:with|by)|(?<![\w-])[Ss]ignal(?!\(7\)):?|on signal|by signal|BY SIGNAL|got signal:?|received signal|exited due to|due to signal|with signal)[ :(\"']+"
     r"(?:(?P<f>SIG[A-Z]{2,4})\b|(?P<g>\d{1,2})\b)|was sent (?P<q>SIG[A-Z]{2,4})\b|(?P<h>SIG(?:KILL|SEGV|BUS|ABRT))\((?P<i>-\d{1,2})\)"
     r"|Signal:? (?P<j>[A-Z][a-z]+(?: [a-z]+)?) \((?P<k>\d{1,2})\)|(?:task|tasks) [\d,-]+: (?P<l>Killed|Segmentation fault|Bus error|Aborted|Terminated)"
     r"|\*\*\* (?P<m>SIG[A-Z]+) (?:\(|received at)|received by PID \d+|\(interrupted by signal (?P<n>\d{1,2})|\bsignal: (?P<u>killed|segmentation fault|aborted|bus error)"
 )
 # … nor who sent the signal ("from PID 0"); Open MPI and UCX: "[node12:04242] Signal: Aborted (6)"
 _PID = re.compile(
-    r"\(?pid[:= ]+([1-9]\d{0,8})|(?<!from )PID:? ([1-9]\d{0,8})|process (\d{3,9})\b"
+    r"\(?pid[:= ]+([1-9]\d{0,8})|(?<!from )PID:? ([1-9]\d{0,8})|[Pp]rocess (\d{3,9})\b"
     r"|^\[[\w.-]{1,64}:(\d{2,9})\s*(?::\d+:\d+)?\]\s+(?:\*\*\*|Signal|Caught signal)"
 )
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
 _SHELL = re.compile(
     r"^(?:make\S*: \*\*\* .{1,200}\] |(?:\S+: )?(?:line \d+: +)?(?P<pid>\d{2,9}) |\[\d+\]\s*[-+]?\s+(?:(?P<job>\d+) )?|(?:zsh|bash|sh|fish|-bash|/bin/\w+): (?:\d+: )?(?:line \d+: +(?P<three>\d+) )?)?"
-    r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|[Aa]bort|Abort trap: 6|[Tt]erminated|Illegal instruction|Floating point exception)"
+    r"(?P<word>[Kk]illed|Segmentation fault|segmentation fault|[Bb]us error|Aborted|Abort trap: 6|[Aa]bort|[Tt]erminated|Illegal instruction|Floating point exception)"
     r"(?:: \d{1,2})?(?: ?\(core dumped\))?(?P<rest>\s.{0,3500}|)$"
 )
 # … and inside a quotation: 'StdErr: "/var/spool/job/script: line 28:  8156 Killed      python3 main.py'
 _SHELL_QUOTED = re.compile(
     r": line \d+: +(?P<pid>\d{2,9}) (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)(?: ?\(core dumped\))?(?P<rest>\s.{0,3500}|)$"
 )
-_COMMAND = re.compile(r"\s+(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)")
+_COMMAND = re.compile(
+    r"\s+(?:\(core dumped\)\s+)?(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)"
+)
 _FATAL = re.compile(
-    r"Fatal Python error: (?P<what>[A-Z][\w ]+)|Windows fatal exception: (?P<windows>access violation)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
+    r"Fatal Python error: (?P<what>[A-Z][\w ]+)|Windows fatal exception: (?P<windows>access violation|stack overflow)|Segfault encountered|0xC0000005|Caught signal (?P<number>\d+)"
 )
 _ABORTS = re.compile(
     r"terminate called|malloc\.c:\d+: \w+: Assertion|free\(\): |double free or corruption|malloc(?:_consolidate)?\(\): |corrupted (?:size|double)|munmap_chunk\(\)|stack smashing"
-    r"|OMP: Error #15|^F\d{4} .{0,120}Check failed|\bF (?:[\w./-]{1,160}:\d+\] )Check failed: |Check failure stack trace: |pure virtual method called|malloc: \*\*\* error"
+    r"|terminating (?:due to|with) (?:an )?uncaught (?:foreign )?exception|OMP: Error #15|^F\d{4} .{0,120}Check failed|\bF (?:[\w./-]{1,160}:\d+\] )Check failed: |Check failure stack trace: |pure virtual method called|malloc: \*\*\* error"
 )
 _GONE = re.compile(
     r"[Kk]ernel (?:appears to have )?(?:died|crashed)|worker died unexpectedly|subprocesses? has abruptly died|terminated abruptly|crashed after using all available RAM"
