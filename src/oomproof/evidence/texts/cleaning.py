@@ -15,7 +15,7 @@ _ANSI = re.compile(
 _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way, as on web pages
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(
-    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
+    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S| \*{3})|(std(?:err|out))(?: [FP] |: )|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
     r"|\((raylet)[^)]{0,60}\) ?|\[(?:\d+,)?(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
 )
 _LEVEL = (
@@ -32,7 +32,7 @@ _STAMP = re.compile(
 _LOGGED = re.compile(
     r"(?:\[?(?:[\w.]{1,60} ?[-|] )?"
     + _LEVEL.format("a")
-    + r"\s*(?:\]|[:|-](?!:))\s*(?:[\w.<>]{1,60}:)?(?:\[[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
+    + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:)?(?:\[[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
 )
 # "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
@@ -40,13 +40,15 @@ _LOGGED_AT = re.compile(
     _LEVEL.format("a")
     + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
+_DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(r'\s*(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
 _RULES = re.compile(
-    r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  )|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
+    r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
 )
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(
-    r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )"
+    r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"|KeyboardInterrupt$| ?\*\*\* caught|(?:Killed|Segmentation fault|Bus error|Aborted)(?: \(core dumped\))?$|\w+Error +Traceback \()"
 )
 _NOT_LEVELS = {"Error", "Warning", "Info", "Debug"}
 
@@ -115,6 +117,14 @@ def after_bar(raw: str) -> str:
     return glued["word"] if glued else raw
 
 
+_MAIL = re.compile(r"^(?:> ?){1,8}")
+
+
+def unquoted(raw: str) -> str:
+    """Without the marks of a mail or an issue that quotes it; indentation kept."""
+    return _MAIL.sub("", raw, count=1) if raw[:1] == ">" else raw
+
+
 def clean(raw: str) -> Line:
     text = raw.replace("\0", "")
     if "\x1b" in text or "\\u001b" in text:
@@ -130,7 +140,11 @@ def clean(raw: str) -> Line:
     text = text.rstrip()
     tag = level = ""
     text = _RULES.sub("", text, count=1)
-    for _ in range(3):  # "[rank0]:", then a stamp, then a level, in any order
+    if text[:1] in (" ", "\t") and _DATED.match(indented := text.lstrip()):
+        text = indented  # a page shows the whole log as a block of code
+    for _ in range(
+        5
+    ):  # "[rank0]:", then a stamp, then a level, in any order; whoever forwards it adds its own
         if (match := _TAG.match(text)) and (found := next((g for g in match.groups() if g), "")):
             tag = tag or found
             text = text[match.end() :]

@@ -55,11 +55,11 @@ _FINISHED = re.compile(
 
 
 # A clock's words: a trainer's hooks also print them when an exception ended it
-_CLOCK = re.compile(r"(?i)^\W*(?:total training time|overall training speed|training took)")
+_CLOCK = re.compile(r"(?i)\b(?:total training time|overall training speed|training took)")
 
 
 def is_clock(text: str) -> bool:
-    return bool(_CLOCK.match(text))
+    return bool(_CLOCK.search(text[:200]))
 
 
 def is_finish(text: str) -> bool:

@@ -84,6 +84,7 @@ class Writer:
     where: str = ""
     open: int = 0  # tracebacks begun and not yet ended by their exception: two ranks may share a stream
     headed: bool = False  # its first line was seen, not only frames
+    indent: int = 0  # of its first line
     named: str = ""  # the exception's type, where the first line says it
     begun: int = 0  # line of the header or of the first frame
     chained: bool = False
@@ -97,6 +98,7 @@ class Writer:
         if HEADER in text:
             self._begin(number)
             self.headed = True
+            self.indent = len(text) - len(text.lstrip())
             head = _HEADED.match(stripped)
             self.named = head["type"] if head else ""
             return None
@@ -168,12 +170,10 @@ class Writer:
             return None
         if stripped[:1] in "*_`" and (bold := _EMPHASIS.match(stripped)):  # as web pages quote it
             text = stripped = bold["body"] + stripped[bold.end() :]
-        match = _EXCEPTION.match(stripped) or (
-            _DOTTED.match(stripped) if text[:1] not in (" ", "\t") else None
-        )
-        if (
-            match is None and self.named and stripped.startswith(f"{self.named}: ")
-        ):  # "error: OpenCV(4.5.5) …"
+        outside = len(text) - len(text.lstrip()) <= self.indent  # … of the frames and their code
+        match = _EXCEPTION.match(stripped) or (_DOTTED.match(stripped) if outside else None)
+        # a type that no pattern knows, but the first line named: "error: OpenCV(4.5.5) …"
+        if match is None and self.named and stripped.startswith(f"{self.named}: "):
             return self._raise(self.named, stripped[len(self.named) + 1 :].strip(), loose=False)
         if match and not match["type"].endswith("Warning"):
             return self._raise(

@@ -9,13 +9,14 @@ from dataclasses import replace
 
 from oomproof.evidence.texts import phases
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces
+from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces, unquoted
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.failures.shell_languages import FOREIGN, PLAIN
 from oomproof.evidence.texts.finding import Finding, GpuNumbers, Progress
 from oomproof.evidence.texts.root import first_failure
 from oomproof.evidence.texts.sources import Surroundings
+from oomproof.evidence.texts.torn_lines import Edge, Torn, go_on, mend, torn
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 
 # A block of lines without any of these is only read for its progress. Few and short on purpose: each
@@ -44,10 +45,10 @@ _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _MESSAGE_LINES = 8
 _TAGS = 256
-_WEAK_LINES = 60  # ordinary lines behind a weak sign that make it no death
-_SCRIPT_LINES = (
-    8  # … behind a shell's complaint about one command of a script: little comes after the job's own
-)
+# Ordinary lines behind a weak sign that make it no death; fewer behind a shell's complaint about one command of a
+# script: if it was the job itself, little comes after it
+_WEAK_LINES = 60
+_SCRIPT_LINES = 8
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
@@ -68,9 +69,8 @@ _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
-_RANK = re.compile(
-    r"\bPID (\d{1,9}) RUNNING AT "
-)  # MPICH and Intel MPI, above the line that says how it ended
+# MPICH and Intel MPI name the rank in the line above the one that says how it ended
+_RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
@@ -83,8 +83,8 @@ _COMPLAINT = re.compile(
 )
 _SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
 _NATIVE = "C++ Traceback (most recent call last)"
+_ENDS = (".", ":", "!", "?")
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
-_TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
@@ -125,6 +125,7 @@ class TrainingParser:
         self._pending: tuple[int, Raised, str, str, int] | None = (
             None  # line, error, tag, text so far, lines taken
         )
+        self._pending_width = 0  # of its last line
         self._signs = signs.ProgressTracker()
         self._recent: deque[tuple[int, str]] = deque(maxlen=200)
         self._chains: list[list[Finding]] = [[]]
@@ -137,10 +138,8 @@ class TrainingParser:
         self._script_phase = "unknown"
         self._around = Surroundings()
         self._nan = False  # the last loss that was printed is no number
-        self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
-        self._sentence: tuple[int, str, str] | None = (
-            None  # of a GPU, whose figures may go on: line, tag, text
-        )
+        self._torn: Torn | None = None  # a line that may go on in the next
+        self._edge = Edge()
         self._subprocesses: set[int] = set()  # that a launcher says it ends
         self._rank: int | None = None  # that MPI says is about to be told of
         self._last_hit: tuple[str, str] | None = None
@@ -177,6 +176,7 @@ class TrainingParser:
                 self.end = line.strip()[-600:]
                 break
         text = "\n".join([line for _, line in block])
+        self._edge.look([len(line) for _, line in block])
         gate = GATE if text.isascii() else _GATE_BEYOND_ASCII
         present = [anchor for anchor in gate if anchor in text]
         if present or self._chains[-1]:
@@ -185,7 +185,7 @@ class TrainingParser:
         busy = (
             bool(present)
             or self._pending is not None
-            or self._sentence is not None
+            or self._torn is not None
             or any(each.open for each in self._writers.values())
         )
         if not busy:
@@ -222,8 +222,8 @@ class TrainingParser:
     # -- lines ----------------------------------------------------------------------------------------
 
     def _line(self, number: int, raw: str, present: Sequence[str], marks: Sequence[str]) -> None:
-        if self._sentence is not None:
-            self._complete(number, raw)
+        if self._torn is not None and self._mend(number, raw):
+            return
         suspicious = False
         for anchor in present:
             if anchor in raw:
@@ -235,9 +235,9 @@ class TrainingParser:
             suspicious = False
         if suspicious or not quiet:
             line = clean(after_bar(raw))
-            if suspicious and not self._in_traceback() and self._around.mentions(number, raw):
+            if suspicious and not self._in_traceback() and self._around.mentions(number, unquoted(raw)):
                 self._ordinary += 1
-                self._around.look(number, raw)
+                self._around.look(number, unquoted(raw))
             elif not self._error(number, line, suspicious):
                 if not _NOT_ORDINARY.match(line.text):
                     self._ordinary += 1
@@ -248,7 +248,7 @@ class TrainingParser:
                         self._dull.clear()
         else:
             self._ordinary += 1
-            self._around.look(number, raw)
+            self._around.look(number, unquoted(raw))
         for mark in marks:
             if mark in raw:
                 self._signs.look(number, clean(raw).text)
@@ -277,10 +277,11 @@ class TrainingParser:
             self._settle()
             self._mark()  # now: what follows the error counts, not what follows its last line
             self._pending = (number, raised, line.tag, raised.text, 0)
+            self._pending_width = line.width
             self._ordinary_then = self._ordinary
             return True
         if self._pending is not None and line.tag == self._pending[2]:
-            self._continue(stripped)
+            self._continue(line, stripped)
         inside = writer.open > 0 and before > 0
         if (
             not suspicious
@@ -294,7 +295,8 @@ class TrainingParser:
         handled = not inside and _HANDLED.search(stripped) is not None
         if handled:
             self._take_back(number)
-        hit = recognise(Said(stripped, "", line.level, "", self._library)) or self._mended(number, line)
+        hit = self._meaning(stripped, line.level)
+        self._torn = self._torn or torn(number, line, hit)
         if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
             hit = self._quoted(writer, stripped)
         if hit is None:
@@ -302,24 +304,34 @@ class TrainingParser:
         if handled:
             hit = replace(hit, kind="talk", strength=0.1)
         self._add(number, stripped, hit, line.tag, None)
-        if hit.gpu is not None and hit.gpu.total is None and line.width >= _TORN:
-            self._sentence = (number, line.tag, stripped)
         return True
 
-    def _complete(self, number: int, raw: str) -> None:
-        """A GPU's sentence that was broken at the screen's edge: its other figures stand in the next lines."""
-        assert self._sentence is not None
-        begun, tag, text = self._sentence
-        self._sentence = None
-        line = clean(raw)
-        if number - begun > 3 or line.tag != tag or not line.text.strip():
-            return
-        whole = f"{text} {line.text.strip()}"
-        hit = recognise(Said(whole, "", "", "", self._library))
-        if hit is not None and hit.gpu is not None and hit.gpu.total is not None:
-            self._add(number, whole, hit, tag, None)
-        elif len(whole) < 1000:
-            self._sentence = (begun, tag, whole)
+    def _mend(self, number: int, raw: str) -> bool:
+        """Whether the line is the rest of the one before, and so has been read with it."""
+        assert self._torn is not None
+        before, self._torn = self._torn, None
+        found = mend(before, number, clean(raw), self._edge.width, self._meaning)
+        if isinstance(found, Torn):
+            self._torn = found
+        elif found is not None:
+            text, hit = found
+            if hit.kind == "talk":
+                self._forget(before.number)
+            self._add(before.number, text, hit, before.line.tag, None)
+            self._torn = go_on(before, text, hit)
+            return True
+        return False
+
+    def _meaning(self, text: str, level: str) -> Hit | None:
+        return recognise(Said(text, "", level, "", self._library))
+
+    def _forget(self, number: int) -> None:
+        """The first piece of a line said something else than the whole."""
+        chain = self._chains[-1]
+        first = (i for i, each in enumerate(chain) if each.line == number and each.details["heard"] == "line")
+        if (index := next(first, None)) is not None:
+            del chain[index]
+            self._last_hit, self._repeats = ("", ""), 0
 
     def _take_back(self, number: int) -> None:
         """The program tells that it caught what the lines above complain of, and goes on without the batch."""
@@ -340,21 +352,6 @@ class TrainingParser:
         if hit.kind != "failure":
             return None
         return replace(hit, strength=min(hit.strength, 0.5), details=hit.details | {"heard": "quoted"})
-
-    def _mended(self, number: int, line: Line) -> Hit | None:
-        """A terminal or a mail program broke a message in two: "… Resource exhausted: Out" / "of memory while …"."""
-        before, self._torn = self._torn, (number, line)
-        text = line.text
-        if before is None or before[0] != number - 1 or not text[:1].islower() or before[1].tag != line.tag:
-            return None
-        first = before[1].text.rstrip()
-        if before[1].width < _TORN or first.endswith((".", ":", ";", "!", "?")):
-            return None
-        for glue in (" ", ""):  # between words, or inside one
-            hit = recognise(Said(f"{first}{glue}{text.strip()}", "", before[1].level, "", self._library))
-            if hit is not None and (hit.kind == "failure" or (hit.kind == "summary" and not glue)):
-                return hit
-        return None
 
     def _notice(self, text: str, stripped: str) -> None:
         """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
@@ -405,11 +402,16 @@ class TrainingParser:
         )
         return not stop and taken < _MESSAGE_LINES and len(text) < 2400
 
-    def _continue(self, stripped: str) -> None:
+    def _continue(self, line: Line, stripped: str) -> None:
         assert self._pending is not None
         number, raised, tag, text, taken = self._pending
-        joined = f"{text} {stripped}" if stripped else text
+        if 0 < self._edge.width == self._pending_width and not text.endswith(_ENDS):  # broken inside a word
+            raised = replace(raised, message=f"{raised.message}{line.text}"[:3000])
+            joined = f"{text}{line.text}"
+        else:
+            joined = f"{text} {stripped}" if stripped else text
         self._pending = (number, raised, tag, joined[:3000], taken + 1)
+        self._pending_width = line.width
 
     def _lead_in(self) -> None:
         """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
@@ -439,9 +441,8 @@ class TrainingParser:
             said = replace(said, text=text)  # a long command: what became of it stands on a later line
         wrapper = _WRAPPER.search(said.text)
         hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
-        if hit is None or hit.cause.endswith(
-            ("-oom", "-memory-error")
-        ):  # rich wraps the sentence, MPS breaks it
+        # rich wraps the sentence, MPS breaks it
+        if hit is None or hit.cause.endswith(("-oom", "-memory-error")):
             fuller = recognise(replace(said, text=text))
             if fuller is not None and (
                 (hit is None and fuller.kind == "failure") or (hit is not None and fuller.cause == hit.cause)

@@ -1,4 +1,4 @@
-"""What a runtime prints when a signal ends it: Paddle, R, Julia, Java, Go, MATLAB, UCX and Open MPI."""
+"""What a runtime prints when a signal ends it: Paddle, R, Julia, Java, Go and MATLAB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Said
 from oomproof.evidence.texts.failures.signals import by_signal
 
 ANCHORS = ("is detected by the operating system", "caught segfault", "caught bus error", "caught illegal operation", "signal (", "] signal ",
-           "at pc=0x", "[signal SIG", "violation detected", "unexpected signal during runtime", "ACCESS_VIOLATION")  # fmt: skip
+           "at pc=0x", "[signal SIG", "violation detected", "ACCESS_VIOLATION")  # fmt: skip
 
 _NUMBERS = {
     "segmentation fault": 11, "segfault": 11, "SIGSEGV": 11, "EXCEPTION_ACCESS_VIOLATION": 11, "Segmentation violation": 11,

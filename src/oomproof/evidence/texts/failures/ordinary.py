@@ -46,7 +46,6 @@ _PANIC = re.compile(r"^panic\(cpu \d+ caller 0x|^Kernel panic - not syncing")
 _SCRIPT = re.compile(r"\bExecuteUserScriptError:")  # SageMaker's word for whatever happened in it
 _HYDRA = re.compile(r"^Error executing job with overrides: |^Error in call to target '")
 _JVM = re.compile(r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+')
-_GOES_ON = {"goes_on": "yes"}
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
 
@@ -80,15 +79,16 @@ def recognise(said: Said) -> Hit | None:
         return Hit("other-error", "the scheduler refused or ended the step", 0.4, "summary")
     if not said.raised and _PANIC.search(text):
         return Hit("other-error", "the kernel of the machine itself gave up (panic)", 0.8)
-    if not said.raised and _SCRIPT.search(text):
-        return Hit("other-error", "the user's script failed", 0.5, "wrapper")
+    if _SCRIPT.search(text):
+        return Hit("other-error", "the user's script failed", 0.4, "wrapper")
     if not said.raised and _HYDRA.search(text):
         return Hit("other-error", "the job ended with an error", 0.5, "wrapper")
     if not said.raised and _JVM.search(text):
         return Hit("other-error", "a thread of the Java machine ended with an exception", 0.5)
     if not said.raised and _COMMAND.search(text):
         # a script without `set -e` goes on behind it, and may die of something else
-        return Hit("other-error", "the command could not be started", 0.4, "summary", details=_GOES_ON)
+        goes_on = {"goes_on": "yes"}
+        return Hit("other-error", "the command could not be started", 0.4, "summary", details=goes_on)
     if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
         return Hit("import-error", "a module is missing", 0.5)
     return None
