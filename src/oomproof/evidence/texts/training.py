@@ -280,7 +280,7 @@ class TrainingParser:
             self._pending_width = line.width
             self._ordinary_then = self._ordinary
             return True
-        if self._pending is not None and line.tag == self._pending[2]:
+        if self._pending is not None and (line.tag == self._pending[2] or (not line.tag and self._at_edge())):
             self._continue(line, stripped)
         inside = writer.open > 0 and before > 0
         if (
@@ -405,13 +405,17 @@ class TrainingParser:
     def _continue(self, line: Line, stripped: str) -> None:
         assert self._pending is not None
         number, raised, tag, text, taken = self._pending
-        if 0 < self._edge.width == self._pending_width and not text.endswith(_ENDS):  # broken inside a word
-            raised = replace(raised, message=f"{raised.message}{line.text}"[:3000])
+        if self._at_edge() and not text.endswith(_ENDS):
             joined = f"{text}{line.text}"
+            raised = replace(raised, message=joined[len(raised.type) :].lstrip(": ")[:3000])
         else:
             joined = f"{text} {stripped}" if stripped else text
         self._pending = (number, raised, tag, joined[:3000], taken + 1)
         self._pending_width = line.width
+
+    def _at_edge(self) -> bool:
+        """Whether the pending message's last line was broken there, perhaps inside a word."""
+        return 0 < self._edge.width == self._pending_width
 
     def _lead_in(self) -> None:
         """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
