@@ -25,7 +25,7 @@ _TRAPS = re.compile(
     r"|stack segment|alignment check|bounds|overflow)[ :,]{1,2}(?:r?ip|sp|fault)"
 )
 # Linux 2.4, and the page faults of early 2.6: no pid, no sizes
-_VM_KILLING = re.compile(r"^VM: killing process (?P<name>\S.{0,63})$")
+_VM_KILLING = re.compile(r"\bVM: killing process (?P<name>\S.{0,63})$")
 _KERNEL_GPF = re.compile(
     r"\bgeneral protection fault(?:, (?:probably|maybe) for [\w -]{0,40}address [0-9a-fx]+)?: [0-9a-f]{4} \["
 )
@@ -112,7 +112,7 @@ def read_fault(message: str) -> Fault | None:
         return _unhandled(match)
     if match := _TRAPS.search(message):
         return _trap(message, match)
-    if match := _VM_KILLING.match(message):
+    if match := _VM_KILLING.search(message):
         name = match["name"].strip()
         return Fault("oom-kill-global", f"the kernel ran out of memory and killed {name}", 0.9, None, name)
     if _KERNEL_GPF.search(message):

@@ -273,6 +273,8 @@ class TrainingParser:
             self._notice(text, stripped)
         before = writer.open
         raised = writer.take(number, text)
+        if raised is not None and not raised.loose and self._is_example(number, text, raised):
+            return True
         if raised is not None:
             self._settle()
             self._mark()  # now: what follows the error counts, not what follows its last line
@@ -321,6 +323,10 @@ class TrainingParser:
             self._torn = go_on(before, text, hit)
             return True
         return False
+
+    def _is_example(self, number: int, text: str, raised: Raised) -> bool:
+        """A docstring shows what a wrong call raises: indented, inside a program, with dots for the frames."""
+        return text[:4] == "    " and not raised.frames and self._around.program(number)
 
     def _meaning(self, text: str, level: str) -> Hit | None:
         return recognise(Said(text, "", level, "", self._library))
@@ -636,7 +642,7 @@ class TrainingParser:
             seen += 1
             if seen > _LAST_WORDS or signs.is_finish(text):
                 return
-            if _SYSTEM.search(raw[:200]):
+            if _SYSTEM.search(unquoted(raw).lstrip()[:200]):
                 return  # the kernel's and the journal's lines have readers of their own
             if seen == 1 and _CLOSED.search(text):
                 hit = Hit(
