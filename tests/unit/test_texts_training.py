@@ -168,6 +168,13 @@ def test_the_c_plus_plus_warning_counts_in_bytes() -> None:
         ("[2026-01-02 03:04:05,678] [ERROR] [launch.py:3:f] gone", "gone", "", "ERROR"),
         ('      "\\u001b[0;31mMemoryError\\u001b[0m: \\n",', "MemoryError:", "", ""),
         ("a &lt;b&gt; &amp; c", "a <b> & c", "", ""),
+        ("2026-01-02 03:04:05,678 - ERROR - KeyError: 'x'", "KeyError: 'x'", "", "ERROR"),
+        ("2026-01-02 03:04:05,678 - INFO - [rank1]: ValueError: x", "ValueError: x", "1", "INFO"),
+        ("ERROR:root:ValueError: x", "ValueError: x", "", "ERROR"),
+        ("    2026-01-02 03:04:05,678 - job - WARNING - low", "low", "", "WARNING"),
+        ("Fri Jan  2 03:04:05 2026[1,7]<stderr>:boom", "boom", "7", ""),
+        ("2026-01-02T03:04:05.678Z stderr F boom", "boom", "stderr", ""),
+        ("<ipython-input-5-1234> in <module>", "<ipython-input-5-1234> in <module>", "", ""),
     ],
 )
 def test_a_line_is_stripped_to_what_was_meant(raw: str, text: str, tag: str, level: str) -> None:
@@ -207,6 +214,33 @@ def test_a_table_of_figures_below_the_sentence() -> None:
     )
     assert numbers is not None
     assert (numbers.requested, numbers.total) == (round(1.5 * GIB), round(7.8 * GIB))
+
+
+WARNING = "2026-01-02 03:04:05.678901: W tensorflow/core/common_runtime/bfc_allocator.cc:290] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.26GiB with freed_by_count=0. The caller indicates that this is not a failure, but may mean that there could be performance gains if more memory were available."
+SENTENCE = "RuntimeError: CUDA out of memory. Tried to allocate 174.00 MiB (GPU 0; 15.00 GiB total capacity; 13.21 GiB already allocated; 51.38 MiB free)"
+LAUNCHER = "E0210 14:23:38.250077 2345 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: -9) local_rank: 2 (pid: 4242) of binary: /usr/bin/python3.11"
+
+
+@pytest.mark.parametrize("width", range(72, 130, 3))
+def test_a_screens_edge_changes_nothing(width: int) -> None:
+    def broken(text: str) -> str:
+        return "\n".join(
+            line[at : at + width] for line in text.split("\n") for at in range(0, len(line), width)
+        )
+
+    assert cause_of(broken(f"step 1\n{WARNING}\nstep 2\n{WARNING}\n")) == "not-a-crash"
+    filler = "x" * 2 * width
+    assert cause_of(broken(f"{filler}\n{TRACEBACK}{SENTENCE}\n")) == "cuda-oom"
+    found = root(parse(broken(f"{filler}\n{LAUNCHER}\n"))[0])
+    assert found is not None
+    assert (found.cause, found.pids) == ("killed-unknown", (4242,))
+
+
+def test_a_docstring_shows_an_example() -> None:
+    program = "import json\n\ndef read(path):\n    return json.load(path)\n\nclass Reader:\n    def f(self):\n        return 1\n"
+    example = "    Traceback (most recent call last):\n        ...\n    ValueError: no such format\n"
+    assert cause_of(program + example) == "not-a-crash"
+    assert cause_of(example) == "other-error"
 
 
 # -- chains -------------------------------------------------------------------------------------------

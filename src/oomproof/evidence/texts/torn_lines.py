@@ -47,12 +47,14 @@ class Torn:
     pieces: int = 1
 
 
-def torn(number: int, line: Line, hit: Hit | None) -> Torn | None:
+def torn(number: int, line: Line, hit: Hit | None, edge: int) -> Torn | None:
     """None where the line says all it has to say."""
     text = line.text.strip()
-    if line.width < _NARROWEST or (hit is None and text.endswith(_ENDS)):
+    at_edge = line.width == edge
+    if line.width < _NARROWEST or (hit is None and text.endswith(_ENDS) and not at_edge):
         return None
-    if hit is not None and not _has_more(hit):
+    cut = hit is not None and hit.kind == "summary" and at_edge  # perhaps inside its pid
+    if hit is not None and not cut and not _has_more(hit):
         return None
     return Torn(number, line, text, hit)
 
@@ -93,6 +95,8 @@ def mend(
 def _says_more(old: Hit | None, new: Hit, glue: str) -> bool:
     if old is None:
         return new.kind == "failure" or (new.kind == "summary" and not glue)
+    if old.kind == "summary":
+        return new.cause == old.cause and bool(new.pids) and new.pids != old.pids and not glue
     if new.kind == "talk":  # "ran out of memory trying to allocate" / "… this is not a failure"
         return True
     return new.gpu is not None and new.gpu.total is not None

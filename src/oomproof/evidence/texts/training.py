@@ -298,7 +298,7 @@ class TrainingParser:
         if handled:
             self._take_back(number)
         hit = self._meaning(stripped, line.level)
-        self._torn = self._torn or torn(number, line, hit)
+        self._torn = self._torn or torn(number, line, hit, self._edge.width)
         if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
             hit = self._quoted(writer, stripped)
         if hit is None:
@@ -317,7 +317,7 @@ class TrainingParser:
             self._torn = found
         elif found is not None:
             text, hit = found
-            if hit.kind == "talk":
+            if before.hit is not None:
                 self._forget(before.number)
             self._add(before.number, text, hit, before.line.tag, None)
             self._torn = go_on(before, text, hit)
@@ -332,9 +332,10 @@ class TrainingParser:
         return recognise(Said(text, "", level, "", self._library))
 
     def _forget(self, number: int) -> None:
-        """The first piece of a line said something else than the whole."""
+        """The first piece of a line said less, or something else, than the whole."""
         chain = self._chains[-1]
-        first = (i for i, each in enumerate(chain) if each.line == number and each.details["heard"] == "line")
+        heard = ("line", "summary")
+        first = (i for i, each in enumerate(chain) if each.line == number and each.details["heard"] in heard)
         if (index := next(first, None)) is not None:
             del chain[index]
             self._last_hit, self._repeats = ("", ""), 0
