@@ -230,7 +230,10 @@ def test_a_screens_edge_changes_nothing(width: int) -> None:
 
     assert cause_of(broken(f"step 1\n{WARNING}\nstep 2\n{WARNING}\n")) == "not-a-crash"
     filler = "x" * 2 * width
-    assert cause_of(broken(f"{filler}\n{TRACEBACK}{SENTENCE}\n")) == "cuda-oom"
+    full = root(parse(broken(f"{filler}\n{TRACEBACK}{SENTENCE}\n"))[0])
+    assert full is not None
+    assert full.gpu is not None
+    assert (full.cause, full.gpu.requested, full.gpu.total) == ("cuda-oom", 174 << 20, 15 * GIB)
     found = root(parse(broken(f"{filler}\n{LAUNCHER}\n"))[0])
     assert found is not None
     assert (found.cause, found.pids) == ("killed-unknown", (4242,))

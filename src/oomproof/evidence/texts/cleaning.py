@@ -59,6 +59,7 @@ class Line:
     tag: str = ""  # rank or process that wrote it, "" where nothing says
     level: str = ""  # WARNING, ERROR …, "" where nothing says
     width: int = 0  # characters of the whole line, as it stood on the screen
+    blank: bool = False  # whether the last of them is a blank
 
 
 # Lines that lost their feeds: a terminal's padding before a log's head, a traceback behind the echo of Ctrl-C
@@ -157,7 +158,7 @@ def clean(raw: str) -> Line:
             break
     if text.startswith("[") and (match := _BRACKETS.match(text)):
         text = text[match.end() :]
-    return Line(text, tag, _LEVELS.get(level, level), len(raw))
+    return Line(text, tag, _LEVELS.get(level, level), len(raw), raw.endswith(" "))
 
 
 _LEVELS = {"E": "ERROR", "W": "WARNING", "I": "INFO", "F": "FATAL", "WARN": "WARNING"}

@@ -82,14 +82,14 @@ def mend(
     if not (at_edge or before.hit is not None or rest[:1].islower()):
         return None
     whole = ""
-    for glue in ("", " ") if at_edge else (" ", ""):
+    for glue in ("", " ") if at_edge and not before.line.blank else (" ", ""):
         whole = f"{before.text}{glue}{rest}"
         hit = meaning(whole, before.line.level)
         if hit is not None and _says_more(before.hit, hit, glue):
             return whole, hit
     if before.pieces >= _PIECES or len(whole) > _LONGEST or not (before.hit or line.width == edge):
         return None
-    return replace(before, text=whole, pieces=before.pieces + 1)
+    return replace(before, line=replace(before.line, blank=line.blank), text=whole, pieces=before.pieces + 1)
 
 
 def _says_more(old: Hit | None, new: Hit, glue: str) -> bool:

@@ -125,7 +125,7 @@ class TrainingParser:
         self._pending: tuple[int, Raised, str, str, int] | None = (
             None  # line, error, tag, text so far, lines taken
         )
-        self._pending_width = 0  # of its last line
+        self._pending_line = Line("")  # the last of its lines
         self._signs = signs.ProgressTracker()
         self._recent: deque[tuple[int, str]] = deque(maxlen=200)
         self._chains: list[list[Finding]] = [[]]
@@ -279,7 +279,7 @@ class TrainingParser:
             self._settle()
             self._mark()  # now: what follows the error counts, not what follows its last line
             self._pending = (number, raised, line.tag, raised.text, 0)
-            self._pending_width = line.width
+            self._pending_line = line
             self._ordinary_then = self._ordinary
             return True
         if self._pending is not None and (line.tag == self._pending[2] or (not line.tag and self._at_edge())):
@@ -413,16 +413,18 @@ class TrainingParser:
         assert self._pending is not None
         number, raised, tag, text, taken = self._pending
         if self._at_edge() and not text.endswith(_ENDS):
-            joined = f"{text}{line.text}"
-            raised = replace(raised, message=joined[len(raised.type) :].lstrip(": ")[:3000])
+            rest = f"{' ' * self._pending_line.blank}{line.text}"
+            joined = f"{text}{rest}"
+            if text == raised.text:  # nothing but the exception's own line so far
+                raised = replace(raised, message=f"{raised.message}{rest}"[:3000])
         else:
             joined = f"{text} {stripped}" if stripped else text
         self._pending = (number, raised, tag, joined[:3000], taken + 1)
-        self._pending_width = line.width
+        self._pending_line = line
 
     def _at_edge(self) -> bool:
         """Whether the pending message's last line was broken there, perhaps inside a word."""
-        return 0 < self._edge.width == self._pending_width
+        return 0 < self._edge.width == self._pending_line.width
 
     def _lead_in(self) -> None:
         """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
