@@ -73,6 +73,10 @@ def test_a_cut_traceback_is_not_certain(judge: object) -> None:
         'logger.error("DataLoader worker (pid 1) is killed by signal: Killed")',
         "When a job fails (exit code 137), the scheduler should say so.",
         'body: _("The kernel appears to have died."),',
+        'CHECK(error == cudaSuccess) << "Check failed: error == cudaSuccess (2 vs. 0)";',
+        "- Fixed: DataLoader worker (pid 123) is killed by signal: Segmentation fault (#88)",
+        "fix(loader): RuntimeError: CUDA out of memory when the last batch is larger",
+        "Q: training stops with `Segmentation fault (core dumped)`, what now?",
     ],
 )
 def test_source_tables_and_rules_only_mention(line: str) -> None:
@@ -129,3 +133,54 @@ def test_sigkill_leaves_room_for_the_kernel(judge: object) -> None:
     assert callable(judge)
     causes = {each.cause: each.probability for each in judge("epoch 1\nKilled\n").causes}
     assert 0.2 < causes["oom-kill-global"] < causes["killed-unknown"]
+
+
+NATIVE = "-------\nC++ Traceback (most recent call last):\n-------\n0   paddle::memory::Alloc()\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "pid"),
+    [
+        (
+            "what():  std::bad_alloc\n[node14:06120] *** Process received signal ***\n[node14:06120] Signal: Aborted (6)\n",
+            "bad-alloc",
+            6120,
+        ),
+        (
+            f"{NATIVE}FatalError: `Segmentation fault` is detected by the operating system.\n"
+            "  [SignalInfo: *** SIGSEGV (@0x0) received by PID 125 (TID 0x7d) from PID 0 ***]\n",
+            "segfault",
+            125,
+        ),
+        (
+            f"{TRACEBACK}RuntimeError: The server socket has failed to listen\n"
+            "[E] failed (exitcode: 1) local_rank: 2 (pid: 3304) of binary: python\n"
+            "Root Cause (first observed failure):\n  exitcode  : 1 (pid: 3304)\n",
+            "other-error",
+            3304,
+        ),
+        (
+            "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 4242 RUNNING AT node7\n=   EXIT CODE: 9\n",
+            "killed-unknown",
+            4242,
+        ),
+        ("run.sh: ligne 4 :  4312 Processus arrêté      python train.py\n", "killed-unknown", 4312),
+        (
+            "[node7:4242 :0:4242] Caught signal 11 (Segmentation fault: address not mapped to object)\n",
+            "segfault",
+            4242,
+        ),
+    ],
+)
+def test_who_died_may_stand_in_another_line(judge: object, text: str, cause: str, pid: int) -> None:
+    assert callable(judge)
+    verdict = judge(text)
+    assert (verdict.cause, verdict.victim and verdict.victim.pid) == (cause, pid)
+
+
+def test_an_earlier_failure_of_another_chain_names_nobody(judge: object) -> None:
+    assert callable(judge)
+    steps = "".join(f"step {number} loss 0.5\n" for number in range(2, 9))
+    text = f"step 1 loss 0.5\nfailed (exitcode: 1) local_rank: 0 (pid: 77) of binary: python\n{steps}{TRACEBACK}KeyError: 'lr'\n"
+    verdict = judge(text)
+    assert (verdict.cause, verdict.victim) == ("other-error", None)

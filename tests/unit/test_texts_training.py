@@ -21,6 +21,7 @@ from oomproof.diagnosis.from_texts import judge_texts
 from oomproof.evidence.texts.cleaning import clean
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
+from oomproof.evidence.texts.failures.shell_languages import in_english
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.root import root
 from oomproof.evidence.texts.training import TrainingParser
@@ -167,11 +168,82 @@ def test_the_c_plus_plus_warning_counts_in_bytes() -> None:
         ("[2026-01-02 03:04:05,678] [ERROR] [launch.py:3:f] gone", "gone", "", "ERROR"),
         ('      "\\u001b[0;31mMemoryError\\u001b[0m: \\n",', "MemoryError:", "", ""),
         ("a &lt;b&gt; &amp; c", "a <b> & c", "", ""),
+        ("2026-01-02 03:04:05,678 - ERROR - KeyError: 'x'", "KeyError: 'x'", "", "ERROR"),
+        ("2026-01-02 03:04:05,678 - INFO - [rank1]: ValueError: x", "ValueError: x", "1", "INFO"),
+        ("ERROR:root:ValueError: x", "ValueError: x", "", "ERROR"),
+        ("    2026-01-02 03:04:05,678 - job - WARNING - low", "low", "", "WARNING"),
+        ("Fri Jan  2 03:04:05 2026[1,7]<stderr>:boom", "boom", "7", ""),
+        ("2026-01-02T03:04:05.678Z stderr F boom", "boom", "stderr", ""),
+        ("<ipython-input-5-1234> in <module>", "<ipython-input-5-1234> in <module>", "", ""),
     ],
 )
 def test_a_line_is_stripped_to_what_was_meant(raw: str, text: str, tag: str, level: str) -> None:
     line = clean(raw)
     assert (line.text, line.tag, line.level) == (text, tag, level)
+
+
+@pytest.mark.parametrize(
+    ("said", "english"),
+    [
+        ("已杀死", "Killed"),
+        ("./run.sh: 行 5: 1234 已杀死   python a.py", "./run.sh: line 1: 1234 Killed   python a.py"),
+        ("[1]+  Getötet                 python a.py", "[1]+  Killed                 python a.py"),
+        ("段错误（核心已转储）", "Segmentation fault (core dumped)"),
+        ("Abgebrochen (Speicherabzug geschrieben)", "Aborted (core dumped)"),
+        ("Abandon", "Abandon"),
+        ("训练已终止", "训练已终止"),
+        ("Killed", "Killed"),
+    ],
+)
+def test_a_shell_of_another_language(said: str, english: str) -> None:
+    assert in_english(said) == english
+
+
+def test_figures_may_stand_in_a_neighbouring_line() -> None:
+    text = "E cuda_dnn.cc:439] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR\nE cuda_dnn.cc:443] Memory usage: 100 bytes free, 8000 bytes total.\n"
+    found = root(parse(text)[0])
+    assert found is not None
+    assert found.gpu is not None
+    assert (found.gpu.free, found.gpu.total) == (100, 8000)
+
+
+def test_a_table_of_figures_below_the_sentence() -> None:
+    numbers = gpu_numbers(
+        "Allocation on device 0 would exceed allowed memory. (out of memory) Currently allocated     : 6.00 GiB "
+        "Requested               : 1.50 GiB Device limit            : 7.80 GiB"
+    )
+    assert numbers is not None
+    assert (numbers.requested, numbers.total) == (round(1.5 * GIB), round(7.8 * GIB))
+
+
+WARNING = "2026-01-02 03:04:05.678901: W tensorflow/core/common_runtime/bfc_allocator.cc:290] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.26GiB with freed_by_count=0. The caller indicates that this is not a failure, but may mean that there could be performance gains if more memory were available."
+SENTENCE = "RuntimeError: CUDA out of memory. Tried to allocate 174.00 MiB (GPU 0; 15.00 GiB total capacity; 13.21 GiB already allocated; 51.38 MiB free)"
+LAUNCHER = "E0210 14:23:38.250077 2345 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: -9) local_rank: 2 (pid: 4242) of binary: /usr/bin/python3.11"
+
+
+@pytest.mark.parametrize("width", range(72, 130, 3))
+def test_a_screens_edge_changes_nothing(width: int) -> None:
+    def broken(text: str) -> str:
+        return "\n".join(
+            line[at : at + width] for line in text.split("\n") for at in range(0, len(line), width)
+        )
+
+    assert cause_of(broken(f"step 1\n{WARNING}\nstep 2\n{WARNING}\n")) == "not-a-crash"
+    filler = "x" * 2 * width
+    full = root(parse(broken(f"{filler}\n{TRACEBACK}{SENTENCE}\n"))[0])
+    assert full is not None
+    assert full.gpu is not None
+    assert (full.cause, full.gpu.requested, full.gpu.total) == ("cuda-oom", 174 << 20, 15 * GIB)
+    found = root(parse(broken(f"{filler}\n{LAUNCHER}\n"))[0])
+    assert found is not None
+    assert (found.cause, found.pids) == ("killed-unknown", (4242,))
+
+
+def test_a_docstring_shows_an_example() -> None:
+    program = "import json\n\ndef read(path):\n    return json.load(path)\n\nclass Reader:\n    def f(self):\n        return 1\n"
+    example = "    Traceback (most recent call last):\n        ...\n    ValueError: no such format\n"
+    assert cause_of(program + example) == "not-a-crash"
+    assert cause_of(example) == "other-error"
 
 
 # -- chains -------------------------------------------------------------------------------------------
@@ -377,6 +449,13 @@ def test_the_parsers_own_words_in_any_order_are_survived(words: list[str]) -> No
         "thread: [1,0,0] Assertion `",
         "return code = -",
         "DataLoader worker (pid ",
+        "NCCL WARN ",
+        "== cudaSuccess ",
+        "./run.sh: 行 5: 12 已杀死 ",
+        'Exception in thread "',
+        "Memory usage: 1 bytes free, ",
+        "**a",
+        "signal (1",
     ],
 )
 def test_one_endless_line_takes_linear_time(unit: str) -> None:

@@ -260,10 +260,20 @@ def _victim(finding: Finding) -> Victim | None:
 
 def _named_elsewhere(best: Finding, joined: Finding | None, case: TextCase) -> Victim | None:
     """ "A task was OOM-killed" (Slurm), "bus error in worker": another line of the same chain names the process."""
-    if best.cause not in _DEATHS_OF_ONE:
+    if best.cause in _DEATHS_OF_ONE:
+        others = [joined, *case.training] if joined else list(case.training)
+        return next((victim for each in others if each and (victim := _victim(each)) is not None), None)
+    if best.details.get("heard") is None:
         return None
-    others = [joined, *case.training] if joined else list(case.training)
-    return next((victim for each in others if each and (victim := _victim(each)) is not None), None)
+    # of the rest of the chain: who repeats the same cause, then whom a launcher calls the first to fail, then whom it
+    # tells of at all
+    chain = [each for each in case.training if each.details.get("role") == "consequence" and each.pids]
+    chain = [each for each in chain if each.source == best.source]
+    ranked = sorted(
+        chain, key=lambda each: (each.cause != best.cause, "first_exit" not in each.details, each.line)
+    )
+    told = [each for each in ranked if each.cause == best.cause or each.details.get("kind") == "summary"]
+    return _victim(told[0]) if told else None
 
 
 def _gpu(finding: Finding) -> Gpu | None:

@@ -15,8 +15,8 @@ _ANSI = re.compile(
 _BARE_COLOUR = re.compile(r"\[[0-9;]{1,11}m")  # an escape byte lost on the way, as on web pages
 # Whose line it is: torchrun, srun -l, Ray, mpirun, docker compose
 _TAG = re.compile(
-    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S)|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
-    r"|\((raylet)[^)]{0,60}\) ?|\[\d+,(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
+    r"\[(?:rank|default)?(\d{1,5})\]:\s?|(\d{1,4}): (?=\S| \*{3})|(std(?:err|out))(?: [FP] |: )|\(((?:[\w.]+ )?pid=\d+(?:, ip=[\d.]+)?)\) ?"
+    r"|\((raylet)[^)]{0,60}\) ?|\[(?:\d+,)?(\d+)\]<std(?:err|out)>: ?|([\w.-]{1,40}) +\| "
 )
 _LEVEL = (
     r"(?P<{0}>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|Debug|Info|Warning|Error|[EWIF](?=\d{{4}} |\]| ))"
@@ -26,12 +26,13 @@ _STAMP = re.compile(
     r"|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?|\d\d:\d\d:\d\d(?:[.,]\d+)? ?"
     r"|\[\d\d/\d\d \d\d:\d\d:\d\d[^\]]{0,60}\]:? ?"
     r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ [\w./-]+(?:\[\d+\])?: "
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{3,4} )?\d{4}[: ]? ?"
 )
 # "ERROR:root:", "[ERROR] [launch.py:325:f] ", "- name - ERROR - ", "| WARNING | mod:f:10 - "
 _LOGGED = re.compile(
     r"(?:\[?(?:[\w.]{1,60} ?[-|] )?"
     + _LEVEL.format("a")
-    + r"\s*(?:\]|[:|-](?!:))\s*(?:[\w.<>]{1,60}:)?(?:\[[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
+    + r"\s*(?:\]|[:|-](?!:))\s*(?:(?![\w.]{0,80}(?:Error|Exception|Interrupt|Exit):)[\w.<>]{1,60}:)?(?:\[(?!rank\d|\d{1,5}\]:)[^\]]{1,80}\] ?|[\w.:]{1,80} - )*)"
 )
 # "ERROR 06-30 13:53:19 [core.py:515] ", "ERROR [12/20 18:16:20 d2.engine.train_loop]: ", "INFO [train.py:983] ",
 # "E1223 05:18:02.971000 3304089 torch/distributed/api.py:882] "
@@ -39,11 +40,15 @@ _LOGGED_AT = re.compile(
     _LEVEL.format("a")
     + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
+_DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
 _CELL = re.compile(r'\s*(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
-_RULES = re.compile(r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  )|^<[a-zA-Z/][^>]{0,40}>")
+_RULES = re.compile(
+    r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
+)
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(
-    r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*Error: )"
+    r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"|KeyboardInterrupt$| ?\*\*\* caught|(?:Killed|Segmentation fault|Bus error|Aborted)(?: \(core dumped\))?$|\w+Error +Traceback \()"
 )
 _NOT_LEVELS = {"Error", "Warning", "Info", "Debug"}
 
@@ -53,6 +58,8 @@ class Line:
     text: str  # without tag, stamp and level; leading blanks kept
     tag: str = ""  # rank or process that wrote it, "" where nothing says
     level: str = ""  # WARNING, ERROR …, "" where nothing says
+    width: int = 0  # characters of the whole line, as it stood on the screen
+    blank: bool = False  # whether the last of them is a blank
 
 
 # Lines that lost their feeds: a terminal's padding before a log's head, a traceback behind the echo of Ctrl-C
@@ -111,6 +118,14 @@ def after_bar(raw: str) -> str:
     return glued["word"] if glued else raw
 
 
+_MAIL = re.compile(r"^(?:> ?){1,8}")
+
+
+def unquoted(raw: str) -> str:
+    """Without the marks of a mail or an issue that quotes it; indentation kept."""
+    return _MAIL.sub("", raw, count=1) if raw[:1] == ">" else raw
+
+
 def clean(raw: str) -> Line:
     text = raw.replace("\0", "")
     if "\x1b" in text or "\\u001b" in text:
@@ -126,7 +141,11 @@ def clean(raw: str) -> Line:
     text = text.rstrip()
     tag = level = ""
     text = _RULES.sub("", text, count=1)
-    for _ in range(3):  # "[rank0]:", then a stamp, then a level, in any order
+    if text[:1] in (" ", "\t") and _DATED.match(indented := text.lstrip()):
+        text = indented  # a page shows the whole log as a block of code
+    for _ in range(
+        5
+    ):  # "[rank0]:", then a stamp, then a level, in any order; whoever forwards it adds its own
         if (match := _TAG.match(text)) and (found := next((g for g in match.groups() if g), "")):
             tag = tag or found
             text = text[match.end() :]
@@ -139,7 +158,7 @@ def clean(raw: str) -> Line:
             break
     if text.startswith("[") and (match := _BRACKETS.match(text)):
         text = text[match.end() :]
-    return Line(text, tag, _LEVELS.get(level, level))
+    return Line(text, tag, _LEVELS.get(level, level), len(raw), raw.endswith(" "))
 
 
 _LEVELS = {"E": "ERROR", "W": "WARNING", "I": "INFO", "F": "FATAL", "WARN": "WARNING"}

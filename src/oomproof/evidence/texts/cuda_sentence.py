@@ -9,10 +9,11 @@ from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
 _REQUESTED = re.compile(
-    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested) {SIZE}"
-    r"|(?:requested buffer|allocation) of size (\d+)\b|GPU memory \((\d+) bytes\)"
+    rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested(?:\s{{1,40}}:| memory:)?|Need:|CUDA (?:host )?[cm]?alloc) {SIZE}"
+    r"|(?:requested buffer|allocation) of size (\d+)\b|size::(\d+)\b|GPU memory \((\d+) bytes\)"
 )
-_TOTAL = re.compile(rf"total capaci?ty of {SIZE}")  # "capacty" was PyTorch 2.1's spelling
+# "capacty" was PyTorch 2.1's spelling; cudaMallocAsync's backend prints a table instead
+_TOTAL = re.compile(rf"(?:total capaci?ty of|Device limit\s{{1,40}}:) {SIZE}")
 _TOTAL_OLD = re.compile(rf"{SIZE} total capacity")
 _FREE = re.compile(rf"of which {SIZE} is free")
 _FREE_OLD = re.compile(rf"{SIZE} free\b|; Free {SIZE}")
@@ -31,7 +32,7 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     index = _INDEX.search(text)
     total, free = size_after(_TOTAL, text), size_after(_FREE, text)
     asked = _REQUESTED.search(text)
-    plain = asked and (asked[3] or asked[4])
+    plain = asked and (asked[3] or asked[4] or asked[5])
     requested = int(plain) if plain else amount(asked[1], asked[2]) if asked else None
     warning = _WARNING.search(text)
     if warning:

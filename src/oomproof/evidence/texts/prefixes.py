@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import html
 import json
 import re
 from datetime import UTC, datetime
@@ -69,6 +70,8 @@ _STAMPS = 4  # a forwarded line carries the forwarder's stamp before its own
 
 def strip(line: str) -> Stamped:
     """Never fails: a line without any stamp comes back whole."""
+    if "&" in line and ";" in line:  # out of a web page's source
+        line = html.unescape(line)
     at = _QUOTE.match(line).end()  # type: ignore[union-attr]  # matches the empty string
     if line.startswith("{", at) and (found := _from_json(line[at:])) is not None:
         return found

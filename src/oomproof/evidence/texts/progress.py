@@ -52,8 +52,16 @@ _SETTINGS = re.compile(
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|successfully (?:trained|finished|completed)|epochs completed in|done training|training completed|training ended"
+    r"|successfully (?:trained|finished|completed|installed)|epochs completed in|done training|training completed|training ended"
 )
+
+
+# A clock's words: a trainer's hooks also print them when an exception ended it
+_CLOCK = re.compile(r"(?i)\b(?:total training time|overall training speed|training took)")
+
+
+def is_clock(text: str) -> bool:
+    return bool(_CLOCK.search(text[:200]))
 
 
 def is_finish(text: str) -> bool:
@@ -121,7 +129,7 @@ class ProgressTracker:
         self._marked_epoch = self._epoch
 
     def look(self, number: int, text: str) -> None:
-        sign = read_sign(text)
+        sign = read_sign(text) if not text.startswith("--") else None  # IPython's arrow at a line of code
         if sign is None:
             return
         self.seen += 1

@@ -8,7 +8,8 @@ import re
 _CODE = re.compile(
     r"^(?:el)?if\b.{0,400}:$|['\"`] (?:not )?in \w[\w.()\[\]]*(?:\b|$)(?: (?:and|or)\b|:|\)|$)"
     r"|^(?:assert|return|print|raise|throw|logger|logging|log|self|console|echo|writeln!|println!|panic!|expect|printf|fprintf|cout|sys)\b ?[(.!\"'<]"
-    r"|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
+    r"|^-?signal\.SIG|^SIG[A-Z]{2,4}(?:: ?\w{1,20})? ?= ?[-\w]|^_?\w+ = (?:\w+\.)+\w+$|^with \w.{0,200}:$|^\w+\(.{0,300}\);$|^# ?include\b"
+    r"|^(?:# )?:raises? \w|^(?:CHECK|DCHECK|LOG|ASSERT|EXPECT|TORCH_CHECK|PADDLE_ENFORCE)\w*\(|^[fbru]{1,2}[\"']|^//|^/\*|^--?[a-z][\w-]{1,40}(?:[ =][\w<\[{]\S{0,40})? {2,}\w|^\* |^(?:const|let|var|static|public|private|fn|func|def|class|import|from) \w"
     r"|^(?!(?i:error|fatal|panic))\w{1,40}: \S{0,40}\([\"']|[\"']\)?\)[;,]$|^[+-](?: {4,}|\t)\S|^raise \w+|^except \w|^\w+ \+?= [\"'(\[f]"
 )
 # A wish, a rule or a question, not a report: "when a job fails (exit code 137), the scheduler should …"
@@ -16,6 +17,11 @@ _RULE = re.compile(
     r"\b(?:[Ii]f|[Ww]hen(?:ever)?) (?:an?|the|your?|any|it)\b.{0,200}\b(?:should|would|could|must|may|might)\b"
     r"|\b[Ii]n case (?:of )?(?:an? |the |any )?(?:process|job|worker|run|task|pod|container|program|training|script)(?:e?s)?\b"
     r"|^(?:Does|Do|Should|Would|Will) (?:this|the|that|it|we|these)\b.{0,300}\?$"
+)
+# A list of changes, a commit's subject, a question and its answer
+_CHANGE = re.compile(
+    r"^(?:[-*+•] |\d+\. )(?:\[[\w ./#-]{1,40}\] )?(?:[Ff]ix(?:e[sd])?|[Aa]dd(?:ed|s)?|[Rr]emoved?|[Hh]andled?|[Aa]void|[Pp]revent|[Ii]mproved?|[Ss]upport)\b"
+    r"|^(?:fix|feat|chore|docs|refactor|test)(?:\([\w./-]{1,40}\))?!?: |^(?:Q|A|问|答)\d{0,3} ?[:.：] "
 )
 # A row of a Markdown table: prose in columns
 _ROW = re.compile(r"^\|?.{1,2000} \| .{0,2000}\|$")
@@ -26,7 +32,9 @@ _AROUND = re.compile(
     r"|\.unwrap\(\)|[a-z_]\w*(?:\.\w+)* = [a-z_]\w*[.(\[]|[a-z_][\w.]*\(.{0,200}\);?$)"
 )
 _COMMENT = re.compile(r"^\s*#(?!!| ?\d+%)\s*\S")
-_LITERAL = re.compile(r"^\s*\(?[\"'].{0,2000}(?<!\\n)[\"']\)?,?$")
+# A docstring's list of what may be raised: "    ValueError: If the mapping is empty."
+_RAISES = re.compile(r"^\s+(?:\w+\.){0,6}\w{2,60}(?:Error|Exception): (?:If|When|Always|Raised|On|For)\b")
+_LITERAL = re.compile(r"^\s*\(?[\"'].{0,2000}(?<!\\n)[\"']\)?,?(?:\s{1,20}#.{0,200})?$")
 _NEAR = 30  # lines
 
 
@@ -57,6 +65,6 @@ class Surroundings:
 def only_mentions(line: str, in_program: bool = False) -> bool:
     """``line`` as it stands in the text, outside a traceback."""
     stripped = line.strip()[:2500]
-    if _CODE.search(stripped) or _ROW.match(stripped) or _RULE.search(stripped):
+    if _CODE.search(stripped) or _ROW.match(stripped) or _RULE.search(stripped) or _CHANGE.match(stripped):
         return True
-    return in_program and bool(_COMMENT.match(line) or _LITERAL.match(line))
+    return in_program and bool(_COMMENT.match(line) or _LITERAL.match(line) or _RAISES.match(line))

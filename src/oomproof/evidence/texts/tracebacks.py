@@ -23,11 +23,15 @@ _FRAME = re.compile(
     r'^\W{0,40}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d+)(?!\d)(?! in )(?:, in (?P<function>.{1,120}))?'
 )
 _IPYTHON = re.compile(
-    r"^(?:File )?(?P<file>(?:~|/|[A-Z]:\\|<ipython|\.{1,2}/|Cell |[\w.-]+/)[^\s:]{0,300})(?::(?P<line>\d+))?(?:,)? in (?P<function>[\w<>.]+)\("
+    r"^(?:File )?(?P<file>(?:~|/|[A-Z]:\\|<ipython|\.{1,2}/|Cell |[\w.-]+/)[^\s:]{0,300})(?::(?P<line>\d+))?(?:,)? in (?P<function><module>(?=\W|$)|[\w<>.]+(?=\())"
 )
 _CELL = re.compile(
     r"^(?:Cell )?(?:In|Input In) ?\[\d+\](?:, (?:in )?line \d+|, in)?|^<ipython-input-[\w-]+> in "
 )
+# IPython's first line names the exception: "InvalidArgumentError      Traceback (most recent call last)"
+_HEADED = re.compile(rf"^(?P<type>[A-Za-z_][\w.]{{2,120}})\s{{2,}}{re.escape(HEADER)}")
+_EMPHASIS = re.compile(r"^(?P<mark>\*{1,3}|_{2}|`{1,3})(?P<body>[A-Za-z].{2,600}?)(?P=mark)")
+_BOLD = re.compile(r"\*\*(?P<words>[^*\n]{1,200})\*\*")
 _RICH = re.compile(r"^│? ?(?P<file>/[^\s:]{1,300}):(?P<line>\d+) in (?P<function>[\w<>]+)")
 _ARROW = re.compile(r"^-{2,}> ?\d+ (?P<code>.*)")
 _NAME = (
@@ -35,7 +39,9 @@ _NAME = (
     r"Pruned|NotFound|BadZipFile|Unavailable|Exceeded|Refused|Denied|Lost|Died|Stop|Killed|ExceptionGroup|KilledWorker|Panic)"
 )
 _EXCEPTION = re.compile(rf"^(?P<type>{_NAME})(?P<inner>\(\w+\))?(?::(?P<message>(?:\s.*)?)|\s*)$")
-_DOTTED = re.compile(r"^(?P<type>(?:[a-z_]\w*\.){1,12}[A-Z]\w{0,80})(?P<inner>)(?:: (?P<message>.*)|:?\s*)$")
+_DOTTED = re.compile(
+    r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:[A-Z]\w{0,80}|error|timeout|gaierror|herror))(?P<inner>)(?:: (?P<message>.*)|:?\s*)$"
+)
 _LOOSE = re.compile(
     rf"^(?:E\s{{2,8}})?(?P<type>{_NAME})(?P<inner>\(\w+\))?: (?P<message>\S.*)$|^(?P<bare>KeyboardInterrupt|MemoryError|AssertionError)$"
 )
@@ -78,6 +84,8 @@ class Writer:
     where: str = ""
     open: int = 0  # tracebacks begun and not yet ended by their exception: two ranks may share a stream
     headed: bool = False  # its first line was seen, not only frames
+    indent: int = 0  # of its first line
+    named: str = ""  # the exception's type, where the first line says it
     begun: int = 0  # line of the header or of the first frame
     chained: bool = False
     survived: bool = False
@@ -90,6 +98,9 @@ class Writer:
         if HEADER in text:
             self._begin(number)
             self.headed = True
+            self.indent = len(text) - len(text.lstrip())
+            head = _HEADED.match(stripped)
+            self.named = head["type"] if head else ""
             return None
         if stripped.startswith(CHAINS):
             self.chained = True
@@ -155,10 +166,15 @@ class Writer:
     def _inside(self, text: str, stripped: str) -> Raised | None:
         if arrow := _ARROW.match(stripped):
             self._code(arrow["code"])
+            self.waiting_for_code = False
             return None
-        match = _EXCEPTION.match(stripped) or (
-            _DOTTED.match(stripped) if text[:1] not in (" ", "\t") else None
-        )
+        if stripped[:1] in "*_`" and (bold := _EMPHASIS.match(stripped)):  # as web pages quote it
+            text = stripped = bold["body"] + stripped[bold.end() :]
+        outside = len(text) - len(text.lstrip()) <= self.indent  # … of the frames and their code
+        match = _EXCEPTION.match(stripped) or (_DOTTED.match(stripped) if outside else None)
+        # a type that no pattern knows, but the first line named: "error: OpenCV(4.5.5) …"
+        if match is None and self.named and stripped.startswith(f"{self.named}: "):
+            return self._raise(self.named, stripped[len(self.named) + 1 :].strip(), loose=False)
         if match and not match["type"].endswith("Warning"):
             return self._raise(
                 match["type"] + (match["inner"] or ""), (match["message"] or "").strip(), loose=False
@@ -178,12 +194,15 @@ class Writer:
             self.frames[-1] = (file, function, code[:200])
 
     def _raise(self, name: str, message: str, loose: bool) -> Raised:
+        if "**" in message:
+            message = _BOLD.sub(r"\g<words>", message)
         raised = Raised(
             name, message[:3000], tuple(self.frames), self.where, self.chained, self.survived, loose
         )
         self.chained = self.survived = self.waiting_for_code = False
         self.open = max(0, self.open - 1)
         self.headed = self.headed and self.open > 0
+        self.named = ""
         if not self.open:
             self.frames = deque(maxlen=80)
             self.where = ""

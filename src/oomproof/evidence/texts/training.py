@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces
+from oomproof.evidence.texts.cleaning import FLATTENED, Line, after_bar, clean, pieces, unquoted
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
-from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.evidence.texts.failures.shell_languages import FOREIGN, PLAIN
+from oomproof.evidence.texts.finding import Finding, GpuNumbers, Progress
 from oomproof.evidence.texts.root import first_failure
 from oomproof.evidence.texts.sources import Surroundings
+from oomproof.evidence.texts.torn_lines import Edge, Torn, go_on, mend, torn
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 
 # A block of lines without any of these is only read for its progress. Few and short on purpose: each
@@ -22,8 +24,9 @@ from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 # alternation of them 12 µs).
 GATE = (
     "rror", "xception", "illed", "SIG", "ignal", "emory", "raceback", 'File "', "ault", "nterrupt", "bort", "nan", "NaN",
-    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "Crashed", "reempt", "ould not load", "annot find",
+    "CANCEL", "ailed", "NCCL", "OOM", "bad_alloc", "space left", "erminat", "exit", "died", "crash", "No module", "Ctrl", "^C", "code = ", "Killing sub", "is lost", "fallen off", "_STATUS_", "non-zero", "TERMINATION", "Exit", "EXIT", "corrupt", "not found", "open file", "llegal instr", "panic", "sconnected", "Assert", "Crashed", "reempt", "ould not load", "annot find", "ABORT", "RUNNING AT ", *PLAIN,
 )  # fmt: skip
+_GATE_BEYOND_ASCII = (*GATE, *FOREIGN)
 # Worth a look only where something has failed already
 _AFTER_A_FAILURE = (
     "kipping batch",
@@ -42,6 +45,10 @@ _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
 _MESSAGE_LINES = 8
 _TAGS = 256
+# Ordinary lines behind a weak sign that make it no death; fewer behind a shell's complaint about one command of a
+# script: if it was the job itself, little comes after it
+_WEAK_LINES = 60
+_SCRIPT_LINES = 8
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
 _WRAPPER = re.compile(
     r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
@@ -62,6 +69,8 @@ _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
 )
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
+# MPICH and Intel MPI name the rank in the line above the one that says how it ended
+_RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
@@ -73,8 +82,9 @@ _COMPLAINT = re.compile(
     r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
 )
 _SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
+_NATIVE = "C++ Traceback (most recent call last)"
+_ENDS = (".", ":", "!", "?")
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
-_TORN = 70  # characters: terminals and mails break no shorter lines
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
@@ -91,6 +101,20 @@ def _marked(line: str) -> bool:
     return any(mark in line for mark in signs.ANCHORS)
 
 
+def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:
+    """The sentence that names the figures may be another line of the same failure: "out of memory", then
+    "requested N bytes", then "N bytes free, M bytes total"."""
+    told = [each.gpu for each in chain if each.cause == finding.cause and each.gpu is not None]
+    gpu = finding.gpu
+    if gpu is None or gpu.requested is None:
+        gpu = next((each for each in told if each.requested is not None), gpu)
+    if gpu is None or gpu.total is None:
+        card = next((each for each in told if each.total is not None), None)
+        if card is not None:
+            gpu = replace(gpu, total=card.total, free=card.free) if gpu is not None else card
+    return gpu
+
+
 class TrainingParser:
     """``feed`` every line, then ``finish``; ``progress`` and ``end`` are set by then."""
 
@@ -104,6 +128,7 @@ class TrainingParser:
         self._pending: tuple[int, Raised, str, str, int] | None = (
             None  # line, error, tag, text so far, lines taken
         )
+        self._pending_line = Line("")  # the last of its lines
         self._signs = signs.ProgressTracker()
         self._recent: deque[tuple[int, str]] = deque(maxlen=200)
         self._chains: list[list[Finding]] = [[]]
@@ -116,8 +141,10 @@ class TrainingParser:
         self._script_phase = "unknown"
         self._around = Surroundings()
         self._nan = False  # the last loss that was printed is no number
-        self._torn: tuple[int, Line] | None = None  # a line that may go on in the next
+        self._torn: Torn | None = None  # a line that may go on in the next
+        self._edge = Edge()
         self._subprocesses: set[int] = set()  # that a launcher says it ends
+        self._rank: int | None = None  # that MPI says is about to be told of
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
@@ -152,11 +179,18 @@ class TrainingParser:
                 self.end = line.strip()[-600:]
                 break
         text = "\n".join([line for _, line in block])
-        present = [anchor for anchor in GATE if anchor in text]
+        self._edge.look([len(line) for _, line in block])
+        gate = GATE if text.isascii() else _GATE_BEYOND_ASCII
+        present = [anchor for anchor in gate if anchor in text]
         if present or self._chains[-1]:
             present += [anchor for anchor in _AFTER_A_FAILURE if anchor in text]
         self._recent.extend(block[-200:])
-        busy = bool(present) or self._pending is not None or any(each.open for each in self._writers.values())
+        busy = (
+            bool(present)
+            or self._pending is not None
+            or self._torn is not None
+            or any(each.open for each in self._writers.values())
+        )
         if not busy:
             self._ordinary += len(block)
             self._quick_progress(block, text)
@@ -191,6 +225,8 @@ class TrainingParser:
     # -- lines ----------------------------------------------------------------------------------------
 
     def _line(self, number: int, raw: str, present: Sequence[str], marks: Sequence[str]) -> None:
+        if self._torn is not None and self._mend(number, raw):
+            return
         suspicious = False
         for anchor in present:
             if anchor in raw:
@@ -202,9 +238,9 @@ class TrainingParser:
             suspicious = False
         if suspicious or not quiet:
             line = clean(after_bar(raw))
-            if suspicious and not self._in_traceback() and self._around.mentions(number, raw):
+            if suspicious and not self._in_traceback() and self._around.mentions(number, unquoted(raw)):
                 self._ordinary += 1
-                self._around.look(number, raw)
+                self._around.look(number, unquoted(raw))
             elif not self._error(number, line, suspicious):
                 if not _NOT_ORDINARY.match(line.text):
                     self._ordinary += 1
@@ -215,7 +251,7 @@ class TrainingParser:
                         self._dull.clear()
         else:
             self._ordinary += 1
-            self._around.look(number, raw)
+            self._around.look(number, unquoted(raw))
         for mark in marks:
             if mark in raw:
                 self._signs.look(number, clean(raw).text)
@@ -233,19 +269,24 @@ class TrainingParser:
                 self._writers.clear()
             writer = self._writers[line.tag] = Writer()
         if self._pending is not None and not self._continues(line, stripped):
+            if _NATIVE in text and not self._pending[1].message:
+                self._lead_in()
             self._settle()
         if suspicious:
             self._notice(text, stripped)
         before = writer.open
         raised = writer.take(number, text)
+        if raised is not None and not raised.loose and self._is_example(number, text, raised):
+            return True
         if raised is not None:
             self._settle()
             self._mark()  # now: what follows the error counts, not what follows its last line
             self._pending = (number, raised, line.tag, raised.text, 0)
+            self._pending_line = line
             self._ordinary_then = self._ordinary
             return True
-        if self._pending is not None and line.tag == self._pending[2]:
-            self._continue(stripped)
+        if self._pending is not None and (line.tag == self._pending[2] or (not line.tag and self._at_edge())):
+            self._continue(line, stripped)
         inside = writer.open > 0 and before > 0
         if (
             not suspicious
@@ -259,7 +300,8 @@ class TrainingParser:
         handled = not inside and _HANDLED.search(stripped) is not None
         if handled:
             self._take_back(number)
-        hit = recognise(Said(stripped, "", line.level, "", self._library)) or self._mended(number, line)
+        hit = self._meaning(stripped, line.level)
+        self._torn = self._torn or torn(number, line, hit, self._edge.width)
         if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
             hit = self._quoted(writer, stripped)
         if hit is None:
@@ -268,6 +310,38 @@ class TrainingParser:
             hit = replace(hit, kind="talk", strength=0.1)
         self._add(number, stripped, hit, line.tag, None)
         return True
+
+    def _mend(self, number: int, raw: str) -> bool:
+        """Whether the line is the rest of the one before, and so has been read with it."""
+        assert self._torn is not None
+        before, self._torn = self._torn, None
+        found = mend(before, number, clean(raw), self._edge.width, self._meaning)
+        if isinstance(found, Torn):
+            self._torn = found
+        elif found is not None:
+            text, hit = found
+            if before.hit is not None:
+                self._forget(before.number)
+            self._add(before.number, text, hit, before.line.tag, None)
+            self._torn = go_on(before, text, hit)
+            return True
+        return False
+
+    def _is_example(self, number: int, text: str, raised: Raised) -> bool:
+        """A docstring shows what a wrong call raises: indented, inside a program, with dots for the frames."""
+        return text[:4] == "    " and not raised.frames and self._around.program(number)
+
+    def _meaning(self, text: str, level: str) -> Hit | None:
+        return recognise(Said(text, "", level, "", self._library))
+
+    def _forget(self, number: int) -> None:
+        """The first piece of a line said less, or something else, than the whole."""
+        chain = self._chains[-1]
+        heard = ("line", "summary")
+        first = (i for i, each in enumerate(chain) if each.line == number and each.details["heard"] in heard)
+        if (index := next(first, None)) is not None:
+            del chain[index]
+            self._last_hit, self._repeats = ("", ""), 0
 
     def _take_back(self, number: int) -> None:
         """The program tells that it caught what the lines above complain of, and goes on without the batch."""
@@ -289,21 +363,6 @@ class TrainingParser:
             return None
         return replace(hit, strength=min(hit.strength, 0.5), details=hit.details | {"heard": "quoted"})
 
-    def _mended(self, number: int, line: Line) -> Hit | None:
-        """A terminal or a mail program broke a message in two: "… Resource exhausted: Out" / "of memory while …"."""
-        before, self._torn = self._torn, (number, line)
-        text = line.text
-        if before is None or before[0] != number - 1 or not text[:1].islower() or before[1].tag != line.tag:
-            return None
-        first = before[1].text.rstrip()
-        if len(first) < _TORN or first.endswith((".", ":", ";", "!", "?")):
-            return None
-        for glue in (" ", ""):  # between words, or inside one
-            hit = recognise(Said(f"{first}{glue}{text.strip()}", "", before[1].level, "", self._library))
-            if hit is not None and (hit.kind == "failure" or (hit.kind == "summary" and not glue)):
-                return hit
-        return None
-
     def _notice(self, text: str, stripped: str) -> None:
         """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
         if not self._library or "jax" in text:
@@ -320,15 +379,23 @@ class TrainingParser:
             name = script["script"] or script["cmd"]
             if name:
                 self._script_phase = phases.of_script(name)
-        if signs.is_finish(stripped):
+        if signs.is_finish(stripped) and not (signs.is_clock(stripped) and self._just_failed()):
             self._signs.advances += 2  # as good as two steps further
         if (ends := _SUBPROCESS.search(stripped)) and len(self._subprocesses) < 64:
             self._subprocesses.add(int(ends[1]))
+        if rank := _RANK.search(stripped):
+            self._rank = int(rank[1])
         if "Root Cause" in text:
             self._first_exit = True
         if ("nan" in text or "NaN" in text) and not text.startswith("wandb:") and (loss := LOSS.search(text)):
             value = loss["value"].lower()
             self._nan = "nan" in value or "inf" in value
+
+    def _just_failed(self) -> bool:
+        chain = self._chains[-1]
+        if self._pending is not None:
+            return True
+        return bool(chain) and self._ordinary - int(chain[-1].details.get("ordinary", "0")) <= 5
 
     # -- messages over several lines --------------------------------------------------------------------
 
@@ -345,11 +412,31 @@ class TrainingParser:
         )
         return not stop and taken < _MESSAGE_LINES and len(text) < 2400
 
-    def _continue(self, stripped: str) -> None:
+    def _continue(self, line: Line, stripped: str) -> None:
         assert self._pending is not None
         number, raised, tag, text, taken = self._pending
-        joined = f"{text} {stripped}" if stripped else text
+        if self._at_edge() and not text.endswith(_ENDS):
+            rest = f"{' ' * self._pending_line.blank}{line.text}"
+            joined = f"{text}{rest}"
+            if text == raised.text:  # nothing but the exception's own line so far
+                raised = replace(raised, message=f"{raised.message}{rest}"[:3000])
+        else:
+            joined = f"{text} {stripped}" if stripped else text
         self._pending = (number, raised, tag, joined[:3000], taken + 1)
+        self._pending_line = line
+
+    def _at_edge(self) -> bool:
+        """Whether the pending message's last line was broken there, perhaps inside a word."""
+        return 0 < self._edge.width == self._pending_line.width
+
+    def _lead_in(self) -> None:
+        """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
+        assert self._pending is not None
+        number, raised, tag, _, _ = self._pending
+        self._pending = None
+        self._add(
+            number, raised.text, Hit("other-error", "see the error below it", 0.4, "wrapper"), tag, raised
+        )
 
     def _settle(self) -> None:
         """The pending exception's message is complete: say what it means."""
@@ -370,7 +457,8 @@ class TrainingParser:
             said = replace(said, text=text)  # a long command: what became of it stands on a later line
         wrapper = _WRAPPER.search(said.text)
         hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
-        if hit is None or hit.cause.endswith("-oom"):  # rich wraps the sentence, MPS breaks it
+        # rich wraps the sentence, MPS breaks it
+        if hit is None or hit.cause.endswith(("-oom", "-memory-error")):
             fuller = recognise(replace(said, text=text))
             if fuller is not None and (
                 (hit is None and fuller.kind == "failure") or (hit is not None and fuller.cause == hit.cause)
@@ -446,7 +534,7 @@ class TrainingParser:
             hit.says,
             hit.strength,
             gpu=hit.gpu,
-            pids=hit.pids or self._only_subprocess(hit, text),
+            pids=hit.pids or self._told_before(hit, text),
             details=details,
         )
         chain = self._chains[-1]
@@ -454,8 +542,12 @@ class TrainingParser:
             del chain[_KEPT]  # the first ones hold the root, the last ones the end
         chain.append(finding)
 
-    def _only_subprocess(self, hit: Hit, text: str) -> tuple[int, ...]:
-        """deepspeed names the processes it ends and the code that one ended with: of one, it is that one's."""
+    def _told_before(self, hit: Hit, text: str) -> tuple[int, ...]:
+        """MPI names the rank, then its end. deepspeed names the processes it ends and the code that one ended
+        with: of one, it is that one's."""
+        if hit.kind == "summary" and self._rank is not None:
+            rank, self._rank = self._rank, None
+            return (rank,)
         alone = hit.kind == "summary" and "return code" in text and len(self._subprocesses) == 1
         return tuple(self._subprocesses) if alone else ()
 
@@ -483,7 +575,8 @@ class TrainingParser:
 
     def _faded(self, finding: Finding) -> bool:
         """A weak sign far above the end of a log that went on without another word."""
-        return finding.strength < 0.45 and self._ordinary - int(finding.details.get("ordinary", "0")) > 60
+        lines = _SCRIPT_LINES if finding.details.get("goes_on") else _WEAK_LINES
+        return finding.strength < 0.45 and self._ordinary - int(finding.details.get("ordinary", "0")) > lines
 
     def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
         finding = chain[index]
@@ -496,13 +589,7 @@ class TrainingParser:
             # a kernel's assertion has no frames, the exception that follows from it has
             told = (each.details["phase"] for each in chain if each.details["kind"] in ("failure", "wrapper"))
             phase = next((each for each in told if each != "unknown"), "") or self._phase_around(finding)
-        gpu = finding.gpu
-        if role == "root" and (gpu is None or gpu.requested is None):
-            # the sentence that names the figures may be a neighbour: "out of memory", then "requested N bytes"
-            told_gpu = (
-                each.gpu for each in chain if each.cause == finding.cause and each.gpu and each.gpu.requested
-            )
-            gpu = next(told_gpu, gpu)
+        gpu = _with_neighbours(finding, chain) if role == "root" else finding.gpu
         return replace(finding, gpu=gpu, details=finding.details | {"role": role, "phase": phase})
 
     # -- the end ----------------------------------------------------------------------------------------
@@ -518,16 +605,22 @@ class TrainingParser:
                 continue
             at_the_end = writer.headed and self._recent and self._recent[-1][0] - writer.begun <= 8
             if writer.cut and writer.idle < 20 and (writer.frames or at_the_end):
-                raised = Raised("", "", tuple(writer.frames), writer.where, False, writer.survived, False)
-                hit = Hit(
-                    "other-error",
-                    "a traceback that is cut before its exception",
-                    0.25,
-                    details={"heard": "cut"},
-                )
+                frames = tuple(writer.frames)
+                raised = Raised(writer.named, "", frames, writer.where, False, writer.survived, False)
+                hit = self._cut(writer.named)
                 if self._signs.last.line <= writer.begun:
                     self._mark()  # what the run did before it does not mean that it went on after it
                 self._add(writer.begun, HEADER, hit, tag, raised)
+
+    def _cut(self, named: str) -> Hit:
+        """Of a traceback whose end is missing, IPython's first line still names the exception."""
+        hit = recognise(Said(named, named, "", "", self._library)) if named else None
+        if hit is not None and hit.kind == "failure":
+            return replace(hit, strength=min(hit.strength, 0.6), details=hit.details | {"heard": "cut"})
+        says = (
+            f"{named}, whose message is cut off" if named else "a traceback that is cut before its exception"
+        )
+        return Hit("other-error", says, 0.25, details={"heard": "cut"})
 
     def _loss_at_the_end(self) -> None:
         """No exception, but the last loss that was printed is no number."""
@@ -557,7 +650,7 @@ class TrainingParser:
             seen += 1
             if seen > _LAST_WORDS or signs.is_finish(text):
                 return
-            if _SYSTEM.search(raw[:200]):
+            if _SYSTEM.search(unquoted(raw).lstrip()[:200]):
                 return  # the kernel's and the journal's lines have readers of their own
             if seen == 1 and _CLOSED.search(text):
                 hit = Hit(

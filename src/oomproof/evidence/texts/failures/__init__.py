@@ -8,6 +8,7 @@ from oomproof.evidence.texts.failures import (
     accelerators,
     any_memory,
     communication,
+    crash_reports,
     engines,
     gpu_faults,
     gpu_libraries,
@@ -17,6 +18,7 @@ from oomproof.evidence.texts.failures import (
     not_a_number,
     ordinary,
     signals,
+    trials,
 )
 from oomproof.evidence.texts.failures.hit import Hit, Said
 
@@ -39,8 +41,10 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Said], Hit | None]], ...] = tu
         any_memory,
         communication,
         not_a_number,
+        crash_reports,
         ordinary,
         signals,
+        trials,
     )
 )
 
@@ -48,6 +52,13 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Said], Hit | None]], ...] = tu
 def recognise(said: Said) -> Hit | None:
     text = said.text
     for anchors, recogniser in _FAMILIES:
-        if any(anchor in text for anchor in anchors) and (hit := recogniser(said)) is not None:
+        if _marked(text, anchors) and (hit := recogniser(said)) is not None:
             return hit
     return None
+
+
+def _marked(text: str, anchors: tuple[str, ...]) -> bool:
+    for anchor in anchors:  # noqa: SIM110  # any() took twice the time of this loop
+        if anchor in text:
+            return True
+    return False

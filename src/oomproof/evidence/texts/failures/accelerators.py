@@ -32,10 +32,14 @@ _BYTES = re.compile(
     r"allocat(?:e|ing)(?: request for)? (\d+) ?bytes|trying to allocate (\d+) bytes|\((\d+)B\) on device"
 )
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
+_SHORT = re.compile(r"[Aa]ttempting to (?:allocate|reserve) (\d[\d.]*)([KMGT])\b")  # of a TPU
+_HBM = re.compile(r"Used \d[\d.]*[KMGT]? of (?P<total>\d[\d.]*)(?P<unit>[KMGT]) hbm")
 _SHAPE = re.compile(r"OOM when allocating tensor with shape ?\[([\d, ]+)\] and type (\w+)")
 _WIDTHS = {"float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8, "int32": 4,
            "int64": 8, "uint8": 1, "int8": 1, "bool": 1, "complex64": 8}  # fmt: skip
 _NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
+_PADDLE = re.compile(r"paddle::memory::\S{0,60}BadAlloc")  # it has the same name for its error as TensorFlow
+_RUNTIME = re.compile(r"XlaRuntimeError|JaxRuntimeError|InternalError")
 _STATUS = re.compile(
     r"OP_REQUIRES failed|Executor (?:failed|start aborting)|Non-OK-status|Execution of replica"
 )
@@ -54,6 +58,10 @@ def recognise(said: Said) -> Hit | None:
         return Hit("tf-oom", "an allocation failed that the caller can do without", 0.1, "talk")
     if "No space left" in text:
         return None
+    if _PADDLE.search(text):
+        return Hit(
+            "cuda-oom", "Paddle could not allocate memory, most often the GPU's", 0.5, gpu=_asked(text)
+        )
     exhausted = re.search(r"RESOURCE_EXHAUSTED|ResourceExhaustedError|Resource exhausted", text)
     driver = "CUDA_ERROR_OUT_OF_MEMORY" in text or "memory space hbm" in text
     xla = bool(_JAX.search(text)) or (said.library == "jax" and not _TF.search(text))
@@ -78,10 +86,10 @@ def recognise(said: Said) -> Hit | None:
         return Hit(
             "jax-oom" if xla else "tf-oom", "the allocator ran out of GPU memory", 0.5, gpu=_asked(text)
         )
-    if (said.raised.endswith(("XlaRuntimeError", "JaxRuntimeError", "InternalError"))) and re.search(
-        r"[Ff]ailed to allocate|out of memory", text
-    ):
-        return _memory(said, xla or "Xla" in said.raised or "Jax" in said.raised, True)
+    # jax.errors may wrap the class that says so
+    named = _RUNTIME.search(text[:200]) if said.raised else None
+    if named and re.search(r"[Ff]ailed to allocate|out of memory", text):
+        return _memory(said, xla or named[0] != "InternalError", True)
     return None
 
 
@@ -107,6 +115,10 @@ def _asked(text: str) -> GpuNumbers | None:
         return GpuNumbers(requested=int(next(group for group in match.groups() if group)))
     if match := _SIZED.search(text):
         return GpuNumbers(requested=amount(match[1], match[2]))
+    if match := _SHORT.search(text):
+        return GpuNumbers(requested=amount(match[1], f"{match[2]}B"))
+    if match := _HBM.search(text):
+        return GpuNumbers(total=amount(match["total"], f"{match['unit']}B"))
     return None
 
 

@@ -19,13 +19,16 @@ _REFUSED = re.compile(
 _GPU = re.compile(
     r"GPU|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS|Metal|\bNPU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
 )
-_TOLD = re.compile(rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b")
+_TOLD = re.compile(
+    rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b|memory of (\d{{3,16}}) size"
+    r"|vector of size ([\d.]{1,12}) ([KMGT])b\b"  # R
+)
 # It goes on, or tells how to avoid it
 _MILD = re.compile(
     r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|^\W{0,3}warning\b|\bmlock|lock memory"
 )
 _ERROR_FIRST = re.compile(
-    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|[Ff]atal(?: error)?)\b\W"
+    r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W"
 )
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(
@@ -72,5 +75,6 @@ def _size(text: str) -> int | None:
     found = _TOLD.search(text)
     if found is None:
         return None
-    plain = found[1] or found[4] or found[5]
-    return int(plain) if plain else amount(found[2], found[3])
+    if plain := found[1] or found[4] or found[5] or found[6]:
+        return int(plain)
+    return amount(found[7], f"{found[8]}B") if found[7] else amount(found[2], found[3])

@@ -10,7 +10,7 @@ ANCHORS = ("NCCL", "nccl", "RCCL", "gloo", "DistBackendError", "DistNetworkError
            "collective", "client socket", "Timeout waiting for key", "peer", "oCCL", "wait timeout", "HCCL", "process group", "store based barrier", "orovod")  # fmt: skip
 
 _NCCL = re.compile(
-    r"[NR]CCL (?:error|failure|timeout)|nccl(?:System|UnhandledCuda|Internal|Remote|InvalidUsage|InvalidArgument)Error|ncclUnhandled"
+    r"[NR]CCL (?:error|failure|timeout)|nccl(?:System|UnhandledCuda|Internal|Remote|InvalidUsage|InvalidArgument)Error|nccl(?:Unhandled|Invalid(?:Usage|Argument))"
     r"|caught collective operation timeout|Watchdog caught|NCCL communicator was aborted|NCCL operations have failed|Timeout at NCCL work"
     r"|watchdog got stuck|DistBackendError|NCCL Error \d|NCCL Watchdog|watchdog thread terminated with exception|Heartbeat monitor timed out"
     r"|setting up NCCL communicator|nccl\w{3,40} failed|HorovodInternalError|NCCL WARN .{0,60}(?:Error|failed with|Abort)|HCCL (?:error|function error)"
@@ -19,6 +19,11 @@ _OTHERS = re.compile(
     r"gloo.{0,200}(?:Connection (?:closed|reset)|Timed out|Broken pipe|error)|Connection closed by peer \[|Read error \[|wait timeout after"
     r"|[Ss]ocket Timeout|DistNetworkError|DistStoreError|client socket has (?:timed out|failed)|Timeout waiting for key|TCPStore.{0,80}(?:failed|timed)"
     r"|Timed out initializing process group|monitoredBarrier"
+)
+# NCCL also warns and goes on: weak, so that a run that went on fades it
+_WARNED = re.compile(
+    r"[NR]CCL WARN [^\n]{0,120}?(?:Cuda failure|HIP failure|Call to \w+ failed|Connection closed|Connection refused|Socket (?:recv|send) failed"
+    r"|Duplicate GPU|Mismatched|[Ii]nvalid (?:argument|usage|config)|Got completion|[Tt]imed? ?out|Broken pipe|remote process exited|no socket interface found)"
 )
 _SHUT_DOWN = re.compile(
     r"Horovod has been shut down|MPI communication peer process has unexpectedly disconnected"
@@ -37,6 +42,8 @@ def recognise(said: Said) -> Hit | None:
         return None
     if _NCCL.search(text) and not (said.level in ("INFO", "DEBUG") and not said.raised):
         return Hit("nccl", "collective communication failed or waited in vain for another rank", 0.85)
+    if _WARNED.search(text):
+        return Hit("nccl", "NCCL says that a call or a connection failed", 0.4)
     if _SHUT_DOWN.search(text):
         return Hit("nccl", "another rank was gone: the group was shut down", 0.5)
     if _OTHERS.search(text) and not said.quiet:

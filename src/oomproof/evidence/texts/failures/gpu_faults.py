@@ -8,16 +8,19 @@ from oomproof.evidence.texts.failures.hit import Hit, Said
 
 ANCHORS = ("device-side assert", "illegal memory", "ILLEGAL_ADDRESS", "IllegalAddress", "thread: [", "ErrorAssert",
            "ERROR_ASSERT", "misaligned address", "launch failure", "illegal instruction", "Memory access fault", "LAUNCH_FAILED",
-           "Device-side assertion", "GPU is lost", "CUDA error:", "CUDA Error:", "HIP error:", "fallen off the bus", "ECC error", "device handle for")  # fmt: skip
+           "Device-side assertion", "GPU is lost", "CUDA error:", "CUDA Error:", "HIP error:", "fallen off the bus", "ECC error", "device handle for", "cudaSuccess")  # fmt: skip
 
-_ASSERT = re.compile(r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|Device-side assertion")
+# glog prints only CUDA's number: "Check failed: error == cudaSuccess (77 vs. 0)"; numbers changed with CUDA 10.1
+_ASSERT = re.compile(
+    r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|Device-side assertion|== ?cudaSuccess[^\n]{0,80}\((?:59|710) vs\.? 0\)"
+)
 _KERNEL_ASSERT = re.compile(
     r"block: \[[\d,]+\],? thread: \[[\d,]+\]\W+Assertion [`'](?P<what>.{0,200}?)(?:[`'] failed|$)"
 )
 _ACCESS = re.compile(
     r"illegal memory access|CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress|misaligned address"
     r"|an illegal instruction was encountered|Memory access fault by GPU|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED"
-    r"|hipErrorIllegalAddress"
+    r"|hipErrorIllegalAddress|== ?cudaSuccess[^\n]{0,80}\((?:4|74|77|700|716|719) vs\.? 0\)"
 )
 # the card itself is gone; without the driver's Xid nothing says why
 _LOST = re.compile(

@@ -7,10 +7,10 @@ import re
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 from oomproof.evidence.texts.finding import GpuNumbers
-from oomproof.evidence.texts.quantities import amount
+from oomproof.evidence.texts.quantities import SIZE, amount
 
 ANCHORS = ("out of memory", "Out of memory", "OutOfMemory", "out_of_memory", "OUT_OF_MEMORY", "MemoryAllocation",
-           "failed with OOM", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
+           "failed with OOM", "Effective GPU memory", "PT_DEVMEM", "use lower resolution", "CUDA calloc", "CUDA host alloc", "cudaSuccess", "No available memory for the cache", "OUT_OF_DEVICE_MEMORY",
            "amount of GPU memory", "Free memory on device", "exceed allowed memory",
            "OutOfDeviceMemory", "BFCArena", "mem-fraction-static", "PI_ERROR_OUT_OF", "UR_RESULT_ERROR_OUT_OF", "Device memory allocation")  # fmt: skip
 
@@ -21,11 +21,12 @@ _DRIVER = re.compile(
     r"|cuMemAlloc failed: out of memory|(?:Cuda|CUDA) failure[ :]*(?:2 )?'?out of memory"
     r"|(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory|Out of memory error on GPU \d|after cudaMalloc: out of memory"
     r"|Error Code 2: OutOfMemory|Requested amount of GPU memory \(\d+ bytes\) could not be allocated"
-    r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA calloc"
+    r"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|out_of_memory: CUDA error|Failed to CUDA (?:host )?[cm]?alloc"
+    r"|== ?cudaSuccess[^\n]{0,80}\(2 vs\.? 0\)"
     r"|(?<![\w./-])[\w./-]{0,200}\.cuh?(?:\(\d+\)|:\d+): out of memory|thrust::[^\n]{0,120}out of memory|TOutOfMemoryError[^\n]{0,200}Out of memory\. Requested"
     r"|(?:THCudaCheck FAIL[^\n]{0,200})?error=2 : out of memory|Allocation on device(?: \d+)?(?: would exceed allowed memory|$)|BFCArena::AllocateRawInternal[^\n]{0,300}Failed to allocate memory"
     r"|ErrorOutOfDeviceMemory|Device memory allocation of size \d+ failed|Not enough memory\. Please try to increase --mem-fraction-static"
-    r"|PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|UR_RESULT_ERROR_OUT_OF_RESOURCES"
+    r"|Not enough memory, use lower resolution|PT_DEVMEM Allocation failed for size|PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)|UR_RESULT_ERROR_OUT_OF_RESOURCES"
     r"|[Cc]uda (?:[Ee]rror|Runtime)[^\n]{0,120}\(out of memory\)|cudaMalloc retry failed|(?:GPU|VRAM|CUDA|[Dd]evice)[^\n]{0,60}\b[Oo]ut of memory\b[^\n]{0,40}(?:[Rr]equested|[Ff]ailed to allocate|[Cc]annot allocate)"
 )
 _RAISED = re.compile(
@@ -38,6 +39,8 @@ _CACHE = re.compile(r"No available memory for the cache blocks")  # vLLM: the we
 _TOO_LITTLE = re.compile(
     r"Free memory on device[^\n]{0,24} \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired"
 )
+# CUDA.jl, below its exception
+_USAGE = re.compile(rf"^Effective GPU memory usage: [\d.]+% \([^/]{{1,20}}/{SIZE}\)")
 _XLA = re.compile(r"RESOURCE_EXHAUSTED|external/|tensorflow/|Xla")
 _HOST = re.compile(
     r"cv::OutOfMemoryError|in function 'OutOfMemoryError'|java\.lang\.|Container killed|heap|ray\.exceptions|Insufficient memory"
@@ -53,6 +56,10 @@ def recognise(said: Said) -> Hit | None:
     if _WARNING.search(text):
         return Hit(
             "cuda-oom", "PyTorch's allocator warns that the GPU has no room", 0.6, "talk", gpu_numbers(text)
+        )
+    if usage := _USAGE.search(text):
+        return Hit(
+            "cuda-oom", "how full the GPU was", 0.1, "talk", GpuNumbers(total=amount(usage[1], usage[2]))
         )
     if little := _TOO_LITTLE.search(text):
         room = GpuNumbers(total=amount(little["total"], "GiB"), free=amount(little["free"], "GiB"))

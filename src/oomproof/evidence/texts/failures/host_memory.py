@@ -9,7 +9,7 @@ from oomproof.evidence.texts.quantities import SIZE, amount
 
 ANCHORS = ("Unable to allocate", "MemoryError", "Cannot allocate memory", "Errno 12]", "CPUAllocator", "bad_alloc", "not enough memory",
            "memory allocation of", "ArrowMemory", "Insufficient memory", "malloc of size", "posix_memalign", "errno 12", "errno=12", "os error 12",
-           "emory allocation failed", "WinError 1455", "aging file is too small", "C error: out of memory", "nsufficient memory", "memory pool", "bad allocation", "not enough RAM")  # fmt: skip
+           "emory allocation failed", "WinError 1455", "aging file is too small", "C error: out of memory", "nsufficient memory", "memory pool", "bad allocation", "not enough RAM", "OutOfMemoryError()")  # fmt: skip
 
 _NUMPY = re.compile(
     r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
@@ -21,13 +21,13 @@ _TORCH = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|not enough memory: you tried to allocate"
 )
 _TRIED = re.compile(
-    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes"
+    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes"
 )
 _PYTHON = re.compile(
     r"^(?:\w+\.)*MemoryError\b|\[Errno 12\]|: Cannot allocate memory|ArrowMemoryError|-4:Insufficient memory"
     r"|posix_memalign\([^\n]{0,80}== 0\. 12 vs 0|(?:mmap|malloc|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"
     r"|\(os error 12\)|WinError 1455|aging file is too small|C error: out of memory|insufficient memory \(attempted to allocate|not enough space in the context's memory pool"
-    r"|Cannot allocate memory \(12\)|^\w+: fork: (?:retry: )?Cannot allocate|^OSError: Cannot allocate"
+    r"|Cannot allocate memory \(12\)|^\w+: fork: (?:retry: )?Cannot allocate|^OSError: Cannot allocate|\bOutOfMemoryError\(\)$"
 )
 # a library's exception in these words alone
 _PLAIN = re.compile(r"Error: (?:[Oo]ut of memory|[Mm]emory allocation failed|not enough (?:memory|RAM))\b")
@@ -64,6 +64,7 @@ def recognise(said: Said) -> Hit | None:
             said.raised
             or "what()" in text
             or "terminate called" in text
+            or "uncaught exception" in text
             or "failed" in text
             or text.endswith("bad_alloc")
         ):

@@ -9,7 +9,7 @@ from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 ANCHORS = ("No space left", "Errno 28", "Errno 122", "enough disk space", "nd 0 written", "nstance interruption", "command not found", "Error executing job", "panic(cpu", "Kernel panic", "ExecuteUserScript", "srun: error", "sbatch: error", "salloc: error", "qsub: error", "ould not load library", "annot find module", "Error in call to", "t open file", "failed assertion", "quota exceeded", "StorageFull", "ENOSPC", "WinError 112", "disk is full", "file write failed",
            "unexpected pos", "basic_ios", "PytorchStreamWriter", "ImportError", "ModuleNotFound", "undefined symbol", "cannot open shared object", "DLL load failed", "Assertion",
            "nterrupt", "death signal", "Aborted!", "SIGTERM", "^C", "AssertionError", "Failed to import", "TERM", "not enough space on the disk", "Ctrl", "SIGINT",
-           "errno = 28", "SignalException", "No module named", "finding module spec", ": error: ")  # fmt: skip
+           "errno = 28", "SignalException", "Exception in thread", "No module named", "finding module spec", ": error: ")  # fmt: skip
 
 _DISK = re.compile(
     r"No space left on device|\[Errno 28\]|\[Errno 122\]|[Dd]isk quota exceeded|StorageFull|\bENOSPC\b|WinError 112|database or disk is full"
@@ -45,6 +45,7 @@ _LIBRARY = re.compile(r"^Could not load library lib\S+|^Error: [Cc]annot find mo
 _PANIC = re.compile(r"^panic\(cpu \d+ caller 0x|^Kernel panic - not syncing")
 _SCRIPT = re.compile(r"\bExecuteUserScriptError:")  # SageMaker's word for whatever happened in it
 _HYDRA = re.compile(r"^Error executing job with overrides: |^Error in call to target '")
+_JVM = re.compile(r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+')
 _LAUNCHER = re.compile(r"[Ss]ending|closing signal|Bypassing")
 
 
@@ -78,12 +79,16 @@ def recognise(said: Said) -> Hit | None:
         return Hit("other-error", "the scheduler refused or ended the step", 0.4, "summary")
     if not said.raised and _PANIC.search(text):
         return Hit("other-error", "the kernel of the machine itself gave up (panic)", 0.8)
-    if not said.raised and _SCRIPT.search(text):
-        return Hit("other-error", "the user's script failed", 0.5, "wrapper")
+    if _SCRIPT.search(text):
+        return Hit("other-error", "the user's script failed", 0.4, "wrapper")
     if not said.raised and _HYDRA.search(text):
         return Hit("other-error", "the job ended with an error", 0.5, "wrapper")
+    if not said.raised and _JVM.search(text):
+        return Hit("other-error", "a thread of the Java machine ended with an exception", 0.5)
     if not said.raised and _COMMAND.search(text):
-        return Hit("other-error", "the command could not be started", 0.6)
+        # a script without `set -e` goes on behind it, and may die of something else
+        goes_on = {"goes_on": "yes"}
+        return Hit("other-error", "the command could not be started", 0.4, "summary", details=goes_on)
     if _MODULE.search(text) and said.level not in ("WARNING", "INFO", "DEBUG"):
         return Hit("import-error", "a module is missing", 0.5)
     return None
