@@ -140,3 +140,13 @@ def test_android_says_what_the_victim_held() -> None:
     (found,) = guards(line)
     assert found.victim is not None
     assert (found.victim.pid, found.victim.name, found.victim.anon_rss) == (77, "org.app", 40 * 1024)
+
+
+def test_ray_names_the_worker_it_killed() -> None:
+    text = (
+        "WARNING worker.py:1839 -- A worker died or was killed while executing a task by an unexpected system error. "
+        "RayTask ID: 8ce7 Worker ID: 5c9a Node ID: 3a4b Worker IP address: 10.0.0.2 Worker port: 10005 Worker PID: 4711 "
+        "Worker exit type: NODE_OUT_OF_MEMORY Worker exit detail: Task was killed due to the node running low on memory."
+    )
+    (found,) = guards(text)
+    assert found.cause == "ray-oom" and found.victim is not None and found.victim.pid == 4711

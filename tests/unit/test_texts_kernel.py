@@ -157,12 +157,18 @@ def test_a_reaper_alone_still_names_the_victim() -> None:
         "Warning OOMKilling Out of memory: Kill process 9 (x) score 9 or sacrifice child Killed process 12 (a b) "
         "total-vm:8kB, anon-rss:4kB, file-rss:0kB, shmem-rss:0kB",
         "> Out of memory: Killed\n> process 12 (a b) total-vm:8kB, anon-rss:4kB, file-rss:0kB, shmem-rss:0kB",
+        " * Out of memory: Killed process 12 (a b)\n *    total-vm:8kB, anon-rss:4kB, file-rss:0kB, shmem-rss:0kB",
     ],
 )
 def test_lines_broken_and_joined(text: str) -> None:
     (found,) = kernel(text)
     assert found.cause == "oom-kill-global"
     assert found.victim == Sizes(12, "a b", 8192, 4096, 0, 0)
+
+
+def test_a_report_quoted_and_cut_behind_its_first_words() -> None:
+    (found,) = kernel("> [9.500000] worker invoked oom-killer:\n> gfp_mask=0x24201ca, order=0,\n> oom_score_adj=0")
+    assert found.cause == "oom-kill-global" and not found.pids
 
 
 def test_openvz() -> None:

@@ -239,6 +239,18 @@ def test_a_screens_edge_changes_nothing(width: int) -> None:
     assert (found.cause, found.pids) == ("killed-unknown", (4242,))
 
 
+def test_a_line_with_a_level_of_its_own_goes_on_from_nobody() -> None:
+    """Two lines of one width look like a screen's edge."""
+    api = "torch.distributed.elastic.multiprocessing.api"
+    text = "".join(
+        f"WARNING:{api}:Unable to shutdown process {pid} via 15, forcefully exitting via 9\n"
+        for pid in (27, 29)
+    )
+    text += f"ERROR:{api}:failed (exitcode: -11) local_rank: 1 (pid: 28) of binary: python3\n"
+    (found,) = [each for each in parse(text)[0] if each.cause == "segfault"]
+    assert found.pids == (28,)
+
+
 def test_a_docstring_shows_an_example() -> None:
     program = "import json\n\ndef read(path):\n    return json.load(path)\n\nclass Reader:\n    def f(self):\n        return 1\n"
     example = "    Traceback (most recent call last):\n        ...\n    ValueError: no such format\n"

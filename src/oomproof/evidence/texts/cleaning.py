@@ -139,6 +139,8 @@ def clean(raw: str) -> Line:
     if "&" in text and ";" in text:
         text = html.unescape(text)
     text = text.rstrip()
+    if text.endswith("`") and text.count("`") % 2:
+        text = text.rstrip("`")  # the end of a block of code, or a stray mark of one
     tag = level = ""
     text = _RULES.sub("", text, count=1)
     if text[:1] in (" ", "\t") and _DATED.match(indented := text.lstrip()):

@@ -83,7 +83,7 @@ class Ray(GuardReader):
         r"Memory on the node .{0,400}? was (?P<used>[\d.]+)(?P<unit>GB|MB) / (?P<total>[\d.]+)(?:GB|MB)"
         r" \((?P<share>[\d.]+)\), which exceeds the memory usage threshold"
     )
-    _PID = re.compile(r"(?:\bname=(?P<name>[^,()]{1,64}), )?\bpid[=:]\s?(?P<pid>\d{1,10})")
+    _PID = re.compile(r"(?:\bname=(?P<name>[^,()]{1,64}), )?\b(?:pid|Worker PID)[=:]\s?(?P<pid>\d{1,10})")
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message

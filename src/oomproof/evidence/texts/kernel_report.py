@@ -30,7 +30,7 @@ _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
 _INVOKED = re.compile(
-    r"(?P<name>\S.{0,63}?) invoked oom-killer: (?:gfp_mask=(?P<gfp>0x[0-9a-f]+)(?:\([^)]*\))?)?"
+    r"(?P<name>\S.{0,63}?) invoked oom-killer:(?: |$)(?:gfp_mask=(?P<gfp>0x[0-9a-f]+)(?:\([^)]*\))?)?"
     r"(?:.{0,80}?order=(?P<order>-?\d+))?"
 )
 _SWAP = re.compile(r"(?P<what>Free|Total) swap\s*[=:]\s*(?P<kb>\d+)kB")

@@ -28,7 +28,7 @@ class Stamped(NamedTuple):
         return self.time is None and self.tag is None
 
 
-_QUOTE = re.compile(r"[\s>|]*")  # mails and issue threads quote with "> "
+_QUOTE = re.compile(r"(?:[\s>|]|\* )*")  # mails and issue threads quote with "> ", comments begin with "* "
 _KMSG = re.compile(r"\d{1,4},\d+,(?P<usec>\d+),[^;]{0,80};")
 _LEVEL = re.compile(r"<\d{1,3}>|(?:kern|user|daemon|syslog) {0,4}:\w{3,6} {0,3}: ")  # dmesg -r, dmesg -x
 _BOOT = re.compile(r"\[\s{0,12}(?P<seconds>\d{1,12}\.\d{3,9})s?\]")

@@ -77,8 +77,8 @@ def mend(
     rest = line.text.strip()
     at_edge = before.line.width == edge
     same = line.tag == before.line.tag or (at_edge and not line.tag)
-    if number != before.number + before.pieces or not rest or not same:
-        return None
+    if number != before.number + before.pieces or not rest or not same or line.level:
+        return None  # a line with a level of its own begins anew
     if not (at_edge or before.hit is not None or rest[:1].islower()):
         return None
     whole = ""

@@ -33,6 +33,7 @@ _INTERRUPT = re.compile(
 _INTERRUPT_SAID = re.compile(
     r"[Dd]etected KeyboardInterrupt|[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)"
     r"|[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal|Ctrl[-+ ]+C (?:detected|pressed)|[Cc]aught (?:SIGTERM|SIGINT|KeyboardInterrupt)|[Ii]nterrupted by user|[Rr]eceived signal (?:15|2)\b|[Ii]nstance interruption notice|[Uu]ser requested (?:interrupt|stop)|Interrupted by user"
+    r"|[Uu]ser interrupted\b|[Ii]nterrupted\b.{0,40}\bCtrl[-+ ]{1,3}C\b|\bCtrl[-+ ]{1,3}C\b[)!.,;: -]{0,4}(?:[Ee]xiting|[Ss]topping|[Ss]hutting down)"
 )
 _ARGUMENTS = re.compile(
     r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)"
