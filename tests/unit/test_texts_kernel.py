@@ -167,7 +167,9 @@ def test_lines_broken_and_joined(text: str) -> None:
 
 
 def test_a_report_quoted_and_cut_behind_its_first_words() -> None:
-    (found,) = kernel("> [9.500000] worker invoked oom-killer:\n> gfp_mask=0x24201ca, order=0,\n> oom_score_adj=0")
+    (found,) = kernel(
+        "> [9.500000] worker invoked oom-killer:\n> gfp_mask=0x24201ca, order=0,\n> oom_score_adj=0"
+    )
     assert found.cause == "oom-kill-global" and not found.pids
 
 
