@@ -100,9 +100,9 @@ class Kill:
         said = f"the kernel's OOM killer ended {who}: {_REASON[cause]}"
         if cause == "oom-kill-memcg" and self.limit is not None:
             said += f" of {format_size(self.limit)}"
-        held = [size for size in (victim.anon_rss, victim.file_rss, victim.shmem_rss) if size is not None]
-        if held:
-            said += f"; it held {format_size(sum(held))}"
+        if victim.anon_rss is not None:
+            said += f"; it held {format_size(victim.anon_rss + (victim.shmem_rss or 0))}"
+            said += f", and {format_size(victim.file_rss)} of files" if victim.file_rss else ""
         elif "table_rss_bytes" in self.details:
             said += f"; by the task table it held {format_size(int(self.details['table_rss_bytes']))}"
         text = self.text
