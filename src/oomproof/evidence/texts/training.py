@@ -14,6 +14,7 @@ from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.failures.not_a_number import LOSS
 from oomproof.evidence.texts.failures.shell_languages import FOREIGN, PLAIN
 from oomproof.evidence.texts.finding import Finding, GpuNumbers, Progress
+from oomproof.evidence.texts.messages import Message
 from oomproof.evidence.texts.root import first_failure
 from oomproof.evidence.texts.sources import Surroundings
 from oomproof.evidence.texts.torn_lines import Edge, Torn, go_on, mend, torn
@@ -43,27 +44,12 @@ _AFTER_A_FAILURE = (
 
 _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16
-_MESSAGE_LINES = 8
 _TAGS = 256
 # Ordinary lines behind a weak sign that make it no death; fewer behind a shell's complaint about one command of a
 # script: if it was the job itself, little comes after it
 _WEAK_LINES = 60
 _SCRIPT_LINES = 8
 _KEPT = 200  # findings of one chain kept from its start; as many from its end
-_WRAPPER = re.compile(
-    r"Caught (?P<inner>\w+) in (?:DataLoader worker|replica|pin memory|module)|ChildFailedError|ProcessRaisedException|TorchScript interpreter"
-    r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|^subprocess\.CalledProcessError: Command '(?!.{0,2900}(?:exit status|died with))|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
-)
-_ECHO_TYPES = (
-    "ConnectionResetError",
-    "BrokenPipeError",
-    "EOFError",
-    "ConnectionRefusedError",
-    "ConnectionAbortedError",
-    "Empty",
-    "BrokenProcessPool",
-)
-_BENIGN = ("StopIteration", "TrialPruned", "GeneratorExit", "SystemExit")
 _NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|srun)")
 _FAILED_SCRIPT = re.compile(
     r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
@@ -71,7 +57,6 @@ _FAILED_SCRIPT = re.compile(
 _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
 # MPICH and Intel MPI name the rank in the line above the one that says how it ended
 _RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
-_DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
 )
@@ -83,7 +68,6 @@ _COMPLAINT = re.compile(
 )
 _SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
 _NATIVE = "C++ Traceback (most recent call last)"
-_ENDS = (".", ":", "!", "?")
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
@@ -125,10 +109,7 @@ class TrainingParser:
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
-        self._pending: tuple[int, Raised, str, str, int] | None = (
-            None  # line, error, tag, text so far, lines taken
-        )
-        self._pending_line = Line("")  # the last of its lines
+        self._pending: Message | None = None  # an exception whose message may go on
         self._signs = signs.ProgressTracker()
         self._recent: deque[tuple[int, str]] = deque(maxlen=200)
         self._chains: list[list[Finding]] = [[]]
@@ -268,9 +249,9 @@ class TrainingParser:
             if len(self._writers) >= _TAGS:
                 self._writers.clear()
             writer = self._writers[line.tag] = Writer()
-        if self._pending is not None and not self._continues(line, stripped):
-            if _NATIVE in text and not self._pending[1].message:
-                self._lead_in()
+        if self._pending is not None and not self._pending.may_go_on(line, stripped):
+            if _NATIVE in text and not self._pending.raised.message:
+                self._lead_in(self._pending)
             self._settle()
         if suspicious:
             self._notice(text, stripped)
@@ -281,12 +262,12 @@ class TrainingParser:
         if raised is not None:
             self._settle()
             self._mark()  # now: what follows the error counts, not what follows its last line
-            self._pending = (number, raised, line.tag, raised.text, 0)
-            self._pending_line = line
+            self._pending = Message(number, raised, line.tag, raised.text, line)
             self._ordinary_then = self._ordinary
             return True
-        if self._pending is not None and (line.tag == self._pending[2] or (not line.tag and self._at_edge())):
-            self._continue(line, stripped)
+        edge, pending = self._edge.width, self._pending
+        if pending is not None and (line.tag == pending.tag or (not line.tag and pending.ends_at(edge))):
+            self._pending = pending.with_line(line, stripped, edge)
         inside = writer.open > 0 and before > 0
         if (
             not suspicious
@@ -397,91 +378,19 @@ class TrainingParser:
             return True
         return bool(chain) and self._ordinary - int(chain[-1].details.get("ordinary", "0")) <= 5
 
-    # -- messages over several lines --------------------------------------------------------------------
-
-    def _continues(self, line: Line, stripped: str) -> bool:
-        assert self._pending is not None
-        _, _, tag, text, taken = self._pending
-        if line.tag != tag:
-            return True  # somebody else's line between
-        stop = (
-            HEADER in stripped
-            or stripped.startswith((*CHAINS, "wandb:", "slurmstepd", "srun:", "terminate called", "Aborted"))
-            or line.level != ""
-            or "%|" in stripped
-        )
-        return not stop and taken < _MESSAGE_LINES and len(text) < 2400
-
-    def _continue(self, line: Line, stripped: str) -> None:
-        assert self._pending is not None
-        number, raised, tag, text, taken = self._pending
-        if self._at_edge() and not text.endswith(_ENDS):
-            rest = f"{' ' * self._pending_line.blank}{line.text}"
-            joined = f"{text}{rest}"
-            if text == raised.text:  # nothing but the exception's own line so far
-                raised = replace(raised, message=f"{raised.message}{rest}"[:3000])
-        else:
-            joined = f"{text} {stripped}" if stripped else text
-        self._pending = (number, raised, tag, joined[:3000], taken + 1)
-        self._pending_line = line
-
-    def _at_edge(self) -> bool:
-        """Whether the pending message's last line was broken there, perhaps inside a word."""
-        return 0 < self._edge.width == self._pending_line.width
-
-    def _lead_in(self) -> None:
+    def _lead_in(self, message: Message) -> None:
         """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
-        assert self._pending is not None
-        number, raised, tag, _, _ = self._pending
         self._pending = None
-        self._add(
-            number, raised.text, Hit("other-error", "see the error below it", 0.4, "wrapper"), tag, raised
-        )
+        hit = Hit("other-error", "see the error below it", 0.4, "wrapper")
+        self._add(message.number, message.raised.text, hit, message.tag, message.raised)
 
     def _settle(self) -> None:
         """The pending exception's message is complete: say what it means."""
-        if self._pending is None:
-            return
-        number, raised, tag, text, _ = self._pending
-        self._pending = None
-        name = raised.type.rpartition(".")[2]
-        library = (
-            "jax"
-            if "/jax" in raised.files
-            else "tensorflow"
-            if "tensorflow/" in raised.files
-            else self._library
-        )
-        said = Said(raised.text, raised.type, "", raised.files, library)
-        if name == "CalledProcessError" and "status" not in raised.text and "died with" not in raised.text:
-            said = replace(said, text=text)  # a long command: what became of it stands on a later line
-        wrapper = _WRAPPER.search(said.text)
-        hit = recognise(said) if not wrapper else self._wrapped(wrapper, said)
-        # rich wraps the sentence, MPS breaks it
-        if hit is None or hit.cause.endswith(("-oom", "-memory-error")):
-            fuller = recognise(replace(said, text=text))
-            if fuller is not None and (
-                (hit is None and fuller.kind == "failure") or (hit is not None and fuller.cause == hit.cause)
-            ):
-                hit = fuller
-        if hit is None:
-            if name in _BENIGN:
-                return
-            says = f"{name}: {raised.message}"[:200] if raised.message else name
-            hit = Hit("other-error", says, 0.7 if raised.loose else 0.85)
-        if hit.cause == "killed-unknown" and not hit.pids and (dead := _DEAD.search(text)):
-            hit = replace(hit, pids=(int(dead[1]),))
-        if raised.survived:
-            hit = replace(hit, kind="talk", strength=0.1)
-        elif name in _ECHO_TYPES:
-            hit = replace(hit, details=hit.details | {"echo": "yes"})
-        self._add(number, text if hit.gpu else raised.text, hit, tag, raised)
-
-    def _wrapped(self, wrapper: re.Match[str], said: Said) -> Hit:
-        inner = wrapper["inner"] or wrapper["ray"] or ""
-        hit = recognise(Said(inner, inner, "", said.files, said.library)) if inner else None
-        cause = hit.cause if hit else "other-error"
-        return Hit(cause, f"repeats an error of another process ({inner or 'see there'})", 0.4, "wrapper")
+        message, self._pending = self._pending, None
+        hit = message.meaning(self._library) if message is not None else None
+        if message is not None and hit is not None:
+            text = message.text if hit.gpu else message.raised.text
+            self._add(message.number, text, hit, message.tag, message.raised)
 
     # -- findings ---------------------------------------------------------------------------------------
 
