@@ -116,6 +116,8 @@ def test_a_run_of_unknown_need_keeps_room_for_its_next_eval(machine: Lab) -> Non
 def test_check_says_who_is_paused(machine: Lab) -> None:
     first = hold(machine, "first", 60)
     first.output_has("holding")
+    # one that reserved nothing is in the ledger once it has lasted a moment
+    until(lambda: "first holds" in machine.run("check").stdout, "the first's own word")
     assert machine.run("freeze", "first").returncode == 0
     assert "first (paused) holds" in machine.run("check").stdout
     assert json.loads(machine.run("check", "--json").stdout)["ledger"]["running"][0]["paused"] is True

@@ -186,6 +186,7 @@ class Run:
         """waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
         if self.waits():
             return "waiting"
+        started = self.started()  # looked at before the keeper, who is there before it is written
         if self.exit():
             return "ended"
         if self.keeper_lives():
@@ -193,7 +194,8 @@ class Run:
                 return "lost its guard"
             paused = self.frozen() or (self.attempt / GPU_PAUSED).exists()
             return "frozen" if paused else "running"
-        started = self.started()
+        if self.exit():  # written before the keeper went, perhaps since we looked
+            return "ended"
         boot = boot_id if boot_id is not None else processes.boot_id()
         if (started or self.info).get("boot_id", boot) != boot:
             return "machine went down"

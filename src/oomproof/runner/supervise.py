@@ -340,7 +340,7 @@ def supervise(
     ticket: Ticket | None = None,
     share: GpuShare | None = None,
 ) -> Outcome:
-    """Starts the job and stays until it has ended. Raises when it could not be started."""
+    """Starts the job and stays until it has ended. Raises when it could not be started. The caller has the guard's lock."""
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
@@ -349,7 +349,6 @@ def supervise(
     settings = replace(settings, need=known_need(claim))
     info = describe_run(run, order, settings, claim)
     runs.write_json(run.folder / "run.json", info)
-    guard_lock = runs.take_lock(run.folder / "guard.lock")
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),
@@ -377,7 +376,6 @@ def supervise(
         record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
     finally:
         front.release_signals()
-    del guard_lock
     return Outcome(run, record, trouble)
 
 
