@@ -506,6 +506,13 @@ def test_a_phase_that_is_higher_each_time_will_be_so_again(
     live.leave()
 
 
+def test_a_job_that_numbers_its_phases_fills_no_memory() -> None:
+    known = outlook.Phases()
+    for number in range(1000):
+        known.note(f"step {number}", float(number), MIB)
+    assert known.growth(MIB) is None and len(known._tops) <= 64
+
+
 def test_a_sawtooth_is_not_promised_by_its_rising_edge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

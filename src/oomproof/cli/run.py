@@ -193,7 +193,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], None]) -> Outcome:
     run = runs.new_run()
     # from now on, and as long as this process lives: between waiting and running nobody may take it for a failed start
-    runs.take_lock(run.folder / "guard.lock")
+    with contextlib.suppress(OSError):  # a full disk: what is written next says it in words
+        runs.take_lock(run.folder / "guard.lock")
     try:
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
         share = None

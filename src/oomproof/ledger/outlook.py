@@ -18,6 +18,7 @@ RECORD = struct.Struct("=qd")  # growth expected in bytes, boottime
 _LOOK_BACK = 60.0
 _SHORTEST = 3.0  # seconds of samples before growth means anything
 _VISITS = 8  # of each phase, remembered
+_NAMES = 64
 
 
 def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHORTEST) -> int:
@@ -45,9 +46,8 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        self._tops: dict[
-            str, deque[tuple[float, int]]
-        ] = {}  # phase → (time, bytes) at the top of its last visits
+        # phase → (time, bytes) at the top of its last visits
+        self._tops: dict[str, deque[tuple[float, int]]] = {}
         self._name = ""
         self._top = (0.0, 0)
         self._turned_back = False
@@ -56,6 +56,8 @@ class Phases:
         if name != self._name:
             if self._name and self._name != "load":
                 self._tops.setdefault(self._name, deque(maxlen=_VISITS)).append(self._top)
+                if len(self._tops) > _NAMES:  # a job that numbers its phases comes back to none
+                    del self._tops[next(iter(self._tops))]
             self._turned_back = self._turned_back or name in self._tops
             self._name, self._top = name, (t, use)
         elif use >= self._top[1]:
