@@ -87,8 +87,8 @@ def _open_fault_file() -> None:
         _fault_fd = open_high(_fault_path(), os.O_APPEND)
         faulthandler.enable(file=_fault_fd, all_threads=True)
         _listen_for_requests()
-    except Exception:
-        pass  # a full disk, no rights: the job then dies as silently as it would have
+    except Exception:  # a full disk, no rights: the job then dies as silently as it would have
+        pass
 
 
 def _touch() -> None:

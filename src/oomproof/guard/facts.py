@@ -37,7 +37,7 @@ class Facts:
     rate: float  # the job's, over the last third of a second
     sustained: float  # the job's, lasting over 2, 5 and 15 s
     shrink: float  # how fast the machine's headroom shrinks, over the last third of a second
-    drain: float = 0.0  # the same over five seconds
+    drain: float = 0.0  # the same over five seconds; asked only near the margin
     limit_headroom: int | None = None
     time_to_full: float | None = None
     my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8

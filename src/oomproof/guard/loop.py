@@ -268,6 +268,7 @@ class Guard:
         moment.memory, moment.limit_headroom = memory, limit_headroom
         if t >= self._next_row:
             self._record(t, memory, limit_headroom)
+        near = available + swap_free <= self.settings.margin or available <= self.settings.floor
         facts = Facts(
             t=t,
             available=available,
@@ -277,14 +278,13 @@ class Guard:
             rate=self._use.rate(0.3),
             sustained=self._use.sustained(),
             shrink=-self._room.rate(0.3),
-            drain=-self._room.rate(5.0),
+            drain=-self._room.rate(5.0) if near else 0.0,
             limit_headroom=limit_headroom,
             time_to_full=moment.time_to_full,
             frozen=self._pause.by,
             swap=memory.swap,
             can_push=swap_free > self.settings.floor // 8 and self._pause.can_push,
         )
-        near = available + swap_free <= self.settings.margin or available <= self.settings.floor
         return self._among_the_others(facts) if near or facts.frozen else facts
 
     def _among_the_others(self, facts: Facts) -> Facts:

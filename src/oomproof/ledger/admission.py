@@ -36,12 +36,14 @@ class Claim:
     parked: int = 0
 
     @property
+    def short(self) -> int:
+        """How far it is below its need; 0 past it, or without one."""
+        return max(0, (self.need or 0) - max(0, self.held - self.parked))
+
+    @property
     def yet(self) -> int:
         """What it has yet to grow. Past its need, or without one, only its own growth tells."""
-        own = self.held - self.parked
-        if self.need is not None and own < self.need:
-            return self.need - max(0, own)
-        return max(0, self.growth)
+        return self.short or max(0, self.growth)
 
     @property
     def gives(self) -> int:

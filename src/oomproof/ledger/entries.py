@@ -45,6 +45,11 @@ class Entry:
     cgroup: str | None = None
     cgroup_version: int = 0
 
+    def beside(self, name: str) -> Path | None:
+        """A file in the folder of its attempt, where it is there and may be seen."""
+        path = f"{self.folder}/1/{name}"
+        return Path(path) if self.folder and os.path.exists(path) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Peak:
@@ -75,9 +80,10 @@ def is_live(entry: Entry, boot: str, proc: str = "/proc") -> bool:
 
 
 def _as_started(entry: Entry) -> Entry:
-    if entry.state != ADMITTED or not entry.folder or entry.uid != os.getuid():
+    if entry.state != ADMITTED or entry.uid != os.getuid():
         return entry
-    return with_started(entry, read_json(Path(entry.folder) / "1" / "started.json"))
+    started = entry.beside("started.json")
+    return with_started(entry, read_json(started)) if started else entry
 
 
 def with_started(entry: Entry, started: dict[str, object]) -> Entry:

@@ -77,9 +77,8 @@ def claims_of(
 
 def _parked(entry: Entry) -> int:
     """What its cards held before they were given back: it lies in the run's host memory now."""
-    if not entry.folder or not os.path.exists(f"{entry.folder}/1/{GPU_PAUSED}"):
-        return 0
-    cards = read_json(Path(entry.folder) / "1" / GPU_PAUSED).get("cards")
+    mark = entry.beside(GPU_PAUSED)
+    cards = read_json(mark).get("cards") if mark else None
     return sum(size for size in cards.values() if isinstance(size, int)) if isinstance(cards, dict) else 0
 
 

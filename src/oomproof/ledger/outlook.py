@@ -51,6 +51,7 @@ class Phases:
         self._name = ""
         self._top = (0.0, 0)
         self._turned_back = False
+        self._known = self._lift = 0  # the highest of all, and what the coming visits add to it
 
     def note(self, name: str, t: float, use: int) -> None:
         if name != self._name:
@@ -58,6 +59,8 @@ class Phases:
                 self._tops.setdefault(self._name, deque(maxlen=_VISITS)).append(self._top)
                 if len(self._tops) > _NAMES:  # a job that numbers its phases comes back to none
                     del self._tops[next(iter(self._tops))]
+                self._known = max(max(size for _, size in tops) for tops in self._tops.values())
+                self._lift = max(map(_lift, self._tops.values()))
             self._turned_back = self._turned_back or name in self._tops
             self._name, self._top = name, (t, use)
         elif use >= self._top[1]:
@@ -65,13 +68,9 @@ class Phases:
 
     def growth(self, use: int) -> int | None:
         """Bytes to expect on top of ``use``; None while no phase came again, or when it is higher than ever."""
-        if not self._turned_back:
+        if not self._turned_back or use > self._known:
             return None
-        known = max(max(size for _, size in tops) for tops in self._tops.values())
-        if use > known:
-            return None
-        lift = max(map(_lift, self._tops.values()))
-        return known + lift - use
+        return self._known + self._lift - use
 
 
 def _lift(tops: deque[tuple[float, int]]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ class Standing:
     @property
     def paused(self) -> bool:
         """Whether it stands still; of another user's run that cannot be seen."""
-        return bool(self.claim.parked) or os.path.exists(f"{self.entry.folder}/1/{FROZEN}")
+        return bool(self.claim.parked) or self.entry.beside(FROZEN) is not None
 
 
 @dataclass(frozen=True, slots=True)

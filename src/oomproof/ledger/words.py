@@ -19,11 +19,7 @@ def run_words(one: Standing) -> str:
     parked = f" ({format_size(claim.parked)} of it moved here from its GPU)" if claim.parked else ""
     parts = [f"{entry.name}{paused} holds {format_size(claim.held)}{parked}"]
     if claim.yet:
-        what = (
-            "more promised"
-            if claim.need is not None and claim.held - claim.parked < claim.need
-            else "more at its present growth"
-        )
+        what = "more promised" if claim.short else "more at its present growth"
         parts.append(f"{format_size(claim.yet)} {what}")
     if claim.gpu_need:
         parts.append(f"{format_size(claim.gpu_need)} on GPU {claim.gpu}")

@@ -145,9 +145,8 @@ def clean(raw: str) -> Line:
     text = _RULES.sub("", text, count=1)
     if text[:1] in (" ", "\t") and _DATED.match(indented := text.lstrip()):
         text = indented  # a page shows the whole log as a block of code
-    for _ in range(
-        5
-    ):  # "[rank0]:", then a stamp, then a level, in any order; whoever forwards it adds its own
+    # "[rank0]:", then a stamp, then a level, in any order; whoever forwards it adds its own
+    for _ in range(5):
         if (match := _TAG.match(text)) and (found := next((g for g in match.groups() if g), "")):
             tag = tag or found
             text = text[match.end() :]

@@ -18,9 +18,6 @@ _UNEXPECTED = re.compile(  # print-fatal-signals
     r"(?P<name>[^\s\[\]:/][^\[\]:/]{0,62}?)[\[/](?P<pid>\d{1,10})\]?: potentially unexpected fatal signal (?P<number>\d{1,2})\b"
 )
 _UNHANDLED_ARM = re.compile(r"^(?P<name>[^\s:\[\]]{1,16}): unhandled page fault \((?P<number>7|11)\) at ")
-_VM_KILLING_NUMBERED = re.compile(
-    r"\bVM: killing process (?P<name>\S.{0,63}?) ?\((?P<pid>\d{1,10})\)\.?$"
-)  # arm, powerpc
 _USER_FAULT = re.compile(
     r"User process fault: interruption code (?:0x)?[0-9A-Fa-f]{2,8}\b(?:.{0,40}? in (?P<library>[^\[\s]{1,256})\[)?"
 )
@@ -31,8 +28,8 @@ _TRAPS = re.compile(
     + r":? (?:trap )?(?P<what>general protection(?: fault)?|invalid opcode|int3|divide error"
     r"|stack segment|alignment check|bounds|overflow)[ :,]{1,2}(?:r?ip|sp|fault)"
 )
-# Linux 2.4, and the page faults of early 2.6: no pid, no sizes
-_VM_KILLING = re.compile(r"\bVM: killing process (?P<name>\S.{0,63})$")
+# Linux 2.4, and the page faults of early 2.6: no sizes, a pid on arm and powerpc only
+_VM_KILLING = re.compile(r"\bVM: killing process (?P<name>\S.{0,63}?)(?: ?\((?P<pid>\d{1,10})\)\.?)?$")
 _KERNEL_GPF = re.compile(
     r"\bgeneral protection fault(?:, (?:probably|maybe) for [\w -]{0,40}address [0-9a-fx]+)?: [0-9a-f]{4} \["
 )
@@ -122,15 +119,12 @@ def read_fault(message: str) -> Fault | None:
     if match := _UNHANDLED_ARM.search(message):
         fault = _signal(int(match["number"]), match["name"], None, 0.9)
         return replace(fault, details={"named_later": "yes"})
-    if match := _VM_KILLING_NUMBERED.search(message):
-        name, pid = match["name"], _pid(match)
-        said = f"the kernel ran out of memory and killed {_who(name, pid)}"
-        return Fault("oom-kill-global", said, 0.9, pid, name)
     if match := _TRAPS.search(message):
         return _trap(message, match)
     if match := _VM_KILLING.search(message):
-        name = match["name"].strip()
-        return Fault("oom-kill-global", f"the kernel ran out of memory and killed {name}", 0.9, None, name)
+        name, pid = match["name"].strip(), _pid(match)
+        said = f"the kernel ran out of memory and killed {_who(name, pid)}"
+        return Fault("oom-kill-global", said, 0.9, pid, name)
     if _KERNEL_GPF.search(message):
         return Fault(
             "gpf", "the kernel itself hit a general protection fault", 0.7, details={"kernel": "yes"}
