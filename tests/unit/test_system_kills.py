@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from oomproof.errors import OomproofError
 from oomproof.evidence.since import parse_since
 from oomproof.evidence.system import SystemKills, system_kills
-from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import cgroup_kills, machine_kills
 from oomproof.recording.runs import Run
 from oomproof.recording.writer import Writer
 from oomproof.reports.system import system_text
 
 MIB = 1 << 20
+UPTIME = 40 * 86400.0
 
 
 class Place:
@@ -30,7 +30,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.now, self.boottime = time.time(), boottime()
+        self.now, self.boottime = time.time(), UPTIME
         self.proc, self.kmsg = folder / "proc", folder / "kmsg"
         (self.proc / "self/ns").mkdir(parents=True)
         (self.proc / "self/ns/pid").symlink_to("pid:[4026531836]")
@@ -89,7 +89,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    # up for weeks and never suspended, whatever the machine is that runs this test
+    monkeypatch.setattr("oomproof.evidence.system.boottime", lambda: UPTIME)
+    monkeypatch.setattr("oomproof.machine.kernel_log.suspended_seconds", lambda: 0.0)
     return Place(tmp_path)
 
 
