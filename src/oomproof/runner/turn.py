@@ -21,6 +21,7 @@ from oomproof.ledger.words import waiting_words, when_words
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpus, Query, read_amd
 from oomproof.machine.nvidia import driver_present
+from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.runner.admission import Question, Ticket, at_once
 from oomproof.runner.waiting import Waiting
@@ -316,4 +317,4 @@ def _largest_strangers(picture: Picture) -> list[str]:
 
 def _called(command: Sequence[str]) -> str:
     words = [os.path.basename(command[0]), *mask_argv(command)[1:3]]
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(words))[:60]
+    return one_line(" ".join(words))[:60]

@@ -12,6 +12,7 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry
 from oomproof.ledger.store import Ledger
+from oomproof.printable import one_line
 from oomproof.recording import runs
 
 
@@ -89,7 +90,7 @@ class Waiting:
     def pause(self, seconds: float, status: str) -> None:
         if self._tty:
             columns = _columns()
-            text = f"oomproof · waiting {status}"[: max(20, columns) - 1]
+            text = one_line(f"oomproof · waiting {status}")[: max(20, columns) - 1]
             with contextlib.suppress(OSError):
                 os.write(2, f"\r\x1b[K\x1b[2m{text}\x1b[0m".encode())
             self._status = True
