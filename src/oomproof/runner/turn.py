@@ -24,7 +24,7 @@ from oomproof.machine.nvidia import driver_present
 from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.runner.admission import Question, Ticket, at_once
-from oomproof.runner.waiting import Waiting
+from oomproof.runner.waiting import Waiting, only_waited
 from oomproof.units import format_duration, format_size
 
 _TICK = 1.0  # seconds between looks of one that waits
@@ -276,14 +276,11 @@ class Turn:
 
 def _sweep(dead: Sequence[Entry]) -> None:
     """A run of ours that was killed while it waited never was a run."""
-    from shutil import rmtree
-
     for entry in dead:
-        folder = Path(entry.folder)
-        ours = entry.uid == os.getuid() and entry.folder and folder.parent.name == "runs"
-        never_ran = (folder / "waiting.json").exists() and not (folder / "1" / "started.json").exists()
-        if ours and never_ran:
-            rmtree(folder, ignore_errors=True)
+        if entry.uid == os.getuid() and only_waited(Path(entry.folder)):
+            from oomproof.recording import prune, runs
+
+            prune.remove(runs.Run(Path(entry.folder)))
 
 
 def _held_on_cards(gpus: Gpus) -> dict[tuple[int, int], int]:
