@@ -38,6 +38,7 @@ from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.facts import FREEZE_MAX
 from oomproof.guard.loop import HostView
 from oomproof.machine.arguments import script_of
+from oomproof.printable import printable
 from oomproof.recording import runs
 from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.sampler import Alerts
@@ -281,7 +282,7 @@ def _look_for_twins(order: Order) -> None:
 def _tell(text: str) -> None:
     """Straight to the descriptor: a full disk or a closed pipe behind it must cost neither job, guard nor status."""
     with contextlib.suppress(OSError):
-        os.write(2, (text + "\n").encode(errors="backslashreplace"))
+        os.write(2, (printable(text) + "\n").encode())
 
 
 def _hello(run: runs.Run, order: Order, sentence: str, told: list[str]) -> None:

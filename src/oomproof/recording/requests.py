@@ -13,7 +13,7 @@ def listeners(attempt: Path, what: str, proc: str = "/proc") -> list[str]:
     found = []
     for path in sorted((attempt / "agent").glob("*-listens.txt")):
         try:
-            kinds, by = path.read_text().split("\n")[:2]
+            kinds, by = path.read_text(errors="replace").split("\n")[:2]
         except (OSError, ValueError):
             continue
         if what in kinds.split() and os.path.exists(f"{proc}/{path.name.split('-')[0]}"):

@@ -13,6 +13,7 @@ from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
+from oomproof.printable import one_line
 
 SCHEMA = 1
 FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
@@ -140,7 +141,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return str(self.info.get("name") or self.id)
+        return one_line(str(self.info.get("name") or self.id))
 
     @property
     def argv(self) -> list[str]:

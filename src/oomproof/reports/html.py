@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
+from oomproof.printable import printable
 from oomproof.recording.runs import Run
 from oomproof.reports import gpu_account, saving
 from oomproof.reports.choice import decisive_first, how, notable
@@ -63,7 +64,7 @@ def render(story: Story) -> str:
     # Second lock behind the escaping: no script but ours runs, and nothing is ever fetched.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     title = f"{story.verdict.cause}: {story.title}"
-    return (
+    return printable(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

@@ -240,7 +240,10 @@ def agent_words(run: Run) -> str | None:
         if (pace := _phases(recording_of(run)).get("per step")) is not None:
             told += f", {pace} a step"
     listeners = {
-        path.read_text().split("\n")[1] for path in folder.glob("*-listens.txt") if path.stat().st_size
+        by
+        for path in folder.glob("*-listens.txt")
+        for by in path.read_text(errors="replace").split("\n")[1:2]
+        if by
     }
     return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.machine import cgroups, cuda_checkpoint
+from oomproof.printable import one_line
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.terminal import Terminal, pack_size
@@ -343,7 +344,7 @@ class Front:
             return None
         news: dict[str, Any] = json.loads(payload)
         if "leftovers" in news:
-            names = ", ".join(sorted(set(news["leftovers"]))[:4])
+            names = one_line(", ".join(sorted(set(news["leftovers"]))[:4]))
             wait = f"ending them in {news['wait']:.0f} s (Ctrl-C: now)" if news["wait"] else "ending them"
             count = len(news["leftovers"])
             self.terminal.message(

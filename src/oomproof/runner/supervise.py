@@ -24,6 +24,7 @@ from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
+from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
@@ -265,6 +266,7 @@ class Watch:
         self._tell(text)
 
     def _tell(self, text: str) -> None:
+        text = printable(text)
         self._say(f"oomproof: {text}")
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
         self.errands.do(lambda: runs.append(self._attempt / "memory_alerts.log", line))
