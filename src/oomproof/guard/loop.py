@@ -83,17 +83,18 @@ class Moment:
 class HostView:
     """What the machine, or the container around us, can still give."""
 
-    def __init__(self, over_us: limits.Limits | None = None) -> None:
-        self._memory = MemoryReader()
-        self._pressure = PressureReader()
+    def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
+        self._memory = MemoryReader(proc)
+        self._pressure = PressureReader(f"{proc}/pressure/memory")
         first = self._memory.read()
         self.mem_total = first.total
-        areas = swap.read()
+        self._proc, self._sys = proc, sys
+        areas = swap.read(proc, sys)
         self._has_zram = any(area.zram is not None for area in areas)
         self.swap_total = swap.disk(areas)[0] if self._has_zram else first.swap_total
         # Every limit over us: one higher up may leave less than a smaller one below it. Each is compared with what
         # that very cgroup holds.
-        over_us = over_us or limits.read()
+        over_us = limits.read("self", proc, sys)
         wanted = [level for level in over_us.levels if level.limit < first.total]
         paths = [*(level.path for level in wanted), *(level.path for level in over_us.swap_levels)]
         self._views: dict[str, Cgroup] = {
@@ -118,7 +119,7 @@ class HostView:
         """(available, free disk swap)"""
         available, swap_free = self._memory.available_and_swap_free()
         if self._has_zram and swap_free:
-            swap_free = swap.disk(swap.read())[1]
+            swap_free = swap.disk(swap.read(self._proc, self._sys))[1]
         inside = {path: view.memory() for path, view in self._views.items()}
         for path, limit in self._outer:
             held = inside[path]

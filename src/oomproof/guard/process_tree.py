@@ -22,7 +22,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1 << 20
 _HAS_PROC = sys.platform != "darwin"
 # Reading a kept descriptor takes 1 µs, opening it anew 4: the heaviest are read at every look, the others and the list
-# of processes as often as costs this share of the time (500 processes: every 0.2 s), or at once when the machine loses
+# of processes as often as costs this share of a core (500 processes: every 0.2 s), or at once when the machine loses
 # memory that the known growth does not explain. A light process that starts to grow is seen after that at the latest.
 _KEPT = 128
 _SHARE = 0.01
@@ -31,7 +31,7 @@ _HURRY_SHARE = 0.1  # the same share while memory vanishes without explanation
 _UNEXPLAINED = (
     32 * _MIB
 )  # or an eighth of the headroom: what the machine may lose before everybody is looked at
-_WALK_SHARE = 0.02  # of the time for page-table walks that nobody waits for
+_WALK_SHARE = 0.02  # of a core for page-table walks that nobody waits for; _HURRY_SHARE when memory vanishes
 _SMALL = 8 * _MIB  # what all but the heaviest process count together: no walk is worth that
 
 
@@ -116,14 +116,14 @@ class ProcessTree:
                 if newest is None or newest != self._newest:
                     self._list(newest)
         if everybody or now >= self._next_light:
-            begun = time.monotonic()
+            begun = time.thread_time()
             self._measure(one for one in [*self._members.values()] if one.fd is None)
-            spent = time.monotonic() - begun
+            spent = time.thread_time() - begun
             self._next_light = now + min(_LONGEST, spent / _SHARE)
             self._next_hurry = now + spent / _HURRY_SHARE
             if available is not None and everybody:
                 if self._most - available - self._use() > _UNEXPLAINED and self._extra():
-                    self._walker.ask()  # copies of pages that were shared change no process's own figure
+                    self._walker.ask(_HURRY_SHARE)  # copies of shared pages change no process's own figure
                 self._most = available + self._use()
 
     def _newest_pid(self) -> bytes | None:
@@ -137,7 +137,7 @@ class ProcessTree:
 
     def _list(self, newest: bytes | None) -> None:
         """Adds who is new. Who has gone is noticed by reading it, so an empty list for want of descriptors ends nobody."""
-        begun = time.monotonic()
+        begun = time.thread_time()
         pids = self._list_pids()
         known = {*pids}
         for pid in pids:
@@ -155,8 +155,7 @@ class ProcessTree:
             self._newest = newest
         if self._forked and len(self._members) > 1:
             self._walker.ask()
-        now = time.monotonic()
-        self._next_list = now + (now - begun) / _SHARE
+        self._next_list = time.monotonic() + (time.thread_time() - begun) / _SHARE
 
     def _keep_descriptors(self) -> None:
         heaviest = sorted(self._members.values(), key=lambda one: one.counted, reverse=True)
@@ -289,12 +288,13 @@ class _Walker:
         self._thread: threading.Thread | None = None
         self._asked = self._hurry = self._closed = False
         self._begun = self._done = 0  # walks
-        self._not_before = 0.0
+        self._share = _WALK_SHARE
+        self._ended = self._spent = 0.0  # when the last walk ended, and the CPU seconds it took
 
-    def ask(self) -> None:
-        """A walk soon; returns at once."""
+    def ask(self, share: float = _WALK_SHARE) -> None:
+        """A walk, as soon as that share of a core allows; returns at once."""
         with self._changed:
-            self._asked = True
+            self._asked, self._share = True, max(share, self._share if self._asked else 0.0)
             self._start()
             self._changed.notify_all()
 
@@ -323,23 +323,25 @@ class _Walker:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._asked or self._closed)
-                self._changed.wait_for(
-                    lambda: self._hurry or self._closed, max(0.0, self._not_before - time.monotonic())
-                )
+                while not (self._hurry or self._closed) and (left := self._wait_left()) > 0:
+                    self._changed.wait(left)
                 if self._closed:
                     return
                 self._asked = self._hurry = False
                 self._begun += 1
                 number = self._begun
-            begun = time.monotonic()
+            begun = time.thread_time()
             try:
                 self._tree.walk()
             except Exception:
                 pass  # no memory, a bug of ours: the deductions stay as they are
             with self._changed:
                 self._done = number
-                self._not_before = time.monotonic() + (time.monotonic() - begun) / _WALK_SHARE
+                self._ended, self._spent = time.monotonic(), time.thread_time() - begun
                 self._changed.notify_all()
+
+    def _wait_left(self) -> float:
+        return self._ended + self._spent / self._share - time.monotonic()
 
     def close(self) -> None:
         with self._changed:
