@@ -127,6 +127,7 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
 
 class FakeJob:
     reclaim = None
+    freezer = Freezer(None, list)
 
     def memory(self) -> JobMemory | None:
         return None

@@ -24,7 +24,6 @@ from oomproof.guard.job import Job
 from oomproof.guard.loop import HostView
 from oomproof.guard.push_out import PushOut
 from oomproof.machine import swap
-from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration, format_size
@@ -53,9 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     job = Job(found.started())
     errands = Errands()
     try:
-        freezing.write_mark(
-            found.attempt, "user", "oomproof freeze"
-        )  # first: from now on it is not the guard's
+        # first: from now on it is not the guard's
+        freezing.write_mark(found.attempt, "user", "oomproof freeze")
         if arguments.gpu:
             tell(_give_gpu_back(found, job))
         Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof freeze")
@@ -96,7 +94,7 @@ def _give_gpu_back(found: runs.Run, job: Job) -> str:
     held = held_by(pids, Query().answer(CARD_SECONDS).gpus)
     size = sum(held.values())
     left = job.limit_left(job.memory())
-    available = HostView().read(boottime())[0]
+    available = HostView().room()[0]
     problem = host_room_problem(size, available, int(settings.get("floor", 0)), left)
     result = Result(False, problem=problem) if problem else GpuPause(found.attempt).give_back(pids, held)
     if not result.done:

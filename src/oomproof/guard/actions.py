@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oomproof.errors import OomproofError
+from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
 from oomproof.recording.runs import append_line
@@ -26,24 +27,53 @@ def deed(by: str, action: str, why: str, facts: dict[str, object] | None = None)
 class Errands:
     """Does what may wait on a disk, so that the guard's loop never does."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="errands", daemon=True)
-        self._thread.start()
+        self._best_effort = BestEffort(tell)
+        self._thread: threading.Thread | None = None
+        self._start()
+
+    def _start(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="errands", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                return False
+            self._thread = thread
+        return True
 
     def do(self, errand: Callable[[], None]) -> None:
         self._queue.put(errand)
+        if (
+            not self._start()
+        ):  # a slow disk then holds the caller up: better than a stop file that is never written
+            self._drain()
 
     def _work(self) -> None:
         while (errand := self._queue.get()) is not None:
-            try:
-                errand()
-            except (OSError, OomproofError):
-                pass  # a full or read-only disk; the action itself did not need it
+            self._run(errand)
+
+    def _drain(self) -> None:
+        while not self._queue.empty():
+            errand = self._queue.get()
+            if errand is not None:
+                self._run(errand)
+
+    def _run(self, errand: Callable[[], None]) -> None:
+        try:
+            errand()
+        except (OSError, OomproofError):
+            pass  # a full or read-only disk; the action itself did not need it
+        except Exception as error:
+            self._best_effort.failed("a background task", error, "the guard goes on")
 
     def close(self, timeout: float = 2.0) -> None:
         self._queue.put(None)
-        self._thread.join(timeout)
+        if self._thread is not None:
+            self._thread.join(timeout)
+        else:
+            self._drain()
 
 
 class Actions:

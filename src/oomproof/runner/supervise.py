@@ -159,7 +159,7 @@ class Watch:
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
-        self.errands = Errands()
+        self.errands = Errands(self._on_trouble)
         self.writer = Writer(
             self._attempt / "recording.sqlite",
             {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())},
@@ -167,17 +167,14 @@ class Watch:
         self.job = Job(started)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
-        self._live: LiveClaim | None = None
-        try:
-            self._live = LiveClaim(
-                run.id,
-                float(started.get("boottime") or boottime()),
-                protected=settings.protected,
-                leader=(self.job.leader, self.job.leader_start),
-                reserved=settings.need is not None,
-            )
-        except (OSError, OomproofError):
-            pass  # no runtime folder: this run then acts for itself alone
+        # Without a runtime folder this run acts for itself alone, and joins the others when there is one.
+        self._live = LiveClaim(
+            run.id,
+            float(started.get("boottime") or boottime()),
+            protected=settings.protected,
+            leader=(self.job.leader, self.job.leader_start),
+            reserved=settings.need is not None,
+        )
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
         info = run.info
@@ -185,7 +182,15 @@ class Watch:
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
         )
         self.guard = Guard(
-            self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
+            self.job,
+            host,
+            settings,
+            actions,
+            self.writer,
+            self._live,
+            self._on_action,
+            self._pause,
+            self._on_trouble,
         )
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
@@ -204,8 +209,7 @@ class Watch:
         return memory.use if memory is not None else None
 
     def _note_phase(self, name: str) -> None:
-        if self._live is not None:
-            self._live.phase = name
+        self._live.phase = name
 
     def start(self) -> None:
         self.guard.start()
@@ -265,6 +269,11 @@ class Watch:
         self.writer.event(boottime(), "alert", text)
         self._tell(text)
 
+    def _on_trouble(self, text: str) -> None:
+        """Something of ours fails; the job is guarded all the same. The terminal first: the recording may be what failed."""
+        self._tell(text)
+        self.writer.event(boottime(), "trouble", text)
+
     def _tell(self, text: str) -> None:
         text = printable(text)
         self._say(f"oomproof: {text}")
@@ -285,8 +294,7 @@ class Watch:
             self._gpu.close()
         self.errands.close()
         self.writer.close()
-        if self._live is not None:
-            self._live.leave()
+        self._live.leave()
         self._pause.close()
         self.guard.close()
         self.job.close()
