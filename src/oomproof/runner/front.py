@@ -21,7 +21,7 @@ from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.terminal import Terminal, pack_size
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _HELLO_SECONDS = 20.0  # systemd on a busy machine takes its time
 
@@ -64,7 +64,7 @@ class Front:
     def catch_signals(self) -> None:
         """From before the job exists: one that comes between its start and our loop must reach it, not end us."""
         before = self._handlers
-        for number in (*_FORWARDED, signal.SIGWINCH, signal.SIGCONT):
+        for number in (*FORWARDED, signal.SIGWINCH, signal.SIGCONT):
             if signal.getsignal(number) == signal.SIG_IGN:
                 continue  # `&` in a script: a SIGINT that shall not end the job must not end it through us
             before[number] = signal.signal(number, lambda *_: None)
@@ -353,7 +353,7 @@ class Front:
         return found
 
     def _on_signal(self, number: int) -> None:
-        if number in _FORWARDED:
+        if number in FORWARDED:
             self.on_interrupt(signal.Signals(number).name)
             self._send(b"S", bytes([number]))
         elif number == signal.SIGWINCH:

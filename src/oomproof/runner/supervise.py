@@ -340,7 +340,10 @@ def supervise(
     ticket: Ticket | None = None,
     share: GpuShare | None = None,
 ) -> Outcome:
-    """Starts the job and stays until it has ended. Raises when it could not be started. The caller has the guard's lock."""
+    """Starts the job and stays until it has ended. Raises only when it could not be started. The caller has the guard's lock.
+
+    Signals stay caught when it returns: the caller still has the verdict to tell and the job's status to return.
+    """
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
@@ -373,9 +376,11 @@ def supervise(
     front.catch_signals()
     try:
         news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
-    finally:
+    except BaseException:
         front.release_signals()
+        raise
+    # The signals stay caught after the end too: one that comes now must not replace the job's status.
+    record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
     return Outcome(run, record, trouble)
 
 
