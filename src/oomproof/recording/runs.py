@@ -55,6 +55,18 @@ def write_json(path: Path, value: object) -> None:
         ) from error
 
 
+def sync(path: Path) -> None:
+    """So that a file written without a sync outlives a power cut. What cannot be synced is there all the same."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The file's object; empty when it is absent, cut or not ours: a reader shows what there is."""
     try:
@@ -153,7 +165,10 @@ class Run:
     @property
     def attempt(self) -> Path:
         """The newest attempt's folder."""
-        numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+        try:
+            numbers = [int(name) for name in os.listdir(self.folder) if name.isdigit()]
+        except OSError:  # gone, or no descriptor to look
+            numbers = []
         return self.folder / str(max(numbers, default=1))
 
     def started(self) -> dict[str, Any]:
