@@ -191,3 +191,119 @@ def test_no_output_is_lost_around_the_kill(lab: Lab, rung: list[str]) -> None:
     assert list(dict.fromkeys(lines)) == [f"line {number}\n" for number in range(400000)]
     logged = (running.attempt / "output.log").read_text().splitlines(keepends=True)
     assert logged == [f"line {number}\n" for number in range(400000)]
+
+
+def both_killed(running: Running) -> None:
+    started = running.started()
+    for pid in (running.process.pid, started["keeper"]["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    running.process.wait()
+    until(lambda: not alive(started["keeper"]["pid"]), "the keeper to be gone")
+
+
+def ended(lab: Lab, name: str) -> dict[str, object]:
+    folder = lab.folder_of(name)
+    assert folder is not None
+    return until(lambda: lab.read(folder / "1" / "exit.json"), "the end to be written down")
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_the_front_that_took_over_may_be_killed_too(lab: Lab, steps: Steps, tty: bool) -> None:
+    """Once it has taken over, somebody stands by: neither a closed pipe nor a hang-up ends the job."""
+    words = lab.command("run", "--name", "twice", "--", *steps.command())
+    pid, master = pty.fork() if tty else (os.fork(), -1)
+    if pid == 0:
+        if not tty:
+            os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os.execvpe(words[0], words, lab.environment)
+    running = Running(None, lab, "twice")  # type: ignore[arg-type]
+    until(lambda: (running.attempt / "output.log").exists(), "output")
+    running.output_has("ready")
+    kill_keeper(running)
+    stands_by = lambda: (
+        "oomproof.runner.stand_in"
+        in subprocess.check_output(["ps", "-ww", "-o", "args=", "--ppid", str(pid)], text=True)
+    )  # noqa: E731
+    until(stands_by, "somebody to stand by")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if tty:
+        os.close(master)
+    steps.tell("one")
+    running.output_has("step one")
+    until(lambda: "lost its guard" in lab.run("runs").stdout, "the history to say so")
+    steps.tell("end")
+    code = ended(lab, "twice")["code"]
+    assert code in (7, None), "the kernel tells it since Linux 6.15"
+    for directory in running.started()["rung"]["remove"]:
+        until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
+
+
+def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps, rung: list[str]) -> None:
+    running = lab.start("asleep", *rung, "--", *steps.command())
+    running.output_has("ready")
+    assert lab.run("freeze", "asleep").returncode == 0
+    both_killed(running)
+    steps.tell("one")
+    assert alive(running.job_pid)
+    assert "lost its guard" in lab.run("runs").stdout
+    done = lab.run("thaw", "asleep")
+    assert done.returncode == 0, done.stderr
+    assert "a new one keeps it from now on" in done.stderr
+    running.output_has("step one")
+    steps.tell("end")
+    assert ended(lab, "asleep")["code"] in (7, None)
+    for directory in running.started()["rung"]["remove"]:
+        until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
+
+
+def test_both_killed_while_it_is_paused_and_stop_ends_it(lab: Lab, steps: Steps, rung: list[str]) -> None:
+    running = lab.start("asleep", *rung, "--", *steps.command())
+    running.output_has("ready")
+    assert lab.run("freeze", "asleep").returncode == 0
+    both_killed(running)
+    pid = running.job_pid
+    done = lab.run("stop", "--now", "asleep")
+    assert done.returncode == 0, done.stderr
+    assert not alive(pid)
+    assert ended(lab, "asleep")["signal"] in (signal.SIGTERM, None)
+
+
+def test_watch_takes_up_a_paused_job_that_lost_both(lab: Lab, steps: Steps) -> None:
+    running = lab.start("asleep", "--", *steps.command())
+    running.output_has("ready")
+    assert lab.run("freeze", "asleep").returncode == 0
+    both_killed(running)
+    watching = subprocess.Popen(
+        lab.command("watch", "asleep"),
+        env=lab.environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stderr is not None
+    until(lambda: "guarding asleep again" in watching.stderr.readline(), "the guard")  # type: ignore[union-attr]
+    assert lab.run("thaw", "asleep").returncode == 0
+    steps.tell("one")
+    running.output_has("step one")
+    steps.tell("end")
+    out, _ = watching.communicate(timeout=60)
+    assert "step one" in out
+    assert watching.returncode in (7, 125)
+
+
+def test_a_paused_job_whose_folder_is_removed_goes_on(lab: Lab, steps: Steps, tmp_path: Path) -> None:
+    """Nobody can name it any more to let it go on: its keeper does."""
+    import shutil
+
+    done = tmp_path / "done"
+    job = f"import time, pathlib\nwhile not pathlib.Path({str(steps.path)!r}).read_text(): time.sleep(0.05)\npathlib.Path({str(done)!r}).touch()"
+    running = lab.start("gone", "--", PYTHON, "-c", job)
+    started = running.started()
+    assert lab.run("freeze", "gone").returncode == 0
+    running.process.kill()
+    running.process.wait()
+    shutil.rmtree(running.folder)
+    steps.tell("end")
+    until(done.exists, "the job to go on")
+    until(lambda: not alive(started["keeper"]["pid"]), "its keeper to end with it")

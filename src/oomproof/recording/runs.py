@@ -184,11 +184,18 @@ class Run:
     def keeper_lives(self) -> bool:
         """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
         if self.info.get("adopted"):
-            started = self.started()
-            job = started.get("job") or {}
-            same_boot = started.get("boot_id") == processes.boot_id()
-            return same_boot and bool(job) and processes.is_alive(int(job["pid"]), job.get("start"))
+            return self.job_lives()
         return is_locked(self.folder / "keeper.lock")
+
+    def job_lives(self) -> bool:
+        """Whether the job's first process lives, whoever keeps it."""
+        started = self.started()
+        job = started.get("job")
+        if not isinstance(job, dict) or not isinstance(job.get("pid"), int):
+            return False
+        return started.get("boot_id") == processes.boot_id() and processes.is_alive(
+            job["pid"], job.get("start")
+        )
 
     def waits(self) -> bool:
         """Whether its front waits for room."""
@@ -216,8 +223,8 @@ class Run:
             return "machine went down"
         if not started:
             return "starting" if self.guard_lives() else "failed to start"
-        # keeper gone, no exit status, same boot: the keeper was killed too
-        return "vanished"
+        # keeper gone, no exit status, same boot: the keeper was killed too, perhaps without the job
+        return "lost its guard" if self.job_lives() else "vanished"
 
 
 def runs_folder() -> Path:

@@ -73,6 +73,7 @@ class Front:
         ] = {}  # what the keeper shares: streams by letter, the pty's other end, its lock
         self._streams: Streams | None = None
         self._kept: TakenOver | None = None  # the keeper's part, once the keeper is gone
+        self._stand_in: socket.socket | None = None  # closed by our death: somebody else keeps the job then
         self._record: dict[str, Any] | None = None  # how it ended
         self._status: dict[str, Any] = {}  # the leader's end as the keeper told it
         self._reading = False  # the keyboard
@@ -513,6 +514,12 @@ class Front:
             "and this process keeps it from now on"
         )
         self.on_takeover(f"the keeper was {how}; the front keeps the job from now on")
+        try:
+            from oomproof.runner.stand_in import stand_by  # brings subprocess along: only for this case
+
+            self._stand_in = stand_by(self.launch.attempt.parent, self._held)
+        except OSError as error:
+            self.say(f"oomproof: nobody stands by: the job would not outlive this process ({error.strerror})")
 
     def _wait_for_keeper(self) -> str:
         """After this the job is our child: the kernel hands it over before its parent can be waited for."""
@@ -546,6 +553,10 @@ class Front:
             kept.trouble = self._streams.output.trouble if self._streams is not None else None
             kept.finish()
             self._record = kept.record
+            if self._stand_in is not None:
+                with contextlib.suppress(OSError):
+                    self._stand_in.send(b"D")
+                self._stand_in.close()
 
     def _on_signal(self, number: int) -> None:
         if number in FORWARDED:

@@ -32,6 +32,7 @@ sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
+OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
 LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 LOOK_FOR_FOLDER = 20.0  # ... and at the run's folder while the front lives
 LAST_OUTPUT = 1.0  # seconds to read what the dead left in the pipes: a stranger may hold an end open
@@ -608,11 +609,20 @@ class Keeper:
             if pid == 0:
                 return
             if pid == self.helper:
-                self.helper = None
-                gone = not os.path.exists(f"{self.folder}/{GPU_PAUSED}")
-                append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
+                self.note_helper()
             if pid == self.leader and not self.ended:
                 self.note_end(status)
+
+    def reap_helper(self) -> None:
+        """For those who wait for no other child."""
+        with contextlib.suppress(ChildProcessError):
+            if self.helper is not None and os.waitpid(self.helper, os.WNOHANG)[0]:
+                self.note_helper()
+
+    def note_helper(self) -> None:
+        self.helper = None
+        gone = not os.path.exists(f"{self.folder}/{GPU_PAUSED}")
+        append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
 
     def note_end(self, status: int | None) -> None:
         self.ended, self.status, self.died = True, status, (boottime(), time.time())

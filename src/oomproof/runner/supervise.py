@@ -33,6 +33,7 @@ from oomproof.runner import agent_feed, code
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
+from oomproof.runner.keeper import OUTPUT_CAP
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
@@ -61,7 +62,7 @@ class Order:
     stop_signal: int | None = None
     watch_only: bool = False
     detached: bool = False
-    output_cap: int = 96 << 20
+    output_cap: int = OUTPUT_CAP
     oom_exit_code: int | None = None
     agent: bool = True
     agent_settings: dict[str, Any] = field(default_factory=dict)  # what the agent inside the job is told

@@ -17,7 +17,12 @@ class TakenOver(protocol.Keeper):
     """
 
     def __init__(
-        self, spec: dict[str, Any], started: dict[str, Any], told: dict[str, Any], lock: int | None
+        self,
+        spec: dict[str, Any],
+        started: dict[str, Any],
+        told: dict[str, Any],
+        lock: int | None,
+        text: str = "the front keeps the job from now on",
     ) -> None:
         super().__init__(None, spec)
         self.on_news: Callable[[dict[str, Any]], None] = lambda _: None
@@ -27,7 +32,7 @@ class TakenOver(protocol.Keeper):
         self._tag = f"OOMPROOF_RUN={spec['env'].get('OOMPROOF_RUN')}".encode()
         if "ended" in told:  # the keeper had waited for it already
             self.ended, self.status, self.died = True, told["ended"], tuple(told["died"])
-        protocol.append_event(self.folder, event="keeper-lost", text="the front keeps the job from now on")
+        protocol.append_event(self.folder, event="keeper-lost", text=text)
         protocol.write_started(
             self.folder,
             {**started, "keeper": protocol.with_start(os.getpid()), "first_keeper": started.get("keeper")},
