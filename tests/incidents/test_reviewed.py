@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Lab, alive, until
+from conftest import Lab, until
 
 PYTHON = sys.executable
 
@@ -89,19 +89,6 @@ def test_a_large_paste_while_output_flows_does_not_lock_up(lab: Lab) -> None:
         os.waitpid(pid, 0)
     os.close(master)
     assert status == 0
-
-
-def test_a_killed_keeper_ends_the_job_without_any_cgroup_too(lab: Lab) -> None:
-    hide = 'mount -t tmpfs tmpfs /sys/fs/cgroup && exec "$@"'
-    if subprocess.run(["unshare", "-m", "sh", "-c", hide, "sh", "true"], capture_output=True).returncode:
-        pytest.skip("cannot hide the cgroups here")
-    lab.prefix = ["unshare", "-m", "sh", "-c", hide, "sh"]
-    running = lab.start("orphaned", "--", *lab.job("grow.py", 100, 5))
-    running.output_has("ready")
-    job = running.job_pid
-    os.kill(int(running.started()["keeper"]["pid"]), signal.SIGKILL)
-    assert running.wait() == 125
-    until(lambda: not alive(job), "the job to be gone")
 
 
 def test_a_removed_folder_and_no_home(lab: Lab, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import argparse
 import sys
 import threading
 
-from oomproof.errors import OomproofError
+from oomproof.errors import OUR_FAILURE, OomproofError
 from oomproof.guard import freezing, timeouts
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.gpu_pause import GpuPause, Result, held_by, host_room_problem
@@ -72,13 +72,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def living(text: str | None) -> runs.Run:
-    """The run, which must have a job that lives."""
+def living(text: str | None, status: int = OUR_FAILURE) -> runs.Run:
+    """The run, which must have a job that lives and can be reached. One that has lost its keeper gets a new one."""
     found = runs.find(text)
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():
-        raise OomproofError(f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs")
+        if not found.job_lives():
+            raise OomproofError(
+                f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", status
+            )
+        from oomproof.runner.stand_in import revive
+
+        revive(found)
+        tell(f"the process that kept {found.name} was killed; a new one keeps it from now on")
+    if not isinstance(found.started().get("job"), dict):
+        raise OomproofError(
+            f"the pids of {found.name} are not known: its started.json is missing or damaged",
+            f"look for its processes: grep -ls OOMPROOF_RUN={found.id} /proc/[0-9]*/environ",
+        )
     return found
 
 

@@ -41,6 +41,7 @@ from oomproof.machine.arguments import script_of
 from oomproof.printable import printable
 from oomproof.recording import runs
 from oomproof.runner.admission import Asked, Ticket, ask
+from oomproof.runner.front import FORWARDED
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import GPU_TURN, Order, Outcome, describe_run, supervise, working_folder
 from oomproof.runner.waiting import Cancelled
@@ -216,7 +217,8 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
     except (OomproofError, Cancelled, KeyboardInterrupt):
         from shutil import rmtree
 
-        rmtree(run.folder, ignore_errors=True)  # nothing was run: leave no trace that looks like a run
+        if not run.started():
+            rmtree(run.folder, ignore_errors=True)  # nothing was run: leave no trace that looks like a run
         raise
 
 
@@ -464,6 +466,33 @@ def _check_stop_file(path: Path | None) -> None:
     path.unlink()
 
 
+class _Enough(BaseException):
+    """A second signal after the job's end: the user does not want to read the verdict."""
+
+
+class _OneSignal:
+    """After the job's end signals are heard, not obeyed: the second one only cuts the verdict short."""
+
+    _NUMBERS = (*FORWARDED, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self._heard = 0
+        for number in self._NUMBERS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._hear)
+
+    def _hear(self, *_: object) -> None:
+        self._heard += 1
+        if self._heard == 2:
+            raise _Enough
+
+    def close(self) -> None:
+        """To the end of the process. Ignored, for the interpreter gives a handler of ours up before it has ended."""
+        self._heard = 2
+        for number in self._NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
     from oomproof.reports.after import Conclusion, conclude
@@ -471,15 +500,23 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
 
     conclusion: Conclusion | None = None
     try:
-        conclusion = conclude(outcome.run)
-        if report is not None:
-            runs.write_json(report, conclusion.as_json)
-        if not quiet:
-            if outcome.trouble:
-                _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-            _tell(fitted(conclusion.text, sys.stderr))
-    except Exception as error:  # whatever is wrong with our verdict, the job's own status must get through
-        _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
+        signals = _OneSignal()
+        try:
+            conclusion = conclude(outcome.run)
+            if report is not None:
+                runs.write_json(report, conclusion.as_json)
+            if not quiet:
+                if outcome.trouble:
+                    _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
+                _tell(fitted(conclusion.text, sys.stderr))
+        except (
+            Exception
+        ) as error:  # whatever is wrong with our verdict, the job's own status must get through
+            _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
+        finally:
+            signals.close()
+    except _Enough:
+        pass
     return exit_status(outcome.run, conclusion, outcome.exit)
 
 

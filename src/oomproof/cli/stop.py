@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from oomproof.cli.freeze import CARD_SECONDS
+from oomproof.cli.freeze import CARD_SECONDS, living
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
@@ -44,12 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     if found.waits():
         return _cancel(found)
-    if found.state() == "starting":
-        raise OomproofError(f"{found.name} is just starting", "try again in a moment")
-    if not found.keeper_lives():
-        raise OomproofError(
-            f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0
-        )
+    found = living(found.id, 0)
     settings = found.info.get("settings") or {}
     grace = arguments.grace if arguments.grace is not None else float(settings.get("grace", 30.0))
     stop_file = settings.get("stop_file")

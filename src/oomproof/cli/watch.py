@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+from oomproof.cli.freeze import living
 from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
 from oomproof.guard import policy
@@ -35,20 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     if found.waits():
         raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
-    if found.state() == "starting":
-        raise OomproofError(f"{found.name} is just starting", "try again in a moment")
-    if not found.keeper_lives():
-        raise OomproofError(
-            f"{found.name} is not running ({found.state()})",
-            f"see how it went: oomproof runs show {found.id}",
-            0,
-        )
+    found = living(found.id, 0)
     lock = runs.take_lock(found.folder / "guard.lock")
     if lock is None:
         raise OomproofError(
             f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0
         )
     from oomproof.cli.logs import follow
+    from oomproof.runner import stand_in
 
     started = found.started()
     adopted = os.pidfd_open(int(started["job"]["pid"])) if found.info.get("adopted") else None
@@ -73,13 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
     watch.writer.event(boottime(), "guard", "the guard was taken up again")
     print(f"oomproof: guarding {found.name} again; Ctrl-C leaves it running", file=sys.stderr)
     watch.start()
+    # Held, not read: should the keeper be killed, the job's next line must not end it.
+    held = stand_in.reopen(started, [watch.job.leader])
     try:
         follow(found, from_end=True)
+        while not found.keeper_lives() and not found.exit() and found.job_lives() and not adopted:
+            print("oomproof: its keeper was killed; a new one keeps it from now on", file=sys.stderr)
+            watch.job.keeper = 0
+            stand_in.revive(found)
+            follow(found, from_end=True)
     except KeyboardInterrupt:
         print(f"\noomproof: left; {found.name} runs on without its guard", file=sys.stderr)
         return 0
     finally:
         watch.stop()
+        for fd in held.values():
+            os.close(fd)
     if adopted is not None:
         from oomproof.runner.adopt import stay
 

@@ -107,7 +107,8 @@ def _from_files(
         status=status,
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
-        keeper_alive=boot == run_boot and _alive(keeper, proc),
+        # a job that lives has not ended, whoever keeps it
+        keeper_alive=boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc)),
         run_boot_id=run_boot,
         boot_id=boot,
         settings=Settings(

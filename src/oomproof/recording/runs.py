@@ -56,6 +56,18 @@ def write_json(path: Path, value: object) -> None:
         ) from error
 
 
+def sync(path: Path) -> None:
+    """So that a file written without a sync outlives a power cut. What cannot be synced is there all the same."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The file's object; empty when it is absent, cut or not ours: a reader shows what there is."""
     try:
@@ -154,7 +166,10 @@ class Run:
     @property
     def attempt(self) -> Path:
         """The newest attempt's folder."""
-        numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+        try:
+            numbers = [int(name) for name in os.listdir(self.folder) if name.isdigit()]
+        except OSError:  # gone, or no descriptor to look
+            numbers = []
         return self.folder / str(max(numbers, default=1))
 
     def started(self) -> dict[str, Any]:
@@ -170,11 +185,18 @@ class Run:
     def keeper_lives(self) -> bool:
         """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
         if self.info.get("adopted"):
-            started = self.started()
-            job = started.get("job") or {}
-            same_boot = started.get("boot_id") == processes.boot_id()
-            return same_boot and bool(job) and processes.is_alive(int(job["pid"]), job.get("start"))
+            return self.job_lives()
         return is_locked(self.folder / "keeper.lock")
+
+    def job_lives(self) -> bool:
+        """Whether the job's first process lives, whoever keeps it."""
+        started = self.started()
+        job = started.get("job")
+        if not isinstance(job, dict) or not isinstance(job.get("pid"), int):
+            return False
+        return started.get("boot_id") == processes.boot_id() and processes.is_alive(
+            job["pid"], job.get("start")
+        )
 
     def waits(self) -> bool:
         """Whether its front waits for room."""
@@ -202,8 +224,8 @@ class Run:
             return "machine went down"
         if not started:
             return "starting" if self.guard_lives() else "failed to start"
-        # keeper gone, no exit status, same boot: the keeper was killed too
-        return "vanished"
+        # keeper gone, no exit status, same boot: the keeper was killed too, perhaps without the job
+        return "lost its guard" if self.job_lives() else "vanished"
 
 
 def runs_folder() -> Path:

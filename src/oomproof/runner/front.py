@@ -10,19 +10,23 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
-from oomproof.machine import cgroups, cuda_checkpoint
+from oomproof.machine import cgroups, cuda_checkpoint, processes
 from oomproof.printable import one_line
+from oomproof.recording import runs
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
-from oomproof.runner.terminal import Terminal, pack_size
+from oomproof.runner.streams import Streams
+from oomproof.runner.takeover import TakenOver
+from oomproof.runner.terminal import Terminal
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _HELLO_SECONDS = 20.0  # systemd on a busy machine takes its time
 
@@ -41,6 +45,9 @@ class Launch:
     watch_only: bool = False
     detached: bool = False
     oom_score_add: int = 0
+    nofile: tuple[int, int] | None = (
+        None  # the limits of open files the job shall have, where ours are others
+    )
 
 
 @dataclass
@@ -55,17 +62,36 @@ class Front:
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
+        self._selector = (
+            selectors.DefaultSelector()
+        )  # before there is a job that could be left for want of it
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._socket: socket.socket | None = None
         self._handlers: dict[int, Any] = {}
-        self._closed: set[bytes] = set()
+        self._spec: dict[str, Any] = {}
+        self._held: dict[
+            str, int
+        ] = {}  # what the keeper shares: streams by letter, the pty's other end, its lock
+        self._streams: Streams | None = None
+        self._kept: TakenOver | None = None  # the keeper's part, once the keeper is gone
+        self._stand_in: socket.socket | None = None  # closed by our death: somebody else keeps the job then
+        self._record: dict[str, Any] | None = None  # how it ended
+        self._status: dict[str, Any] = {}  # the leader's end as the keeper told it
+        self._reading = False  # the keyboard
+        self._stumbled: set[str] = set()
+        self._next_keep = 0.0
+        self._drained = False
+        self._over_since: float | None = None
+        self.started: dict[str, Any] = {}  # what started.json says
         self.on_interrupt: Callable[[str], None] = lambda _: None
+        self.on_takeover: Callable[[str], None] = lambda _: None
 
     # --- signals -----------------------------------------------------------------------------------------------
 
     def catch_signals(self) -> None:
         """From before the job exists: one that comes between its start and our loop must reach it, not end us."""
         before = self._handlers
-        for number in (*_FORWARDED, signal.SIGWINCH, signal.SIGCONT):
+        for number in (*FORWARDED, signal.SIGWINCH, signal.SIGCONT):
             if signal.getsignal(number) == signal.SIG_IGN:
                 continue  # `&` in a script: a SIGINT that shall not end the job must not end it through us
             before[number] = signal.signal(number, lambda *_: None)
@@ -83,24 +109,63 @@ class Front:
     # --- starting ------------------------------------------------------------------------------------------------
 
     def start(self) -> dict[str, Any]:
-        """The keeper's "started" news. Tries the rungs from the best down."""
+        """started.json of the job, which runs from now on. Tries the rungs from the best down."""
+        protocol.become_subreaper()  # a job whose keeper is killed then becomes ours
         reasons: list[str] = []
         for rung in self._rungs(reasons):
             rung.why_not_better = list(reasons)
             self.rung = rung
-            self._send_spec()
-            news = self._news()
+            try:
+                news = self._start_job()
+            except OSError as error:
+                return self._started_without_keeper(error)
             if "failed" in news:
                 number, text, stage = news["failed"]
-                os.waitpid(self.keeper_pid, 0)
+                self._dismiss_keeper()
                 if stage == "join the cgroup":
                     reasons.append(f"{rung.name}: the job could not join it ({text})")
                     continue
-                raise self._cannot_start(number, text)
-            return news
+                raise self._cannot_start(number, text, stage)
+            self.started = news["started"]
+            if news.get("unwritten"):
+                self.say(
+                    f"oomproof: started.json could not be written ({news['unwritten']}); "
+                    "`oomproof watch` and `stop` will not find this run"
+                )
+            return self.started
         raise OomproofError(
             "the keeper could not be started", "see keeper.err in the run's folder", OUR_FAILURE
         )
+
+    def _start_job(self) -> dict[str, Any]:
+        """The keeper makes the streams, we hold them too, it starts the job."""
+        assert self._socket is not None
+        self._send_spec()
+        _, payload, fds = protocol.receive_with_fds(self._socket)
+        news: dict[str, Any] = json.loads(payload)
+        if "streams" not in news:
+            return news
+        self._held = dict(zip(news["streams"], fds, strict=False))
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        if len(fds) != len(news["streams"]):
+            self._dismiss_keeper()
+            raise OomproofError(
+                "too few file descriptors to start the job", "raise the limit: ulimit -n 1024", OUR_FAILURE
+            )
+        protocol.send_frame(self._socket, b"G", b"")
+        return self._news()
+
+    def _started_without_keeper(self, error: OSError) -> dict[str, Any]:
+        """The keeper was killed while it started the job: if that is there, it is ours."""
+        started = runs.read_json(self.launch.attempt / "started.json")
+        if not started or not self._held:
+            self._dismiss_keeper()
+            raise OomproofError(
+                f"the keeper ended before the job was started: {self._keeper_said()}"
+            ) from error
+        self.started = started
+        return started
 
     def _rungs(self, reasons: list[str]) -> Any:
         """Each rung that can be made, with its keeper running; a reason for each that cannot."""
@@ -191,11 +256,18 @@ class Front:
         ours.settimeout(None)
 
     def _dismiss_keeper(self) -> None:
+        """Nothing was started: it ends when we hang up."""
+        self._close_held()
         if self._socket is not None:
             self._socket.close()
         with contextlib.suppress(OSError):
             os.kill(self.keeper_pid, signal.SIGTERM)
             os.waitpid(self.keeper_pid, 0)
+
+    def _close_held(self) -> None:
+        for fd in self._held.values():
+            os.close(fd)
+        self._held = {}
 
     def _keeper_said(self) -> str:
         with contextlib.suppress(OSError):
@@ -207,11 +279,12 @@ class Front:
     def _send_spec(self) -> None:
         assert self._socket is not None
         launch, rung, terminal = self.launch, self.rung, self.terminal
-        spec = {
+        tty = [] if launch.detached else terminal.tty_numbers
+        self._spec = spec = {
             "argv": launch.argv,
             "env": launch.environment,
             "folder": str(launch.attempt),
-            "tty": [] if launch.detached else terminal.tty_numbers,
+            "tty": tty,
             "termios": None if launch.detached else terminal.attributes(),
             "size": terminal.size(),
             "merge": terminal.merges(),
@@ -231,6 +304,13 @@ class Front:
             "counters": rung.counters(),
             "grace": launch.grace,
             "output_cap": launch.output_cap,
+            "nofile": launch.nofile,
+            "started": {
+                "boot_id": processes.boot_id(),
+                "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
+                "rung": rung.as_json(),
+                "terminal": tty,
+            },
         }
         protocol.send_frame(self._socket, b"J", json.dumps(spec).encode())
 
@@ -245,10 +325,17 @@ class Front:
         except EOFError as error:
             raise ConnectionResetError("the keeper ended") from error
 
-    def _cannot_start(self, number: int, text: str) -> OomproofError:
+    def _cannot_start(self, number: int, text: str, stage: str | None) -> OomproofError:
         name = self.launch.argv[0]
         import errno
 
+        if stage != "execute":
+            cure = (
+                "ulimit -n 1024"
+                if number == errno.EMFILE
+                else "see how many processes you may have: ulimit -u"
+            )
+            return OomproofError(f"the job could not be started: {text}", cure, OUR_FAILURE)
         if number in (errno.ENOENT, errno.ENOTDIR):
             return OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
         if number == errno.ENOEXEC:
@@ -270,97 +357,221 @@ class Front:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
-    def relay(self, status: Callable[[], str] | None) -> dict[str, Any] | None:
-        """Passes everything on until the job has ended; its exit record, or None when the keeper vanished."""
-        assert self._socket is not None
+    def relay(
+        self, status: Callable[[], str] | None, tick: Callable[[], float | None] = lambda: None
+    ) -> dict[str, Any]:
+        """Passes everything on until the job has ended; its exit record.
+
+        ``tick`` is called between; it says after how many seconds again, None when that does not matter.
+        """
         terminal = self.terminal
-        selector = selectors.DefaultSelector()
-        selector.register(self._socket, selectors.EVENT_READ)
-        selector.register(self._wake_read, selectors.EVENT_READ)
-        reading = False
+        self._streams = Streams(
+            self._selector,
+            self._held,
+            terminal,
+            protocol.Output(self._spec["folder"], self._spec["output_cap"]),
+            shown=not self.launch.detached,
+            on_closed=lambda letter: self._send(b"C", letter),
+        )
+        if self._socket is not None:
+            self._selector.register(self._socket, selectors.EVENT_READ)
+        self._take_keyboard()
         try:
-            reading = self._take_keyboard(selector, reading)
-            while True:
-                for key, _ in selector.select(1.0 if status else None):
-                    if key.fileobj is self._socket:
-                        exit_record = self._from_keeper()
-                        if exit_record is not None:
-                            return exit_record or None
-                    elif key.fd == self._wake_read:
-                        for caught in os.read(self._wake_read, 4096):
-                            self._on_signal(caught)
-                        reading = self._take_keyboard(selector, reading)
-                    elif key.fd == 0:
-                        reading = self._from_keyboard(selector)
-                self._show_messages()
-                if status is not None:
-                    terminal.status(status())
+            while self._record is None or not self._drained:
+                try:
+                    self._round(status, tick)
+                except (
+                    Exception
+                ) as error:  # no descriptor, no memory, a bug of ours: the job must not pay for it
+                    self._stumble(error)
         finally:
             terminal.restore()
             self._show_messages()
-            selector.close()
+            self._selector.close()
+        return self._record
 
-    def _take_keyboard(self, selector: selectors.BaseSelector, reading: bool) -> bool:
+    def _round(self, status: Callable[[], str] | None, tick: Callable[[], float | None]) -> None:
+        assert self._streams is not None
+        for key, mask in self._selector.select(self._patience(status is not None, tick())):
+            if key.fileobj is self._socket:
+                self._from_keeper()
+            elif key.fd == self._wake_read:
+                for caught in os.read(self._wake_read, 4096):
+                    self._on_signal(caught)
+                self._take_keyboard()
+            elif key.fd == 0:
+                self._from_keyboard()
+            else:
+                self._streams.serve(key.fd, mask)
+        if self._kept is not None and (self._kept.ended or time.monotonic() >= self._next_keep):
+            self._next_keep = time.monotonic() + 1.0
+            self._keep(self._kept)
+        if self._over_since is not None and not self._drained:
+            self._drain(self._over_since)
+        self._show_messages()
+        if status is not None:
+            self.terminal.status(status())
+
+    def _stumble(self, error: Exception) -> None:
+        """Told once for each kind; the next round may go better."""
+        text = f"{type(error).__name__}: {error}"
+        if text not in self._stumbled:
+            self._stumbled.add(text)
+            with contextlib.suppress(Exception):
+                self.terminal.message(f"oomproof: stumbled and goes on ({text})")
+        time.sleep(0.02)
+
+    def _patience(self, shows_status: bool, ticks: float | None) -> float | None:
+        if self._over_since is not None or (self._kept is not None and self._kept.ended):
+            return 0.05
+        wanted = [1.0] if shows_status or self._kept is not None else []
+        return min([*wanted, ticks] if ticks is not None else wanted, default=None)
+
+    def _take_keyboard(self) -> None:
         """At the start, and again when we come to the foreground (`fg`)."""
-        if self.launch.detached or reading or self.terminal.gone or not self.terminal.go_raw():
-            return reading
-        selector.register(0, selectors.EVENT_READ)
-        return True
+        if self.launch.detached or self._reading or self.terminal.gone or not self.terminal.go_raw():
+            return
+        self._selector.register(0, selectors.EVENT_READ)
+        self._reading = True
 
-    def _from_keyboard(self, selector: selectors.BaseSelector) -> bool:
+    def _from_keyboard(self) -> None:
+        assert self._streams is not None
         try:
             data = os.read(0, 4096)
         except OSError:
             data = b""
         if not data:
-            selector.unregister(0)
-            return False
+            self._selector.unregister(0)
+            self._reading = False
+            return
         if b"\x03" in data:
             self.on_interrupt("Ctrl-C")
-        self._send(b"I", data)
-        return True
+        self._streams.type(data)
 
     def _send(self, kind: bytes, payload: bytes) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # the keeper's end is read where we wait for it
                 protocol.send_frame(self._socket, kind, payload)
 
-    def _from_keeper(self) -> dict[str, Any] | None:
-        """The exit record when it is over, an empty one when the keeper vanished, None to go on."""
+    def _from_keeper(self) -> None:
         assert self._socket is not None
         try:
-            kind, payload = protocol.receive_frame(self._socket)
+            _, payload = protocol.receive_frame(self._socket)
         except (EOFError, OSError):
-            return {}
-        if kind == b"T":
-            self.terminal.pty_output(payload)
-            return None
-        if kind in (b"O", b"E"):
-            if kind not in self._closed and not self.terminal.stream_output(
-                1 if kind == b"O" else 2, payload
-            ):
-                self._closed.add(kind)  # told once: nobody reads it any more, the job shall see a closed pipe
-                self._send(b"C", kind)
-            return None
+            self._lose_keeper()
+            return
         news: dict[str, Any] = json.loads(payload)
         if "leftovers" in news:
-            names = one_line(", ".join(sorted(set(news["leftovers"]))[:4]))
-            wait = f"ending them in {news['wait']:.0f} s (Ctrl-C: now)" if news["wait"] else "ending them"
-            count = len(news["leftovers"])
-            self.terminal.message(
-                f"oomproof: the command ended but left {count} of its processes behind ({names}): {wait}"
-            )
-        found: dict[str, Any] | None = news.get("exit")
-        return found
+            self._tell_leftovers(news)
+        if "ended" in news:
+            self._status = news
+            self._close_slave()
+        if "over" in news:
+            self._over_since = time.monotonic()
+        if "exit" in news:
+            self._record = news["exit"]
+            self._over_since = self._over_since or time.monotonic()
+
+    def _tell_leftovers(self, news: dict[str, Any]) -> None:
+        names = one_line(", ".join(sorted(set(news["leftovers"]))[:4]))
+        wait = f"ending them in {news['wait']:.0f} s (Ctrl-C: now)" if news["wait"] else "ending them"
+        count = len(news["leftovers"])
+        self.terminal.message(
+            f"oomproof: the command ended but left {count} of its processes behind ({names}): {wait}"
+        )
+
+    def _close_slave(self) -> None:
+        """With the leader dead, the end of its terminal is the end of the last one who has it open."""
+        if "slave" in self._held:
+            os.close(self._held.pop("slave"))
+
+    def _drain(self, since: float) -> None:
+        """What the dead left in the pipes; a slow reader of ours is waited for, a stranger with an open end is not."""
+        assert self._streams is not None
+        streams = self._streams
+        if streams.blocked:
+            self._over_since = time.monotonic()
+        elif not streams.open or time.monotonic() - since > protocol.LAST_OUTPUT:
+            self._drained = True
+            self._send(b"D", (streams.output.trouble or "").encode())
+
+    # --- when the keeper was killed ---------------------------------------------------------------------------------
+
+    def _lose_keeper(self) -> None:
+        """Somebody killed it, or it has ended as it should. In the first case its part is ours from now on."""
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._record is not None:
+            return
+        how = self._wait_for_keeper()
+        kept = TakenOver(self._spec, self.started, self._status, self._held.get("lock"))
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes us
+        kept.on_news = self._on_own_news
+        self._kept = kept
+        self.say(
+            f"oomproof: the process that kept the job (pid {self.keeper_pid}) was {how}; the job goes on, "
+            "and this process keeps it from now on"
+        )
+        self.on_takeover(f"the keeper was {how}; the front keeps the job from now on")
+        try:
+            from oomproof.runner.stand_in import stand_by  # brings subprocess along: only for this case
+
+            self._stand_in = stand_by(self.launch.attempt.parent, self._held)
+        except OSError as error:
+            self.say(f"oomproof: nobody stands by: the job would not outlive this process ({error.strerror})")
+
+    def _wait_for_keeper(self) -> str:
+        """After this the job is our child: the kernel hands it over before its parent can be waited for."""
+        for _ in range(200):
+            try:
+                pid, status = os.waitpid(self.keeper_pid, os.WNOHANG)
+            except ChildProcessError:
+                return "lost"
+            if pid:
+                number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+                return f"killed ({signal.Signals(number).name})" if number else "lost"
+            time.sleep(0.01)
+        with contextlib.suppress(OSError):  # it hung up on us and hangs: two must not keep one job
+            os.kill(self.keeper_pid, signal.SIGKILL)
+            os.waitpid(self.keeper_pid, 0)
+        return "lost"
+
+    def _on_own_news(self, news: dict[str, Any]) -> None:
+        if "ended" in news:
+            self._close_slave()
+        if "leftovers" in news:
+            self._tell_leftovers(news)
+
+    def _keep(self, kept: TakenOver) -> None:
+        """The keeper's part of one round."""
+        kept.reap()
+        if not kept.ended or not kept.end_leftovers():
+            return
+        self._over_since = self._over_since or time.monotonic()
+        if self._drained and self._record is None:
+            kept.trouble = self._streams.output.trouble if self._streams is not None else None
+            kept.finish()
+            self._record = kept.record
+            if self._stand_in is not None:
+                with contextlib.suppress(OSError):
+                    self._stand_in.send(b"D")
+                self._stand_in.close()
 
     def _on_signal(self, number: int) -> None:
-        if number in _FORWARDED:
+        if number in FORWARDED:
             self.on_interrupt(signal.Signals(number).name)
-            self._send(b"S", bytes([number]))
-        elif number == signal.SIGWINCH:
-            self._send(b"W", pack_size(*self.terminal.size()))
+            if self._kept is not None:
+                self._kept.forward_signal(number)
+            else:
+                self._send(b"S", bytes([number]))
+        elif number == signal.SIGWINCH and self._streams is not None:
+            self._streams.resize(*self.terminal.size())
         elif number == signal.SIGHUP:
             self.terminal.hang_up()
+        elif number == signal.SIGCHLD:
+            self._next_keep = 0.0
 
     def _show_messages(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -368,6 +579,7 @@ class Front:
                 self.terminal.message(self._messages.get_nowait())
 
     def close(self) -> None:
+        self._close_held()
         if self._socket is not None:
             self._socket.close()
         with contextlib.suppress(ChildProcessError):

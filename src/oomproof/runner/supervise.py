@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
 from oomproof.errors import OomproofError
@@ -27,11 +29,12 @@ from oomproof.machine.clock import boottime
 from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
-from oomproof.recording.writer import Writer
+from oomproof.recording.writer import Row, Writer
 from oomproof.runner import agent_feed, code
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
+from oomproof.runner.keeper import OUTPUT_CAP
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
@@ -41,6 +44,7 @@ if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU
     from oomproof.runner.gpu_share import GpuShare
 
 _SAVE_EVERY = 3600.0  # seconds between checkpoints that the guard asks for
+T = TypeVar("T")
 GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 
 
@@ -59,7 +63,7 @@ class Order:
     stop_signal: int | None = None
     watch_only: bool = False
     detached: bool = False
-    output_cap: int = 96 << 20
+    output_cap: int = OUTPUT_CAP
     oom_exit_code: int | None = None
     agent: bool = True
     agent_settings: dict[str, Any] = field(default_factory=dict)  # what the agent inside the job is told
@@ -139,6 +143,45 @@ def shall_save(time_to_full: float | None, now: float, saved_at: float | None) -
     )
 
 
+def _or_none(say: Callable[[str], None], what: str, make: Callable[[], T]) -> T | None:
+    """A part of the watch that may fail by itself: no thread, no descriptor, no room. Said once; the rest goes on."""
+    try:
+        return make()
+    except Exception as error:
+        say(f"oomproof: {what} ({error})")
+        return None
+
+
+class _NoRecording(Writer):
+    """In place of a recording whose thread cannot be started."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.trouble = "its thread could not be started"
+
+    def put(self, table: str, row: Row) -> None:
+        self.dropped += 1
+
+    def close(self, timeout: float = 0.0) -> None:
+        pass
+
+
+class _AtOnce(Errands):
+    """In place of errands whose thread cannot be started: whoever has one waits for it."""
+
+    def __init__(self) -> None:
+        pass
+
+    def do(self, errand: Callable[[], None]) -> None:
+        try:
+            errand()
+        except (OSError, OomproofError):
+            pass
+
+    def close(self, timeout: float = 0.0) -> None:
+        pass
+
+
 class Watch:
     """Guard, sampler and recording over one job; used by `run` and, when the guard was lost, by `watch`."""
 
@@ -159,10 +202,16 @@ class Watch:
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
-        self.errands = Errands(self._on_trouble)
-        self.writer = Writer(
-            self._attempt / "recording.sqlite",
-            {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())},
+        self.errands = (
+            _or_none(
+                say, "no thread for slow work: the guard does it itself", lambda: Errands(self._on_trouble)
+            )
+            or _AtOnce()
+        )
+        meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
+        self.writer = (
+            _or_none(say, "nothing is recorded", lambda: Writer(self._attempt / "recording.sqlite", meta))
+            or _NoRecording()
         )
         self.job = Job(started)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
@@ -196,13 +245,20 @@ class Watch:
         if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
-            self._gpu = gpu_feed.start()
+            self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
         self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
         self.agents: AgentFeed | None = None
         if agent:
-            self.agents = AgentFeed(
-                run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
+            self.agents = _or_none(
+                say,
+                "nobody listens to the agent in the job",
+                lambda: AgentFeed(
+                    run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
+                ),
             )
+        self._samples: bool | None = None
+        self._next_step = 0.0
+        self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
     def _use(self) -> int | None:
         memory = self.guard.moment.memory
@@ -212,10 +268,31 @@ class Watch:
         self._live.phase = name
 
     def start(self) -> None:
-        self.guard.start()
-        self.sampler.start()
+        try:
+            self.guard.start()
+        except RuntimeError as error:
+            self._without_thread = True
+            self._say(f"oomproof: no thread for the guard: it acts between the job's output ({error})")
+        self._samples = _or_none(
+            self._say, "processes, GPUs and alerts are not looked at", self._start_sampler
+        )
         if self.agents is not None:
-            self.agents.start()
+            _or_none(self._say, "nobody listens to the agent in the job", self.agents.start)
+
+    def _start_sampler(self) -> bool:
+        self.sampler.start()
+        return True
+
+    def tick(self) -> float | None:
+        """For a guard that got no thread: a step when it is due. Seconds to the next; None when it has its thread."""
+        if not self._without_thread:
+            return None
+        now = time.monotonic()
+        if now >= self._next_step:
+            facts = self.guard.step(boottime())
+            wait = policy.poll_seconds(self.guard.settings, facts) if facts else policy.POLL_MIN_CALM
+            self._next_step = time.monotonic() + wait
+        return max(0.0, self._next_step - now)
 
     def share_card(self, share: GpuShare) -> None:
         """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
@@ -284,14 +361,25 @@ class Watch:
         return status_line(self.guard.moment, self._gpu.latest() if self._gpu else ())
 
     def stop(self) -> None:
-        self.guard.stop()
+        """Each by itself: what one of them cannot do must not keep the others from ending."""
+        for leave in (self._stop_guard, self._stop_helpers, self._close):
+            _or_none(self._say, "ending the watch", leave)
+
+    def _stop_guard(self) -> None:
+        if not self._without_thread:
+            self.guard.stop()
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
             self.guard.let_go("its guard leaves")
-        self.sampler.stop()
+
+    def _stop_helpers(self) -> None:
+        if self._samples:
+            self.sampler.stop()
         if self.agents is not None:
             self.agents.stop()
         if self._gpu is not None:
             self._gpu.close()
+
+    def _close(self) -> None:
         self.errands.close()
         self.writer.close()
         self._live.leave()
@@ -323,8 +411,21 @@ def status_line(moment: Moment, gpus: Any = ()) -> str:
 @dataclass
 class Outcome:
     run: runs.Run
-    exit: dict[str, Any] | None  # None: the keeper vanished with the job
+    exit: dict[str, Any]
     trouble: str | None  # what the recording misses, in words
+
+
+def more_descriptors(wanted: int = 256) -> tuple[int, int] | None:
+    """Raises our limit of open files where it may be; what it was, for the job. None: as it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= raised:
+        return None
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    except (OSError, ValueError):
+        return None
+    return soft, hard
 
 
 def known_need(claim: dict[str, Any] | None) -> int | None:
@@ -350,7 +451,10 @@ def supervise(
     ticket: Ticket | None = None,
     share: GpuShare | None = None,
 ) -> Outcome:
-    """Starts the job and stays until it has ended. Raises when it could not be started. The caller has the guard's lock."""
+    """Starts the job and stays until it has ended. Raises only when it could not be started. The caller has the guard's lock.
+
+    Signals stay caught when it returns: the caller still has the verdict to tell and the job's status to return.
+    """
     host = HostView()
     settings = order.settings(host.ram, host.inside_a_limit)
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
@@ -379,13 +483,16 @@ def supervise(
         oom_score_add=0 if order.protect else oom_score_by_age(live.count()),
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
+    launch.nofile = more_descriptors()
     front = Front(launch, Terminal())
     front.catch_signals()
     try:
-        news = front.start()
-        record, trouble = _stay(run, order, front, settings, host, info, news, on_started, ticket, share)
-    finally:
+        started = front.start()
+    except BaseException:
         front.release_signals()
+        raise
+    # The signals stay caught after the end too: one that comes now must not replace the job's status.
+    record, trouble = _stay(run, order, front, settings, host, info, started, on_started, ticket, share)
     return Outcome(run, record, trouble)
 
 
@@ -396,78 +503,64 @@ def _stay(
     settings: Settings,
     host: HostView,
     info: dict[str, Any],
-    news: dict[str, Any],
+    started: dict[str, Any],
     on_started: Callable[[str], None],
     ticket: Ticket | None = None,
     share: GpuShare | None = None,
-) -> tuple[dict[str, Any] | None, str | None]:
+) -> tuple[dict[str, Any], str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
-    started = {
-        "boot_id": info["boot_id"],
-        "boottime": news["boottime"],
-        "wall": news["wall"],
-        **news["started"],
-        "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
-        "rung": front.rung.as_json(),
-        "terminal": [] if order.detached else list(front.terminal.tty_numbers),
-        "counters": news["counters"],
-    }
-    try:
-        runs.write_json(run.attempt / "started.json", started)
-    except OomproofError as error:  # the disk filled up in this very moment: the job runs, and is guarded
-        front.say(f"oomproof: {error.message}; `oomproof watch` and `stop` will not find this run")
-    on_started(front.rung.sentence(by_user=order.limit is not None))
-    watch = Watch(
-        run,
-        started,
-        settings,
-        host,
-        front.say,
-        order.alerts,
-        stop_file=order.stop_file,
-        stop_signal=order.stop_signal,
-        agent=order.agent,
-        gpu=share.feed if share else None,
+    say = front.say
+    sentence = front.rung.sentence(by_user=order.limit is not None)
+    _or_none(say, "the start could not be told", lambda: on_started(sentence))
+    watch = _or_none(
+        say,
+        "NOT GUARDED, nor recorded",
+        lambda: Watch(
+            run,
+            started,
+            settings,
+            host,
+            say,
+            order.alerts,
+            stop_file=order.stop_file,
+            stop_signal=order.stop_signal,
+            agent=order.agent,
+            gpu=share.feed if share else None,
+        ),
     )
+    if watch is None:
+        return front.relay(None), "the guard could not be started"
     lock_memory()
     watch.start()
     if share is not None:
-        watch.share_card(share)
+        _or_none(say, "no turns on the card", lambda: watch.share_card(share))
     over = threading.Event()
     describing = threading.Thread(
         target=write_down, args=(run, info, order.argv, started, ticket, over), name="code", daemon=True
     )
-    describing.start()  # not among the errands: a slow git must not hold up a stop file
+    try:
+        describing.start()  # not among the errands: a slow git must not hold up a stop file
+    except RuntimeError:
+        write_down(run, info, order.argv, started, ticket, over)
 
     def on_interrupt(how: str) -> None:
         watch.guard.let_go(f"{how} came for it")  # a frozen job cannot hear it
         watch.errands.do(lambda: note_interrupt(run.attempt, how))
 
-    front.on_interrupt = on_interrupt
+    def on_takeover(text: str) -> None:
+        watch.job.keeper = 0  # its number may become somebody else's
+        watch.writer.event(boottime(), "keeper", text)
+
+    front.on_interrupt, front.on_takeover = on_interrupt, on_takeover
     try:
-        record = front.relay(watch.status_line if front.terminal.tty_numbers else None)
-        if record is None:
-            _end_without_keeper(watch.job, front)
+        record = front.relay(watch.status_line if front.terminal.tty_numbers else None, watch.tick)
     finally:
         over.set()
         watch.stop()
-        describing.join(1.0)
+        if describing.is_alive():
+            describing.join(1.0)
     front.close()
     return record, watch.writer.trouble
-
-
-def _end_without_keeper(job: Job, front: Front) -> None:
-    """Somebody killed the keeper: with it went the job's terminal and whoever would wait for it. End it whole."""
-    job.kill()
-    for directory in front.rung.remove:
-        for _ in range(40):
-            try:
-                os.rmdir(directory)
-                break
-            except FileNotFoundError:
-                break
-            except OSError:  # the kernel lets go a moment after the last process
-                time.sleep(0.025)
 
 
 def write_down(
@@ -479,12 +572,12 @@ def write_down(
     over: threading.Event,
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
-    if ticket is not None:
-        ticket.started(started, over)
-    try:
+    runs.sync(run.attempt / "started.json")
+    with contextlib.suppress(Exception):  # a full disk, no descriptors: the run goes on without
+        if ticket is not None:
+            ticket.started(started, over)
+    with contextlib.suppress(Exception):  # the run matters more than its commit
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
-    except (OSError, OomproofError):
-        pass  # a full disk, no descriptors: the run matters more than its commit
 
 
 def note_interrupt(attempt: Path, how: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import struct
 import termios
 import time
 import tty
@@ -164,7 +163,3 @@ def _isatty(number: int) -> bool:
         return os.isatty(number)
     except OSError:
         return False
-
-
-def pack_size(rows: int, columns: int) -> bytes:
-    return struct.pack("!HH", rows, columns)

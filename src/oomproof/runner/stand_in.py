@@ -1,0 +1,186 @@
+"""Keeps a job whose keeper was killed, in a process of its own: its output, its end, its folder.
+
+Started by the front that took a job over, so that the job outlives that front as well; and by `oomproof thaw`, `watch`
+and `stop` for a job that has lost both. It is not the job's parent: the exit status is the kernel's to tell (Linux 6.15).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.machine import cuda_checkpoint, exits, processes
+from oomproof.recording import runs
+from oomproof.runner import keeper as protocol
+from oomproof.runner import limits
+from oomproof.runner.takeover import TakenOver
+
+_READY_SECONDS = 10.0
+
+
+def revive(run: runs.Run) -> None:
+    """A keeper for a job that has none. Returns when it is there."""
+    _spawn(run.folder, {})
+    end = time.monotonic() + _READY_SECONDS
+    while not run.keeper_lives() and not run.exit():
+        if time.monotonic() > end:
+            raise OomproofError(
+                f"no new keeper could be started for {run.name}", "see keeper.err in its folder"
+            )
+        time.sleep(0.02)
+
+
+def stand_by(folder: Path, held: dict[str, int]) -> socket.socket:
+    """For the front that keeps a job: somebody who holds its streams too, and takes over when the socket closes."""
+    ours, theirs = socket.socketpair()
+    try:
+        _spawn(folder, {**held, "front": theirs.fileno()})
+    finally:
+        theirs.close()
+    return ours
+
+
+def _spawn(folder: Path, held: dict[str, int]) -> None:
+    words = [f"{name}={fd}" for name, fd in held.items()]
+    with contextlib.ExitStack() as stack:
+        try:
+            log: Any = stack.enter_context(open(folder / "1" / "keeper.err", "ab"))
+        except OSError:
+            log = subprocess.DEVNULL
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "oomproof.runner.stand_in", str(folder), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            pass_fds=list(held.values()),
+            start_new_session=True,
+        )
+
+
+def reopen(started: dict[str, Any], pids: list[int]) -> dict[str, int]:
+    """The readable ends of the job's pipes, found in the job by their inode. A pty cannot be had again."""
+    wanted = {f"pipe:[{inode}]": letter for letter, inode in (started.get("streams") or {}).items()}
+    found: dict[str, int] = {}
+    for pid in pids:
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for name in names:
+            with contextlib.suppress(OSError):
+                letter = wanted.get(os.readlink(f"/proc/{pid}/fd/{name}"))
+                if letter is not None and letter not in found:
+                    found[letter] = os.open(
+                        f"/proc/{pid}/fd/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                    )
+    return found
+
+
+def with_mark(run_id: str) -> list[int]:
+    """Processes that carry this run's name in their environment, which every process of the job inherits."""
+    mark = re.compile(rb"(^|\0)OOMPROOF_RUN=" + re.escape(run_id.encode()) + rb"(\0|$)")
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if mark.search(file.read()):
+                    found.append(int(name))
+    return found
+
+
+def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
+    """What a keeper is told, from what the run's folder says."""
+    kept = started.get("rung")
+    names = {field.name for field in fields(limits.Rung)}
+    rung = limits.Rung(**{"name": limits.WATCH, **{k: v for k, v in (kept or {}).items() if k in names}})
+    settings = run.info.get("settings") or {}
+    return {
+        "folder": str(run.attempt),
+        "env": {"OOMPROOF_RUN": run.id},
+        "procs": rung.procs,
+        "kill": rung.kill,
+        "freeze": rung.freeze,
+        "remove": rung.remove,
+        "counters": rung.counters(),
+        "gpu_script": cuda_checkpoint.__file__,
+        "grace": float(settings.get("grace") or 30.0),
+        "output_cap": protocol.OUTPUT_CAP,
+    }
+
+
+class StandIn(TakenOver):
+    def __init__(
+        self, run: runs.Run, started: dict[str, Any], lock: int | None, held: dict[str, int]
+    ) -> None:
+        super().__init__(
+            spec_of(run, started), started, {}, lock, "another process keeps the job from now on"
+        )
+        self._run_id = run.id
+        self._pidfd = os.pidfd_open(self.leader) if hasattr(os, "pidfd_open") else None
+        self.slave = held.get("slave")
+        self.streams = {held[letter]: letter.encode() for letter in "TOE" if letter in held}
+        self.output = protocol.Output(self.folder, self.spec["output_cap"])
+
+    def prepare(self) -> None:
+        super().prepare()
+        for fd in self.streams:
+            self.selector.register(fd, selectors.EVENT_READ)
+        if self._pidfd is not None:
+            self.selector.register(self._pidfd, selectors.EVENT_READ)
+
+    def step(self) -> bool:
+        self.reap()  # no SIGCHLD tells us
+        return super().step()
+
+    def roots(self) -> list[int]:
+        return [pid for pid in with_mark(self._run_id) if pid != os.getpid()]
+
+    def reap(self) -> None:
+        if self.helper is not None:
+            self.reap_helper()
+        if not self.ended and not processes.is_alive(self.leader, self.leader_start):
+            status = exits.wait_status(self.leader, self._pidfd) if self._pidfd is not None else None
+            if self._pidfd is not None:
+                self.selector.unregister(self._pidfd)
+            self.note_end(status)
+
+
+def main(arguments: list[str]) -> int:
+    run = runs.Run(Path(arguments[0]))
+    held = {name: int(fd) for name, _, fd in (word.partition("=") for word in arguments[1:])}
+    for fd in held.values():
+        os.set_inheritable(fd, False)
+    front = held.pop("front", None)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if front is not None and os.read(front, 1):  # the front has seen the job to its end
+        return 0
+    started = run.started()
+    job = started.get("job") or {}
+    if not run.job_lives():
+        return 1
+    lock = held.get("lock")
+    if front is None:
+        held = reopen(started, [int(job["pid"]), *with_mark(run.id)])
+        lock = runs.take_lock(run.folder / "keeper.lock")
+        if lock is None:
+            return 0  # somebody else was faster
+    keeper = StandIn(run, started, lock, held)
+    keeper.prepare()
+    keeper.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

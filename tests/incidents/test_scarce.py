@@ -1,0 +1,95 @@
+"""Started where nearly nothing is left: few descriptors, few processes, no runtime folder. The job is never left alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Lab, until
+
+PYTHON = sys.executable
+ENDS = "import time; time.sleep(0.5); print('done', flush=True); raise SystemExit(5)"
+
+
+def shell(lab: Lab, before: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = f"{before}; exec {shlex.join(lab.command('run', '--name', 'scarce', *words))}"
+    return subprocess.run(
+        ["bash", "-c", command], env=lab.environment, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("files", [20, 24, 28, 32])
+def test_few_descriptors(lab: Lab, files: int) -> None:
+    done = shell(lab, f"ulimit -n {files}", "--", PYTHON, "-c", ENDS)
+    assert done.returncode == 5, done.stderr
+    assert done.stdout == "done\n"
+    assert lab.read(lab.folder_of("scarce") / "1" / "exit.json")["code"] == 5
+    assert "Traceback" not in done.stderr
+
+
+def test_the_jobs_own_limit_of_open_files_stays(lab: Lab) -> None:
+    """Ours is raised where it may be, the job's is not."""
+    done = shell(lab, "ulimit -Sn 20", "--", "sh", "-c", "ulimit -Sn")
+    assert (done.returncode, done.stdout) == (0, "20\n")
+
+
+@pytest.fixture
+def few_processes() -> Iterator[Callable[[int], str]]:
+    """A command that puts the shell into a cgroup with so many processes and threads at most."""
+    from oomproof.machine import cgroups
+
+    own = cgroups.own_directory("pids")
+    folder = Path(own or "/nonexistent") / f"test-{os.getpid()}"
+
+    def make(count: int) -> str:
+        try:
+            folder.mkdir()
+            (folder / "pids.max").write_text(str(count))
+        except OSError:
+            pytest.skip("no pids cgroup can be made here")
+        return f"echo $$ > {folder}/cgroup.procs"
+
+    yield make
+    if folder.exists():
+        until(lambda: not (folder / "cgroup.procs").read_text(), "the cgroup to empty")
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 11])
+def test_few_threads(lab: Lab, few_processes: Callable[[int], str], count: int) -> None:
+    done = shell(lab, few_processes(count), "--", PYTHON, "-c", ENDS)
+    assert done.returncode == 5, done.stderr
+    assert done.stdout == "done\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_no_process_left_for_the_job(lab: Lab, few_processes: Callable[[int], str]) -> None:
+    done = shell(lab, few_processes(2), "--", "true")
+    assert done.returncode == 125
+    assert "could not be started" in done.stderr
+    assert lab.folder_of("scarce") is None, "nothing was run"
+
+
+def test_a_guard_without_a_thread_still_acts(lab: Lab, few_processes: Callable[[int], str]) -> None:
+    """No cgroup's limit helps here: it is the guard's step between the job's output that ends it."""
+    done = shell(
+        lab, few_processes(3), "--limit", "200M", "--grace", "2", "--", *lab.job("grow.py", 60, 1000)
+    )
+    assert "no thread for the guard" in done.stderr
+    assert "asked the job to save and stop" in done.stderr or "sent SIGTERM" in done.stderr, done.stderr
+    assert done.returncode != 125
+
+
+def test_the_runtime_folder_is_no_folder(lab: Lab, tmp_path: Path) -> None:
+    shutil.rmtree(lab.environment["XDG_RUNTIME_DIR"])
+    runtime = Path(lab.environment["XDG_RUNTIME_DIR"])
+    runtime.mkdir(mode=0o700)
+    (runtime / "oomproof").touch()  # nothing can be made below it
+    done = lab.run("run", "--name", "scarce", "--", PYTHON, "-c", ENDS)
+    assert (done.returncode, done.stdout) == (5, "done\n"), done.stderr
