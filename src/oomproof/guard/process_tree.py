@@ -13,7 +13,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
@@ -21,13 +21,14 @@ from oomproof.machine.cgroups import JobMemory
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1 << 20
 _HAS_PROC = sys.platform != "darwin"
-# Reading a kept descriptor takes 1 µs, opening it anew 4: the heaviest are read at every look, the others and the list
-# of processes as often as costs this share of a core (500 processes: every 0.2 s), or at once when the machine loses
-# memory that the known growth does not explain. A light process that starts to grow is seen after that at the latest.
+# Reading a kept descriptor takes 1 µs, opening it anew 4. So the heaviest are read at every look; the others, and the
+# list of processes, as often as these shares of a core allow (500 processes: every 0.4 s and, while processes are started
+# somewhere on the machine, every 2 s), or at once when the machine loses memory that the known growth does not explain.
+# A light process that starts to grow, or a new one, is seen after that at the latest; until then it counts too little.
 _KEPT = 128
-_SHARE = 0.01
+_LIGHT_SHARE, _LIST_SHARE = 0.005, 0.004
 _LONGEST = 1.0  # seconds between looks at the light ones, where they cost next to nothing
-_HURRY_SHARE = 0.1  # the same share while memory vanishes without explanation
+_HURRY_SHARE = 0.1  # instead of these, while memory vanishes without explanation
 _UNEXPLAINED = (
     32 * _MIB
 )  # or an eighth of the headroom: what the machine may lose before everybody is looked at
@@ -80,51 +81,50 @@ class ProcessTree:
         self._newest: bytes | None = b""  # the pid that the machine gave out last
         self._loadavg = _open(f"{proc}/loadavg")
         self._next_list = self._next_light = self._next_hurry = 0.0
-        self._most = (
-            0  # available on the machine plus held by the job, at most, since everybody was looked at
-        )
+        self._known_sum: JobMemory | None = None  # until a figure changes
+        # What the machine has available plus what the job holds, at most, since everybody was looked at.
+        self._most = 0
         self._forked = False  # processes came or went since the last walk
-        self.corrected = (
-            0  # bytes by which walks changed the figure for such a reason: no growth of the job's
-        )
+        # Bytes by which walks changed the figure for that reason: no growth of the job's.
+        self.corrected = 0
         self._walker = _Walker(self)
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._kept = _KEPT if soft < 0 else min(_KEPT, soft // 8)
 
     def memory(self, available: int | None = None, headroom: int = 0) -> JobMemory | None:
         """None when no process is left. ``available`` is the machine's; without it everybody is measured, walks and all."""
-        hasty = available is not None
         with self._lock:
             self._look(available, headroom)
-        if not hasty:
+        if available is None:
             self.walk()
         with self._lock:
             return self._sum() if self._members else None
 
     def _look(self, available: int | None, headroom: int) -> None:
-        now = time.monotonic()
-        everybody = available is None or not self._members
+        now, begun = time.monotonic(), time.thread_time()
         newest = self._newest_pid()
-        if everybody or ((newest is None or newest != self._newest) and now >= self._next_list):
-            self._list(newest)
-        self._measure(one for one in [*self._members.values()] if one.fd is not None)
+        started = newest is None or newest != self._newest
+        self._measure(kept=True)
+        everybody = available is None or not self._members
         if available is not None:
-            together = available + self._use()
-            self._most = max(self._most, together)
-            if self._most - together > max(_UNEXPLAINED, headroom // 8) and now >= self._next_hurry:
+            self._most = max(self._most, available + self._use())
+            if now >= self._next_hurry and self._lost(available) > max(_UNEXPLAINED, headroom // 8):
                 everybody = True
-                if newest is None or newest != self._newest:
-                    self._list(newest)
+        if everybody or (started and now >= self._next_list):
+            self._list(newest)
         if everybody or now >= self._next_light:
-            begun = time.thread_time()
-            self._measure(one for one in [*self._members.values()] if one.fd is None)
-            spent = time.thread_time() - begun
-            self._next_light = now + min(_LONGEST, spent / _SHARE)
-            self._next_hurry = now + spent / _HURRY_SHARE
-            if available is not None and everybody:
-                if self._most - available - self._use() > _UNEXPLAINED and self._extra():
-                    self._walker.ask(_HURRY_SHARE)  # copies of shared pages change no process's own figure
-                self._most = available + self._use()
+            light = time.thread_time()
+            self._measure(kept=False)
+            self._next_light = now + min(_LONGEST, (time.thread_time() - light) / _LIGHT_SHARE)
+        if everybody and available is not None:
+            if self._lost(available) > _UNEXPLAINED and self._extra():
+                self._walker.ask(_HURRY_SHARE)  # copies of shared pages change no process's own figure
+            self._most = available + self._use()
+            self._next_hurry = now + (time.thread_time() - begun) / _HURRY_SHARE
+
+    def _lost(self, available: int) -> int:
+        """What the machine has lost since everybody was looked at and the job's known growth does not explain."""
+        return self._most - available - self._use()
 
     def _newest_pid(self) -> bytes | None:
         """Every new process and thread changes it; None where the kernel does not tell."""
@@ -144,7 +144,7 @@ class ProcessTree:
             found = processes.memory(pid, self._proc) if pid not in self._members else None
             if found is not None:
                 self._members[pid] = _Member(found, forked=_HAS_PROC and bool(self._members))
-                self._forked = True
+                self._forked, self._known_sum = True, None
         for one in [*self._members.values()]:
             if one.pid not in known and one.fd is None:  # the number may be somebody else's by now
                 start = processes.start_time(one.pid, self._proc)
@@ -155,7 +155,7 @@ class ProcessTree:
             self._newest = newest
         if self._forked and len(self._members) > 1:
             self._walker.ask()
-        self._next_list = time.monotonic() + (time.thread_time() - begun) / _SHARE
+        self._next_list = time.monotonic() + (time.thread_time() - begun) / _LIST_SHARE
 
     def _keep_descriptors(self) -> None:
         heaviest = sorted(self._members.values(), key=lambda one: one.counted, reverse=True)
@@ -168,8 +168,8 @@ class ProcessTree:
                 if one.fd is not None and processes.start_time(one.pid, self._proc) not in (None, one.start):
                     self._drop(one)
 
-    def _measure(self, members: Iterable[_Member]) -> None:
-        for one in members:
+    def _measure(self, kept: bool) -> None:
+        for one in [one for one in self._members.values() if (one.fd is not None) == kept]:
             try:
                 if not _HAS_PROC:
                     self._read_all(one)
@@ -198,7 +198,7 @@ class ProcessTree:
             resident, shared = int(fields[1]), int(fields[2])
         except (IndexError, ValueError):
             return
-        one.text = text
+        one.text, self._known_sum = text, None
         anon = max(0, resident - shared) * _PAGE
         if (
             shared != one.shared or anon < one.anon or one.swap
@@ -213,17 +213,24 @@ class ProcessTree:
         if found is not None and found.start == one.start:
             one.anon, one.shmem, one.file, one.swap = found.anon, found.shmem, found.file, found.swap
             one.clamp()
+            self._known_sum = None
         elif not _HAS_PROC:
             self._drop(one)
 
     def _drop(self, one: _Member) -> None:
         one.close()
         self._members.pop(one.pid, None)
+        self._known_sum = None
         if one.counted > _MIB:  # what it shared is counted by nobody now
             self._forked = True
             self._walker.ask()
 
     def _sum(self) -> JobMemory:
+        if self._known_sum is None:
+            self._known_sum = self._add_up()
+        return self._known_sum
+
+    def _add_up(self) -> JobMemory:
         anon = shmem = file = swap = 0
         for one in self._members.values():
             anon += one.anon - one.anon_extra
@@ -261,6 +268,7 @@ class ProcessTree:
                 one.anon_extra, one.swap_extra = overlap.anon, overlap.swap
                 one.shmem_extra = max(0, one.shmem - overlap.shmem_pss)
                 one.clamp()
+            self._known_sum = None
             if forked:
                 self.corrected += self._use() - before
         return {one.pid: overlap.pss for one, overlap in found}

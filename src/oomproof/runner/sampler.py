@@ -28,7 +28,7 @@ _SIGN_OF_LIFE = 30.0  # seconds
 _LIBRARIES_FIRST, _LIBRARIES_EVERY = 10.0, 300.0  # seconds; the libraries of a training are loaded by then
 _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to read
 _SHORTEST = 0.2  # seconds between samples, however thin the room
-_SHARE = 0.01  # of a core at most: 500 processes take 20 ms a sample
+_SHARE = 0.005  # of a core at most: 500 processes take 20 ms a sample
 _LONGEST = 30.0
 _WITHOUT = "single processes may be missing in the recording"
 
