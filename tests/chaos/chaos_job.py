@@ -98,9 +98,9 @@ class Teller:
             "rank": 0,
             "fields": {"text": f"step {step}"},
         }
+        note("told", value["t"])
         try:
             self.socket.sendto(json.dumps(value).encode(), os.environ["OOMPROOF_AGENT_SOCKET"])
-            note("told", value["t"])
         except (OSError, KeyError):
             pass
 
