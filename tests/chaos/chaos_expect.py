@@ -141,7 +141,7 @@ def _of_job(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
     yield from _history(job)
     yield from _output(job)
     if "Traceback (most recent call last)" in job.said:
-        yield "traceback", job.said.strip().splitlines()[-1][:200]
+        yield "traceback", _raised(job.said)
     if job.reserved is False and job.truth != NEVER and not job.faults & HISTORY_GONE:
         yield "reservation-lost", f"it ran, and its {job.planned.need} MiB were reserved no more"
     if job.heard_after is False and plan.DATAGRAMS in job.faults and not job.faults & (NO_GUARD | DISK):
@@ -266,6 +266,8 @@ def true_causes(job: JobFacts) -> set[str]:
         causes |= {"other-error", "dataloader-killed"}
     if job.ended_unseen:
         causes |= {"guard-lost"}
+    if job.faults & DISK:  # what the guard did could not be written down: then nobody knows, and says so
+        causes |= {KILLED: {"killed-unknown"}, SIGNALLED: {"interrupted"}}.get(job.truth, set())
     return causes
 
 
@@ -316,6 +318,17 @@ def describe(job: JobFacts) -> str:
         KILLED: "killed by the kernel for memory" if job.oom_killed else "killed",
         FAILED: f"failed ({job.error})",
     }.get(job.truth, job.truth)
+
+
+def _raised(text: str) -> str:
+    """The line that ends a traceback: the first behind it that names an error."""
+    after = text[text.index("Traceback (most recent call last)") :].splitlines()[1:]
+    named = [
+        line
+        for line in after
+        if not line.startswith(" ") and ("Error" in line.split(":")[0] or "." in line.split(":")[0])
+    ]
+    return (named or ["?"])[0][:200]
 
 
 def _last(text: str) -> str:
