@@ -195,8 +195,8 @@ def ended_by_guard(job: JobFacts) -> bool:
 
 
 def _guard_may_end(job: JobFacts, facts: RoundFacts) -> bool:
-    """What the guard did may stand in a folder that is gone."""
-    return grows(job) and (ended_by_guard(job) or bool(job.faults & HISTORY_GONE))
+    """What the guard did may stand in a folder that is gone, or that took it no more."""
+    return grows(job) and (ended_by_guard(job) or bool(job.faults & DISK))
 
 
 def _was_asked(job: JobFacts, facts: RoundFacts) -> bool:

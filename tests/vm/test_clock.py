@@ -18,6 +18,7 @@ pytestmark = pytest.mark.vm
 
 DAY = 86400
 PAUSE = 20  # seconds: the longest pause of the job that is paused
+WAITS = "test -s /root/.local/state/oomproof/runs/*/waiting.json"
 GROW, LOAD = f"python3 {IN_GUEST}/grow.py", f"python3 {IN_GUEST}/loader.py"
 
 
@@ -38,15 +39,15 @@ def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None
         paused = root.run("paused", f"--freeze-max {PAUSE} --grace 3 -- {LOAD} 30 300 0")
         frozen(paused)
         waits = root.machine.start("oomproof run --name waits --wait-max 2h --need 500M -- echo was let in")
-        clock.wait_until("oomproof runs | grep -q 'waits .* waiting'")
+        clock.wait_until(WAITS)
         jump(clock, DAY)
         frozen(paused)
         assert runs.lives() and "goes on" not in paused.words(), "a day has passed only on the clock"
         jump(clock, -2 * DAY)
         clock.wait_until(f"! test -e {paused.attempt}/frozen.json")  # also a day back the pause ends
-        reserved = json.loads(root.oomproof("check --json"))["ledger"]
-        assert "runs" in [entry["name"] for entry in reserved["running"]]
-        assert [entry["name"] for entry in reserved["waiting"]] == ["waits"], "two hours have not passed"
+        clock.run(WAITS)  # two hours have not passed
+    reserved = json.loads(root.oomproof("check --json"))["ledger"]["running"]
+    assert "runs" in [entry["name"] for entry in reserved]
     at = {line["action"]: line["boottime"] for line in actions(clock, paused.attempt)}
     assert at["thaw"] - at["freeze"] > PAUSE - 1, "the pause's limit counts real seconds"
     answer = clock.wait(waits, timeout=240)
