@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 RESULTS := build/results
 PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py)
 
-.PHONY: run test setup dev browser lint types layers unit coverage incidents programs beside-the-machine must-run bench docs clean
+.PHONY: run test setup dev browser lint types layers unit coverage incidents chaos programs beside-the-machine must-run bench docs clean
 
 run: setup  ## set up, and run the bundled example under watch
 	$(BIN)/oomproof run --name example -- $(BIN)/python examples/train.py
 	$(BIN)/oomproof runs
 
-test: dev browser lint layers lab beside-the-machine incidents must-run  ## set up, and pass all tests
+test: dev browser lint layers lab beside-the-machine incidents chaos must-run  ## set up, and pass all tests
 
 setup: $(VENV)/.installed
 
@@ -53,6 +53,10 @@ coverage: dev  ## by hand: the same tests at half the speed, and which lines the
 incidents: dev
 	@mkdir -p $(RESULTS)
 	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) --junitxml=$(RESULTS)/incidents.xml
+
+chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/chaos.py runs them by the thousand
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest tests/chaos --junitxml=$(RESULTS)/chaos.xml
 
 programs: dev  ## real trainers under watch: they only need time
 	@mkdir -p $(RESULTS)
