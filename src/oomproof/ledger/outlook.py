@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from oomproof.ledger.live import RUNS, LiveRun, runtime_folder
+from oomproof.ledger.live import RUNS, LiveRun
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.trend import slope
 
 LOOK_AHEAD = 600.0  # seconds of growth that a run without a known need has reserved

@@ -33,7 +33,7 @@ def make_private(folder: Path) -> Path:
     except OSError as error:
         raise OomproofError(
             f"cannot use the state folder {folder}: {error.strerror}",
-            "set XDG_STATE_HOME to a folder you may write, for example XDG_STATE_HOME=/tmp/$USER-state",
+            "set XDG_STATE_HOME to a folder of your own, for example XDG_STATE_HOME=$(mktemp -d)",
             OUR_FAILURE,
         ) from error
     return folder
