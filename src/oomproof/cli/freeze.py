@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def living(text: str | None) -> runs.Run:
     """The run, which must have a job that lives."""
-    found = runs.find(text)
+    found = runs.find_here(text)
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():

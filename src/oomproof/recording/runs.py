@@ -13,10 +13,12 @@ from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
+from oomproof.machine.identity import host_name, machine_id
 from oomproof.printable import one_line
 
 SCHEMA = 1
 FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
+ELSEWHERE = "on another host"  # a run that has not ended, of a machine that shares this home
 GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back
 
 
@@ -183,8 +185,17 @@ class Run:
     def guard_lives(self) -> bool:
         return is_locked(self.folder / "guard.lock")
 
+    def elsewhere(self, boot_id: str | None = None) -> str | None:
+        """The host it ran or runs on, where that is not this machine: its processes cannot be seen from here."""
+        boot = boot_id if boot_id is not None else processes.boot_id()
+        if self.info.get("boot_id", boot) == boot:
+            return None
+        return other_host(self.info)
+
     def state(self, boot_id: str | None = None) -> str:
-        """waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        """on another host, waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.elsewhere(boot_id) is not None and not self.exit():
+            return ELSEWHERE
         if self.waits():
             return "waiting"
         started = self.started()  # looked at before the keeper, who is there before it is written
@@ -204,6 +215,17 @@ class Run:
             return "starting" if self.guard_lives() else "failed to start"
         # keeper gone, no exit status, same boot: the keeper was killed too
         return "vanished"
+
+
+def other_host(info: dict[str, Any]) -> str | None:
+    """The host that wrote this ``run.json``, if it was another machine than this one. A boot alone does not tell.
+
+    Both count: nodes of a cluster may share one image with its machine id, or all be called localhost."""
+    host, machine = str(info.get("host") or ""), info.get("machine")
+    mine = machine_id() if machine else ""
+    if (host and host != host_name()) or (machine and mine and machine != mine):
+        return one_line(host) or "another host"
+    return None
 
 
 def runs_folder() -> Path:
@@ -259,3 +281,15 @@ def find(text: str | None) -> Run:
         choices = ", ".join(run.id for run in found[:4])
         raise OomproofError(f"{text!r} fits {len(found)} runs: {choices}", "give more of the id", USAGE)
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+
+
+def find_here(text: str | None) -> Run:
+    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
+    found = find(text)
+    if found.state() == ELSEWHERE:
+        host = found.elsewhere()
+        raise OomproofError(
+            f"{found.name} is on {host}, not visible from here",
+            f"do it there: ssh {host}; its id is {found.id}",
+        )
+    return found
