@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def living(text: str | None, status: int = OUR_FAILURE) -> runs.Run:
     """The run, which must have a job that lives and can be reached. One that has lost its keeper gets a new one."""
-    found = runs.find(text)
+    found = runs.find_here(text)
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():

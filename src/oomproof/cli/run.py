@@ -37,6 +37,7 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofE
 from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.facts import FREEZE_MAX
 from oomproof.guard.loop import HostView
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine.arguments import script_of
 from oomproof.printable import printable
 from oomproof.recording import runs
@@ -184,6 +185,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     _look_for_twins(order)
     if arguments.detach:
+        with contextlib.suppress(OomproofError):
+            runtime_folder()  # what is odd about it is told while there is a terminal
         return _detach(order, report)
     try:
         return _finish(_supervise(order, _hello, lambda *_: None), report, quiet=False)

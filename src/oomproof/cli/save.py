@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
+    found = runs.find_here(arguments.run)
     if not found.keeper_lives():
         raise OomproofError(
             f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0

@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
+    found = runs.find_here(arguments.run)
     if found.waits():
         raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
     found = living(found.id, 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import struct
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomproof.errors import OomproofError
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.recording.runs import is_locked
 
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
@@ -29,29 +29,6 @@ ACTION_PAUSE = 1.0  # seconds between machine-wide actions: freed memory needs a
 _STALE = 3.0  # seconds: a guard that is short of memory writes ten times a second, one that is not, once
 
 RUNS, BY_GUARD, BY_HAND = 0, 1, 2
-
-
-def runtime_folder() -> Path:
-    """$XDG_RUNTIME_DIR/oomproof, else a 0700 folder of ours in /tmp whose owner is checked."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.path.isdir(base) and os.access(base, os.W_OK):
-        folder = Path(base) / "oomproof"
-    else:
-        folder = Path("/tmp") / f"oomproof-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise OomproofError(
-            f"cannot make {folder}: {error.strerror}", "set XDG_RUNTIME_DIR to your own folder"
-        ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise OomproofError(
-            f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a folder of your own"
-        )
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
-    return folder
 
 
 @dataclass(frozen=True, slots=True)

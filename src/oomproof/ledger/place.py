@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.recording.runs import state_folder
 
 SHARED = Path("/var/lib/oomproof")

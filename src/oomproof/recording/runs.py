@@ -13,10 +13,12 @@ from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
+from oomproof.machine.identity import host_name, machine_id
 from oomproof.printable import one_line
 
 SCHEMA = 1
 FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
+ELSEWHERE = "on another host"  # a run that has not ended, of a machine that shares this home
 GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back
 
 
@@ -33,7 +35,7 @@ def make_private(folder: Path) -> Path:
     except OSError as error:
         raise OomproofError(
             f"cannot use the state folder {folder}: {error.strerror}",
-            "set XDG_STATE_HOME to a folder you may write, for example XDG_STATE_HOME=/tmp/$USER-state",
+            "set XDG_STATE_HOME to a folder of your own, for example XDG_STATE_HOME=$(mktemp -d)",
             OUR_FAILURE,
         ) from error
     return folder
@@ -205,8 +207,17 @@ class Run:
     def guard_lives(self) -> bool:
         return is_locked(self.folder / "guard.lock")
 
+    def elsewhere(self, boot_id: str | None = None) -> str | None:
+        """The host it ran or runs on, where that is not this machine: its processes cannot be seen from here."""
+        boot = boot_id if boot_id is not None else processes.boot_id()
+        if self.info.get("boot_id", boot) == boot:
+            return None
+        return other_host(self.info)
+
     def state(self, boot_id: str | None = None) -> str:
-        """waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        """on another host, waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.elsewhere(boot_id) is not None and not self.exit():
+            return ELSEWHERE
         if self.waits():
             return "waiting"
         started = self.started()  # looked at before the keeper, who is there before it is written
@@ -226,6 +237,17 @@ class Run:
             return "starting" if self.guard_lives() else "failed to start"
         # keeper gone, no exit status, same boot: the keeper was killed too, perhaps without the job
         return "lost its guard" if self.job_lives() else "vanished"
+
+
+def other_host(info: dict[str, Any]) -> str | None:
+    """The host that wrote this ``run.json``, if it was another machine than this one. A boot alone does not tell.
+
+    Both count: nodes of a cluster may share one image with its machine id, or all be called localhost."""
+    host, machine = str(info.get("host") or ""), info.get("machine")
+    mine = machine_id() if machine else ""
+    if (host and host != host_name()) or (machine and mine and machine != mine):
+        return one_line(host) or "another host"
+    return None
 
 
 def runs_folder() -> Path:
@@ -281,3 +303,15 @@ def find(text: str | None) -> Run:
         choices = ", ".join(run.id for run in found[:4])
         raise OomproofError(f"{text!r} fits {len(found)} runs: {choices}", "give more of the id", USAGE)
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+
+
+def find_here(text: str | None) -> Run:
+    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
+    found = find(text)
+    if found.state() == ELSEWHERE:
+        host = found.elsewhere()
+        raise OomproofError(
+            f"{found.name} is on {host}, not visible from here",
+            f"do it there: ssh {host}; its id is {found.id}",
+        )
+    return found

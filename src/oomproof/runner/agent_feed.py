@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.runtime import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
 from oomproof.recording.now import read_now
 from oomproof.recording.writer import Writer
@@ -66,13 +66,12 @@ def without(variables: Mapping[str, str]) -> dict[str, str]:
 
 def socket_path(run_id: str) -> Path:
     """In the runtime folder; where that lies too deep for a socket's name, in ours under /tmp."""
-    try:
-        path = runtime_folder() / f"agent-{run_id}"
-    except OomproofError:
-        path = Path(f"/tmp/oomproof-{os.getuid()}/agent-{run_id}")
-    if len(os.fsencode(path)) > _LONGEST:
-        path = Path(f"/tmp/oomproof-{os.getuid()}/agent-{run_id}")
-    return path
+    for folder in (runtime_folder, temporary_folder):
+        with contextlib.suppress(OomproofError):
+            path = folder() / f"agent-{run_id}"
+            if len(os.fsencode(path)) <= _LONGEST:
+                return path
+    return TEMPORARY / f"oomproof-{os.getuid()}" / f"agent-{run_id}"  # cannot be had: _bind says so
 
 
 class AgentFeed:

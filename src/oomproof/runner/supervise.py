@@ -26,6 +26,7 @@ from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
+from oomproof.machine.identity import host_name, machine_id
 from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
@@ -101,8 +102,6 @@ def describe_run(
     run: runs.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
-    import socket
-
     return {
         "schema": runs.SCHEMA,
         "id": run.id,
@@ -112,7 +111,8 @@ def describe_run(
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
-        "host": socket.gethostname(),
+        "host": host_name(),
+        "machine": machine_id(),
         "user": os.getuid(),
         "version": __version__,
         "settings": {
