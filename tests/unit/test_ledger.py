@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers_disk import fill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -223,27 +224,6 @@ def test_damage_found_in_the_middle_of_a_wait(ledger: Ledger) -> None:
         assert ledger.entries() == []
         ledger.put(entry("b"))
     assert [one.run for one in ledger.entries()] == ["b"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of one MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True)
-    if made.returncode:
-        pytest.skip("a file system can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
-    with (folder / "filler").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            pass
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -20,6 +20,7 @@ from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry, Peak
 from oomproof.ledger.place import ledger_folder, ledger_name, spare_file
 from oomproof.machine import processes
+from oomproof.recording.schema import storable
 
 VERSION = 1
 LOCK_SECONDS = (
@@ -45,11 +46,6 @@ _BROKEN = (
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_ERROR,
 )  # the last: a table is missing
-
-
-def _storable(value: object) -> object:
-    """Arguments and folders are bytes to the kernel; SQLite takes text only."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 class Broken(Exception):
@@ -123,7 +119,7 @@ class _File:
 
     def execute(self, statement: str, values: Iterable[object] = ()) -> list[tuple[object, ...]]:
         try:
-            return self._connection.execute(statement, tuple(map(_storable, values))).fetchall()
+            return self._connection.execute(statement, tuple(map(storable, values))).fetchall()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in _BROKEN:
                 raise Broken(f"it is damaged ({error})") from error

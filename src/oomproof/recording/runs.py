@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,6 +15,7 @@ from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
+from oomproof.recording.json_text import parse
 
 SCHEMA = 1
 FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
@@ -38,18 +41,29 @@ def make_private(folder: Path) -> Path:
     return folder
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """All of it: a disk that fills up takes a part first, and says so only at the next write."""
+    while data:
+        written = os.write(fd, data)
+        if not written:
+            raise OSError(errno.EIO, "nothing was written")
+        data = data[written:]
+
+
 def write_json(path: Path, value: object) -> None:
     """All or nothing, also over a power cut: written beside, synced, renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, json.dumps(value, indent=1).encode())
+            write_all(fd, json.dumps(value, indent=1).encode())
             os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
     except OSError as error:
+        with contextlib.suppress(OSError):  # the old file stands; half a new one would only fill the disk
+            temporary.unlink()
         raise OomproofError(
             f"cannot write {path}: {error.strerror}", "free some space there, or set XDG_STATE_HOME elsewhere"
         ) from error
@@ -58,7 +72,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The file's object; empty when it is absent, cut or not ours: a reader shows what there is."""
     try:
-        value = json.loads(path.read_bytes())
+        value = parse(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -69,7 +83,7 @@ def append(path: Path, line: bytes) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, line)
+            write_all(fd, line)
             getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the latter
         finally:
             os.close(fd)
@@ -86,7 +100,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     try:
         for line in path.read_bytes().splitlines():
             try:
-                value = json.loads(line)
+                value = parse(line.decode())
             except ValueError:  # cut in the middle by a crash
                 continue
             if isinstance(value, dict):
