@@ -15,6 +15,7 @@ from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
+from oomproof.recording import shapes
 from oomproof.recording.json_text import parse
 
 SCHEMA = 1
@@ -150,7 +151,7 @@ class Run:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        return read_json(self.folder / "run.json")
+        return shapes.shaped(read_json(self.folder / "run.json"), shapes.RUN)
 
     @property
     def name(self) -> str:
@@ -158,27 +159,53 @@ class Run:
 
     @property
     def argv(self) -> list[str]:
-        return [str(word) for word in self.info.get("argv", [])]
+        return [str(word) for word in self.info.get("argv") or ()]
 
     @property
     def created(self) -> float:
-        return float(self.info.get("created", 0.0))
+        return float(self.info.get("created") or 0.0)
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """Its place in the history. A damaged run.json has no date; then the id has one."""
+        return self.created or _time_of(self.id), self.id
 
     @property
     def attempt(self) -> Path:
         """The newest attempt's folder."""
-        numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+        try:
+            names = os.listdir(self.folder)
+        except OSError:  # removed meanwhile
+            names = []
+        numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
         return self.folder / str(max(numbers, default=1))
 
     def started(self) -> dict[str, Any]:
-        return read_json(self.attempt / "started.json")
+        return shapes.shaped(read_json(self.attempt / "started.json"), shapes.STARTED)
 
     def exit(self) -> dict[str, Any]:
-        return read_json(self.attempt / "exit.json")
+        return shapes.shaped(read_json(self.attempt / "exit.json"), shapes.EXIT)
+
+    def has_ended(self) -> bool:
+        """Also when what its keeper wrote cannot be read any more."""
+        return bool(self.exit()) or os.path.exists(f"{self.attempt}/exit.json")
+
+    def damage(self) -> str | None:
+        """Which of its files cannot be read, or hold what does not belong there; None: none of them."""
+        attempt, found = self.attempt, []
+        for path, shape in (
+            (self.folder / "run.json", shapes.RUN),
+            (attempt / "started.json", shapes.STARTED),
+            (attempt / "exit.json", shapes.EXIT),
+        ):
+            value = read_json(path)
+            if (not value and path.exists()) or shapes.wrong(value, shape):
+                found.append(path.name)
+        return f"damaged: {', '.join(found)}" if found else None
 
     def frozen(self) -> dict[str, Any]:
         """Who made the job stand still, since when, until when; empty when nobody did."""
-        return read_json(self.attempt / FROZEN)
+        return shapes.shaped(read_json(self.attempt / FROZEN), shapes.MARK)
 
     def keeper_lives(self) -> bool:
         """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
@@ -186,7 +213,7 @@ class Run:
             started = self.started()
             job = started.get("job") or {}
             same_boot = started.get("boot_id") == processes.boot_id()
-            return same_boot and bool(job) and processes.is_alive(int(job["pid"]), job.get("start"))
+            return same_boot and bool(job.get("pid")) and processes.is_alive(job["pid"], job.get("start"))
         return is_locked(self.folder / "keeper.lock")
 
     def waits(self) -> bool:
@@ -201,14 +228,14 @@ class Run:
         if self.waits():
             return "waiting"
         started = self.started()  # looked at before the keeper, who is there before it is written
-        if self.exit():
+        if self.has_ended():
             return "ended"
         if self.keeper_lives():
             if not self.guard_lives():
                 return "lost its guard"
             paused = self.frozen() or (self.attempt / GPU_PAUSED).exists()
             return "frozen" if paused else "running"
-        if self.exit():  # written before the keeper went, perhaps since we looked
+        if self.has_ended():  # written before the keeper went, perhaps since we looked
             return "ended"
         boot = boot_id if boot_id is not None else processes.boot_id()
         if (started or self.info).get("boot_id", boot) != boot:
@@ -249,7 +276,15 @@ def list_runs() -> list[Run]:
     except OSError:
         return []
     found = [Run(runs_folder() / name) for name in names if (runs_folder() / name / "run.json").exists()]
-    return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
+    return sorted(found, key=lambda run: run.place, reverse=True)
+
+
+def _time_of(run_id: str) -> float:
+    """When a run of that id began."""
+    try:
+        return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def find(text: str | None) -> Run:
