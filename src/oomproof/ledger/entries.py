@@ -8,6 +8,7 @@ from pathlib import Path
 
 from oomproof.machine import processes
 from oomproof.recording.runs import read_json
+from oomproof.recording.shapes import STARTED, shaped
 
 WAITING, ADMITTED = "waiting", "admitted"
 
@@ -83,7 +84,7 @@ def _as_started(entry: Entry) -> Entry:
     if entry.state != ADMITTED or entry.uid != os.getuid():
         return entry
     started = entry.beside("started.json")
-    return with_started(entry, read_json(started)) if started else entry
+    return with_started(entry, shaped(read_json(started), STARTED)) if started else entry
 
 
 def with_started(entry: Entry, started: dict[str, object]) -> Entry:

@@ -31,6 +31,6 @@ def ask_to_save(attempt: Path, why: str) -> None:
     if not path.exists():
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, f"{SAVE_TEXT}: {why}\n".encode())
+            os.write(fd, f"{SAVE_TEXT}: {why}\n".encode("utf-8", "replace"))
         finally:
             os.close(fd)
