@@ -76,6 +76,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def exit_file(attempt: Path) -> Path:
+    """exit.json; where that name could not be had (a folder made read-only), the file the keeper had reserved for it."""
+    reserved = attempt / ".exit.json"
+    return attempt / "exit.json" if not read_json(reserved) else reserved
+
+
 def append(path: Path, line: bytes) -> None:
     """A line at the end, synced. A full disk loses the line, not the caller."""
     try:
@@ -175,7 +181,7 @@ class Run:
         return read_json(self.attempt / "started.json")
 
     def exit(self) -> dict[str, Any]:
-        return read_json(self.attempt / "exit.json")
+        return read_json(exit_file(self.attempt))
 
     def frozen(self) -> dict[str, Any]:
         """Who made the job stand still, since when, until when; empty when nobody did."""
