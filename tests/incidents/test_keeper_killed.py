@@ -220,11 +220,11 @@ def test_the_front_that_took_over_may_be_killed_too(lab: Lab, steps: Steps, tty:
     until(lambda: (running.attempt / "output.log").exists(), "output")
     running.output_has("ready")
     kill_keeper(running)
-    stands_by = lambda: (
-        "oomproof.runner.stand_in"
-        in subprocess.check_output(["ps", "-ww", "-o", "args=", "--ppid", str(pid)], text=True)
-    )  # noqa: E731
-    until(stands_by, "somebody to stand by")
+    children = ["ps", "-ww", "-o", "args=", "--ppid", str(pid)]
+    until(
+        lambda: "oomproof.runner.stand_in" in subprocess.check_output(children, text=True),
+        "somebody to stand by",
+    )
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     if tty:

@@ -77,7 +77,7 @@ def _of_attempt(run: runs.Run, attempt: Path, label: str) -> Ending | None:
     if verdict.cause == "not-a-crash" or verdict.cause in _CHOSEN:
         return None  # still running, or ended because somebody wished it
     started, _ = load(attempt / "started.json")
-    exited, _ = load(attempt / "exit.json")
+    exited, _ = load(runs.exit_file(attempt))
     recording = open_recording(attempt / "recording.sqlite")
     begin, end = number(started.get("wall")) or run.created or None, number(exited.get("wall"))
     last = recording.last_sample_time()

@@ -27,7 +27,7 @@ from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
-from oomproof.recording.runs import other_host
+from oomproof.recording.runs import exit_file, other_host
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
@@ -46,7 +46,7 @@ def collect(
     """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
     run, _ = load(attempt_dir.parent / "run.json")
     started, why_not_started = load(attempt_dir / "started.json")
-    exited, why_no_exit = load(attempt_dir / "exit.json")
+    exited, why_no_exit = load(exit_file(attempt_dir))
     tail = last_samples(attempt_dir / "recording.sqlite")
     missing = [
         Missing(source, reason, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.evidence.files import integer, load, number, string
+from oomproof.recording.runs import exit_file
 from oomproof.units import format_size
 
 _LARGEST = 1 << 20  # bytes of one account; the agent writes about 10 KiB
@@ -246,7 +247,7 @@ def _with_our_runs(oom: GpuOom, attempt: Path) -> GpuOom:
 def _was_alive(attempt: Path, told: float, wall: float | None) -> bool:
     if wall is None:
         return True
-    ended = number(load(attempt / "exit.json")[0].get("wall"))
+    ended = number(load(exit_file(attempt))[0].get("wall"))
     return wall - _STALE <= told <= wall + _STALE and (ended is None or ended >= wall)
 
 

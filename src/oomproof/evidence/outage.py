@@ -15,7 +15,7 @@ from oomproof.machine import kernel_log, memory
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall
 from oomproof.recording.reader import Recording, open_recording
-from oomproof.recording.runs import Run, list_runs
+from oomproof.recording.runs import Run, exit_file, list_runs
 from oomproof.units import format_size
 
 _ALIVE = 120.0  # seconds before the last sign of all within which a run must have shown one of its own
@@ -72,7 +72,7 @@ def find_outages(
         if run.elsewhere(now) is not None:
             continue
         for attempt in _attempts(run):
-            if (attempt / "exit.json").exists():
+            if exit_file(attempt).exists():
                 continue
             one = _Cut(run, attempt)
             if one.boot_id and one.boot_id != now and one.last is not None:
@@ -234,7 +234,7 @@ def _need(each: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
         if run.id == each.run.id or run.argv != each.run.argv or not run.argv:
             continue
         for attempt in _attempts(run):
-            exited, _ = load(attempt / "exit.json")
+            exited, _ = load(exit_file(attempt))
             peak = open_recording(attempt / "recording.sqlite").peaks().use if exited else None
             if isinstance(peak, int):
                 (whole if exited.get("code") == 0 else cut_short).append(peak)

@@ -8,7 +8,7 @@ from pathlib import Path
 from oomproof.evidence.files import load, load_lines, number, string
 from oomproof.evidence.outage_facts import HostPoint
 from oomproof.recording.reader import open_recording
-from oomproof.recording.runs import Run
+from oomproof.recording.runs import Run, exit_file
 from oomproof.units import format_size
 
 _BEFORE = 900.0
@@ -74,7 +74,7 @@ def _ended_before(
     for run in known:
         if run.id in alive or run.info.get("boot_id") != boot_id:
             continue
-        exited, _ = load(run.attempt / "exit.json")
+        exited, _ = load(exit_file(run.attempt))
         at = number(exited.get("wall"))
         if at is not None and 0 <= last - at <= _BEFORE:
             how = (

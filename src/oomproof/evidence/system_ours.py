@@ -11,7 +11,7 @@ from pathlib import Path
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
 from oomproof.evidence.ours import Ours, same_or_below
 from oomproof.evidence.recording_tail import last_samples
-from oomproof.recording.runs import Run
+from oomproof.recording.runs import Run, exit_file
 
 _SLACK = 5.0  # seconds around a run within which a kill may still be its own
 _INIT_PID_NAMESPACE = "pid:[4026531836]"  # the kernel prints pids of this one
@@ -71,7 +71,7 @@ def _lives(run: Run) -> list[_Life]:
     found = []
     for attempt in _attempts(run):
         started, _ = load(attempt / "started.json")
-        exited, _ = load(attempt / "exit.json")
+        exited, _ = load(exit_file(attempt))
         wall, boottime = number(started.get("wall")), number(started.get("boottime"))
         if wall is None or boottime is None:
             continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomproof.machine import processes
-from oomproof.recording.runs import read_json
+from oomproof.recording.runs import is_locked, read_json
 from oomproof.recording.shapes import STARTED, shaped
 
 WAITING, ADMITTED = "waiting", "admitted"
@@ -72,7 +72,7 @@ def is_live(entry: Entry, boot: str, proc: str = "/proc") -> bool:
     if entry.keeper_pid is None and not _lives(entry.front_pid, entry.front_start, entry.uid, proc):
         entry = _as_started(entry)  # the front was killed before it could write down who keeps the job
         if entry.keeper_pid is None:
-            return False
+            return _has_keeper(entry)
     if entry.keeper_pid is None:
         return True
     return _lives(entry.keeper_pid, entry.keeper_start, entry.uid, proc) or (
@@ -85,6 +85,12 @@ def _as_started(entry: Entry) -> Entry:
         return entry
     started = entry.beside("started.json")
     return with_started(entry, shaped(read_json(started), STARTED)) if started else entry
+
+
+def _has_keeper(entry: Entry) -> bool:
+    """Whether a keeper holds the run's lock: it does from before the job exists."""
+    mine = entry.state == ADMITTED and entry.uid == os.getuid()
+    return mine and bool(entry.folder) and is_locked(Path(entry.folder) / "keeper.lock")
 
 
 def with_started(entry: Entry, started: dict[str, object]) -> Entry:

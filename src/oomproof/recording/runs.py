@@ -94,6 +94,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def exit_file(attempt: Path) -> Path:
+    """exit.json; where that name could not be had (a folder made read-only), the file the keeper had reserved for it."""
+    reserved = attempt / ".exit.json"
+    return attempt / "exit.json" if not read_json(reserved) else reserved
+
+
 def append(path: Path, line: bytes) -> None:
     """A line at the end, synced. A full disk loses the line, not the caller."""
     try:
@@ -199,7 +205,7 @@ class Run:
         return shapes.shaped(read_json(self.attempt / "started.json"), shapes.STARTED)
 
     def exit(self) -> dict[str, Any]:
-        return shapes.shaped(read_json(self.attempt / "exit.json"), shapes.EXIT)
+        return shapes.shaped(read_json(exit_file(self.attempt)), shapes.EXIT)
 
     def has_ended(self) -> bool:
         """Also when what its keeper wrote cannot be read any more."""

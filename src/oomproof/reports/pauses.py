@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomproof.recording.runs import read_json, read_lines
+from oomproof.recording.runs import exit_file, read_json, read_lines
 
 _GOES_ON = ("thaw", "term", "kill")  # SIGTERM and the kill wake a frozen job too
 
@@ -24,7 +24,7 @@ def pauses(attempt: Path) -> list[Paused]:
         for line in read_lines(attempt / name)
         if isinstance(line.get("boottime"), int | float)
     ]
-    ended = read_json(attempt / "exit.json").get("boottime")
+    ended = read_json(exit_file(attempt)).get("boottime")
     found: list[Paused] = []
     begin: tuple[float, str] | None = None
     for at, what, by in sorted(deeds):

@@ -97,7 +97,11 @@ def _ours(pid: int, environment: dict[str, str], proc: str) -> str | None:
     if run.folder.is_dir() and run.keeper_lives():
         return f"belongs to the run {run.name}, which is watched already"
     for other in runs.list_runs():
-        if other.info.get("adopted") and other.keeper_lives() and other.started()["job"]["pid"] == pid:
+        if (
+            other.info.get("adopted")
+            and other.keeper_lives()
+            and (other.started().get("job") or {}).get("pid") == pid
+        ):
             return f"was adopted already, as {other.name}"
     return None
 

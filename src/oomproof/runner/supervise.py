@@ -31,7 +31,7 @@ from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Row, Writer
-from oomproof.runner import agent_feed, code
+from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
@@ -576,6 +576,8 @@ def write_down(
     with contextlib.suppress(Exception):  # a full disk, no descriptors: the run goes on without
         if ticket is not None:
             ticket.started(started, over)
+    with contextlib.suppress(Exception):
+        leftovers.sweep()
     with contextlib.suppress(Exception):  # the run matters more than its commit
         runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
 
