@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,30 @@ def test_no_rights_at_all(lab: Lab) -> None:
     assert "watching only" in done.stderr
     assert done.returncode == 128 + signal.SIGTERM
     assert lab.verdict("bare")["verdict"]["cause"] == "stopped-by-guard"
+
+
+def test_a_runtime_folder_that_vanishes_costs_no_action(lab: Lab) -> None:
+    """As at the logout of the session that it belonged to; and nothing can be made in its place."""
+    runtime = Path(lab.environment["XDG_RUNTIME_DIR"])
+    running = lab.start(
+        "alone",
+        "--limit",
+        "300M",
+        "--grace",
+        "1",
+        "--",
+        *lab.job("grow.py", 30, 2000),
+        stderr=subprocess.PIPE,
+    )
+    running.output_has("growing")
+    until(lambda: any((runtime / "oomproof" / "live").iterdir()), "the guard to have joined the others")
+    shutil.rmtree(runtime / "oomproof")
+    (runtime / "oomproof").touch()
+    assert running.wait() == 128 + signal.SIGTERM
+    assert running.process.stderr is not None
+    said = running.process.stderr.read()
+    assert said.count("this run acts alone") == 1, said
+    assert running.verdict()["verdict"]["cause"] == "stopped-by-guard"
 
 
 def test_full_disk_costs_the_recording_not_the_job(lab: Lab, tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +22,7 @@ from oomproof.guard.freezing import Freezer
 from oomproof.guard.loop import Guard
 from oomproof.guard.pause import Pause
 from oomproof.ledger.outlook import LiveClaim
+from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts, Sampler
@@ -559,3 +563,49 @@ def test_let_go_and_the_guards_pause_do_not_cross(pausing_scene: Scene) -> None:
     scene.guard.let_go("SIGINT came for it")
     rows(scene, 2)
     assert not still_paused(scene)
+
+
+def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By signals, as without cgroups: whatever the order of marks on disk, it stands still or runs as the guard believes."""
+    sleeper = subprocess.Popen(["sleep", "300"])
+    scene = Scene(tmp_path, monkeypatch)
+    scene.errands._at_once = False
+    scene.job.freezer = Freezer(None, lambda: [sleeper.pid])
+    scene.job.signals.append(0)
+    scene.guard._live = None
+
+    def stands_still() -> bool:
+        fields = processes.stat_fields(sleeper.pid)
+        return fields is not None and fields[0] == b"T"
+
+    def becomes(still: bool) -> None:
+        end = time.monotonic() + 10
+        while stands_still() != still:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    try:
+        for order in itertools.permutations(range(3)):
+            begin(scene)
+            end(scene)
+            begin(scene)
+            waiting, scene.errands.waiting = scene.errands.waiting, []
+            # three groups of errands: what belongs to the first pause, its end, and what belongs to the second
+            groups = [waiting[:2], waiting[2:4], waiting[4:]]
+            for number in order:
+                for errand in groups[number]:
+                    errand()
+                rows(scene, 1)
+            becomes(still=scene.guard._state.frozen_at is not None)
+            end(scene)
+            scene.errands.work()
+            rows(scene, 1)
+            becomes(still=False)
+            assert scene.pause.by == "" and not (scene.attempt / runs.FROZEN).exists()
+            scene.guard._state = loop.State()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        scene.close()
