@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import signal
@@ -498,6 +499,7 @@ class _OneSignal:
 
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
+    from oomproof.reports import saving
     from oomproof.reports.after import Conclusion, conclude
     from oomproof.reports.verdict import fitted
 
@@ -507,7 +509,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
         try:
             conclusion = conclude(outcome.run)
             if report is not None:
-                runs.write_json(report, conclusion.as_json)
+                saving.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import threading
@@ -126,5 +127,6 @@ class Actions:
     def _write_stop_files(self, why: str) -> None:
         for path in self._stop_files:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():  # a file the user already put there is theirs
-                path.write_text(f"{STOP_TEXT}: {why}\n")
+            # a file the user already put there is theirs; a link that somebody laid in /tmp is not followed
+            with contextlib.suppress(FileExistsError), open(path, "x") as file:
+                file.write(f"{STOP_TEXT}: {why}\n")

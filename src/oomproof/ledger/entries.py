@@ -49,7 +49,8 @@ class Entry:
     def beside(self, name: str) -> Path | None:
         """A file in the folder of its attempt, where it is there and may be seen."""
         path = f"{self.folder}/1/{name}"
-        return Path(path) if self.folder and os.path.exists(path) else None
+        # no fifo that another user of a shared ledger names: a reader would wait for ever
+        return Path(path) if self.folder and os.path.isfile(path) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ def make_private(folder: Path) -> Path:
     """The folder, there and closed to others."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.geteuid():  # root may write there too, and its owner may lay links
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         folder.chmod(0o700)
     except OSError as error:
         raise OomproofError(

@@ -225,7 +225,12 @@ def _ledger(check: Check, width: int) -> Iterable[Line]:
         yield [(_cut(f"  {run_words(one)}; {known}", width - 1), "")]
     for entry in picture.waiting:
         yield [
-            (_cut(f"  {entry.name} waits for {format_size(entry.need)}{_on_gpu(entry)}", width - 1), "yellow")
+            (
+                _cut(
+                    f"  {one_line(entry.name)} waits for {format_size(entry.need)}{_on_gpu(entry)}", width - 1
+                ),
+                "yellow",
+            )
         ]
 
 
