@@ -35,10 +35,10 @@ from chaos_expect import JobFacts, RoundFacts, Violation
 from chaos_plan import Fault, PlannedJob
 
 HERE = Path(__file__).resolve().parent
-NO_PROGRESS = 20.0  # seconds in which no job takes a step and nothing ends: those that live are stuck
-FRONT_SECONDS = 20.0  # from the job's end to the front's
-VERB_SECONDS = 60.0
-ROUND_SECONDS = 300.0
+NO_PROGRESS = 30.0  # seconds in which no job takes a step and nothing ends: those that live are stuck
+FRONT_SECONDS = 60.0  # from the job's end to the front's
+VERB_SECONDS = 120.0
+ROUND_SECONDS = 600.0
 
 HOG = """
 import os, time
@@ -709,8 +709,10 @@ class Round:
         moments: dict[tuple[str, int], float] = {}
         progress, seen = time.monotonic(), (0, 0, 0)
         looked = False
+        looks = time.monotonic()
         while True:
             now = time.monotonic()
+            self.starved, looks = max(self.starved, now - looks), now
             for running in [each for each in waiting if now - self.begun >= each.planned.begin]:
                 waiting.remove(running)
                 self.start(running)
@@ -725,6 +727,7 @@ class Round:
                 if now >= moments.get((fault.moment, fault.job), now + 1) + fault.at:
                     faults.remove(fault)
                     self.strike(fault)
+                    looks = time.monotonic()
             for item in [item for item in self.later if now >= item[0]]:
                 self.later.remove(item)
                 item[1]()
@@ -733,6 +736,7 @@ class Round:
                 progress, seen = now, now_seen
             if not faults and not looked and not waiting and not self.later:
                 looked = self._look_at_reservations(journals)
+                looks = time.monotonic()
             due = [fault for fault in faults if fault.moment == plan.END]
             due = [fault for fault in due if (plan.END, fault.job) in moments]
             if not (waiting or due or self.later) and all(
@@ -780,6 +784,7 @@ class Round:
         return True
 
     check_said = ""
+    starved = 0.0  # longest time in which the driver itself was not let run
 
     def _repair(self) -> None:
         """The machine as it was: room on the disks, threads to be had. What was damaged or removed stays so."""
@@ -803,7 +808,7 @@ class Round:
             pending = [running for running in pending if not self._front_ended(running)]
             time.sleep(0.02)
         self.note("fronts ended, or hang")
-        facts = RoundFacts([], set(self.happened))
+        facts = RoundFacts([], set(self.happened), starved=self.starved)
         for number, running in enumerate(self.runs):
             facts.jobs.append(self._truth(number, running, killed, running in pending))
         for running in self.runs:  # a stuck one must not keep the rest from being looked at

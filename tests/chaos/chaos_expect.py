@@ -43,6 +43,9 @@ OUTPUT_GOES = {plan.BOTH_KILL}  # nobody reads: the job meets a closed pipe, or 
 ASKED = {plan.STOP: {signal.SIGTERM}, plan.FRONT_INT: {signal.SIGINT}, plan.FRONT_TERM: {signal.SIGTERM}}
 
 
+STARVED = 0.5  # seconds: a guard that is not let run for so long cannot act in time
+
+
 @dataclass
 class JobFacts:
     planned: PlannedJob
@@ -86,6 +89,7 @@ class RoundFacts:
     reservations: list[str] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
     trouble: str = ""  # of the driver itself
+    starved: float = 0.0  # seconds in which the machine let nobody run
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def _life(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
 
 def _killed(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
     if job.oom_killed:
-        if grows(job) and not job.faults & NO_GUARD:
+        if grows(job) and not job.faults & NO_GUARD and facts.starved < STARVED:
             yield "shortage-not-acted", f"the kernel killed it at {job.peak} MiB; guard {job.acts}"
         elif not grows(job) and not (facts.faults & {plan.HOG, plan.SHORTAGE}):
             yield "job-lost", "the kernel killed it for memory, and it did not grow"
