@@ -8,6 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine takes its time; how fast something is has tests of its own.
+settings.register_profile(
+    "any-machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("any-machine")
 
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN

@@ -30,7 +30,7 @@ WHY = [sys.executable, "-m", "oomproof.cli.main", "why"]
 def why(*words: str, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_STATE_HOME": str(home)}
     return subprocess.run(
-        [*WHY, *words], env=environment, capture_output=True, text=True, timeout=60, **options
+        [*WHY, *words], env=environment, capture_output=True, text=True, timeout=240, **options
     )  # type: ignore[call-overload, no-any-return]
 
 
@@ -164,7 +164,7 @@ def test_endless_input_takes_bounded_memory(tmp_path: Path, piece: bytes) -> Non
     assert process.stdin is not None and process.stdout is not None
     for _ in range((6 << 20) // len(piece)):
         process.stdin.write(piece)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and b"no crash found here" in said
     assert int(said.split()[-1]) < 64 << 10, "KiB"
 
@@ -228,7 +228,7 @@ def test_ctrl_c_leaves_no_traceback(tmp_path: Path) -> None:
     for _ in range(60):  # past its start: the pipe is being read
         process.stdin.write(WORDS[:60_000])
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and b"Traceback" not in said
 
 

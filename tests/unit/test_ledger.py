@@ -62,7 +62,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
     process.wait()
@@ -149,14 +149,14 @@ def test_a_reboot_forgets_who_ran_and_keeps_what_was_learnt(ledger: Ledger) -> N
     assert [peak.use for peak in ledger.peaks("k")] == [2 * GIB]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
 def test_no_reservation_outlives_its_holder(
     tmp_path_factory: pytest.TempPathFactory, kills: list[bool]
 ) -> None:
     """Real processes, real SIGKILL: after each death exactly the living ones are counted."""
     ledger = Ledger(tmp_path_factory.mktemp("ledger"))
-    holders = [subprocess.Popen(["sleep", "60"]) for _ in kills]
+    holders = [subprocess.Popen(["sleep", "600"]) for _ in kills]
     try:
         put(ledger, *(entry(f"run{n}", one.pid) for n, one in enumerate(holders)))
         for one, dies in zip(holders, kills, strict=True):

@@ -215,7 +215,8 @@ def test_a_journal_that_hangs_is_left(place: Place, monkeypatch: pytest.MonkeyPa
     script.chmod(0o700)
     began = time.monotonic()
     gap = journal.feed_journal(0.0, lambda *_: None, command=str(script), deadline=0.3)
-    assert gap is not None and "cut short" in gap.reason and time.monotonic() - began < 5
+    assert gap is not None and "cut short" in gap.reason
+    assert time.monotonic() - began < 30, "of the 60 it would take"
 
 
 def test_a_journal_of_only_ones_own_lines_proves_nothing(place: Place) -> None:
