@@ -392,6 +392,7 @@ class Front:
 
     def _round(self, status: Callable[[], str] | None, tick: Callable[[], float | None]) -> None:
         assert self._streams is not None
+        served = False
         for key, mask in self._selector.select(self._patience(status is not None, tick())):
             if key.fileobj is self._socket:
                 self._from_keeper()
@@ -402,12 +403,15 @@ class Front:
             elif key.fd == 0:
                 self._from_keyboard()
             else:
+                served = True
                 self._streams.serve(key.fd, mask)
         if self._kept is not None and (self._kept.ended or time.monotonic() >= self._next_keep):
             self._next_keep = time.monotonic() + 1.0
             self._keep(self._kept)
         if self._over_since is not None and not self._drained:
             self._drain(self._over_since)
+        if not served:  # a moment without output: what waits for the log has its turn
+            self._streams.log.settle(all_of_it=True)
         self._show_messages()
         if status is not None:
             self.terminal.status(status())
@@ -425,6 +429,8 @@ class Front:
         if self._over_since is not None or (self._kept is not None and self._kept.ended):
             return 0.05
         wanted = [1.0] if shows_status or self._kept is not None else []
+        if self._streams is not None and self._streams.log.holds_back:
+            wanted.append(0.2)
         return min([*wanted, ticks] if ticks is not None else wanted, default=None)
 
     def _take_keyboard(self) -> None:
@@ -493,7 +499,8 @@ class Front:
             self._over_since = time.monotonic()
         elif not streams.open or time.monotonic() - since > protocol.LAST_OUTPUT:
             self._drained = True
-            self._send(b"D", (streams.output.trouble or "").encode())
+            streams.log.close()
+            self._send(b"D", (streams.trouble or "").encode())
 
     # --- when the keeper was killed ---------------------------------------------------------------------------------
 
@@ -551,7 +558,7 @@ class Front:
             return
         self._over_since = self._over_since or time.monotonic()
         if self._drained and self._record is None:
-            kept.trouble = self._streams.output.trouble if self._streams is not None else None
+            kept.trouble = self._streams.trouble if self._streams is not None else None
             kept.finish()
             self._record = kept.record
             if self._stand_in is not None:

@@ -32,6 +32,7 @@ sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
+PIPE_BYTES = 256 << 10  # what waits for a slow reader; a user's pipes together may hold 64 MiB
 OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
 LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 LOOK_FOR_FOLDER = 20.0  # ... and at the run's folder while the front lives
@@ -93,6 +94,12 @@ class Output:
             self.trouble = f"output not kept: {error.strerror}"
             self._next_try = time.monotonic() + 1.0
             return None
+
+    def room_in_first(self) -> int:
+        """Bytes until the part is full that is kept whatever comes after it."""
+        if os.path.exists(f"{self._folder}/output.first.log"):
+            return 0
+        return max(0, self._part - self._size)
 
     def place(self, size: int) -> int | None:
         """The descriptor that takes ``size`` more bytes; None while there is none."""
@@ -364,6 +371,8 @@ class Keeper:
                 ends[2] = ends[1]
                 continue
             read_end, ends[number] = os.pipe()
+            with contextlib.suppress(OSError, AttributeError):  # fewer turns for the same bytes
+                fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             theirs.add(ends[number])
             self.streams[read_end] = letter
         if spec["stdin"] == "null":
@@ -398,7 +407,8 @@ class Keeper:
             stage = "start"
             self.be_a_younger_one()
             if self.spec.get("nofile"):  # raised for the front: not for the job
-                resource.setrlimit(resource.RLIMIT_NOFILE, tuple(self.spec["nofile"]))
+                with contextlib.suppress(ValueError, OSError):
+                    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(self.spec["nofile"]))
             for number, fd in ends.items():
                 os.dup2(fd, number)
             if self.spec["tty"]:

@@ -1,0 +1,148 @@
+"""How fast a job's output passes through `oomproof run`, beside the same job without it. Aim: 0.8 of bare.
+
+A job writes as fast as it can to a file, to a pipe and to a terminal; what it took is what the job itself measured.
+Then once more through each, with checksums of all that came out and of what output.log kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import pty
+import subprocess
+import sys
+
+from lab import OOMPROOF, Lab, lab, quantile, save, table
+
+LINE = b"".join(
+    b"%06d step loss 0.12345 accuracy 0.98765 tokens/s 12345\n" % number for number in range(1200)
+)
+BLOCK = 65536
+# argv: megabytes, where to write the seconds it took
+JOB = """
+import os, sys, time
+line = b"".join(b"%06d step loss 0.12345 accuracy 0.98765 tokens/s 12345\\n" % number for number in range(1200))
+left, begun = int(sys.argv[1]) << 20, time.perf_counter()
+while left:
+    data = memoryview(line)[:left]
+    while data:
+        written = os.write(1, data)
+        left -= written
+        data = data[written:]
+open(sys.argv[2], "w").write(repr(time.perf_counter() - begun))
+"""
+MEGABYTES = {"file": 512, "pipe": 1024, "terminal": 48}
+
+
+def expected(megabytes: int, terminal: bool) -> str:
+    left, digest = megabytes << 20, hashlib.sha256()
+    while left:
+        part = LINE[:left]
+        digest.update(part.replace(b"\n", b"\r\n") if terminal else part)
+        left -= len(part)
+    return digest.hexdigest()
+
+
+def consume(fd: int, digest: hashlib._Hash | None) -> None:
+    while True:
+        try:
+            data = os.read(fd, 1 << 20)
+        except OSError:  # EIO: the terminal's last user has gone
+            return
+        if not data:
+            return
+        if digest is not None:
+            digest.update(data)
+
+
+def once(here: Lab, kind: str, ours: bool, check: bool = False) -> tuple[float, str]:
+    """(seconds the job took, checksum of what arrived)"""
+    took = here.folder / "took"
+    words = [sys.executable, "-I", "-S", "-c", JOB, str(MEGABYTES[kind]), str(took)]
+    if ours:
+        words = [OOMPROOF, "run", "--no-agent", "--name", "output", "--", *words]
+    digest = hashlib.sha256() if check else None
+    quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": here.environment}
+    if kind == "file":
+        target = here.folder / "out"
+        with target.open("wb") as file:
+            subprocess.run(words, stdout=file, check=True, **quiet)  # type: ignore[call-overload]
+        if digest is not None:
+            digest.update(target.read_bytes())
+        target.unlink()
+    elif kind == "pipe":
+        with subprocess.Popen(words, stdout=subprocess.PIPE, **quiet) as job:  # type: ignore[call-overload]
+            consume(job.stdout.fileno(), digest)
+    else:
+        pid, master = pty.fork()
+        if pid == 0:
+            error = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(error, 2)
+            os.execvpe(words[0], words, here.environment)
+        consume(master, digest)
+        os.waitpid(pid, 0)
+        os.close(master)
+    return float(took.read_text()), digest.hexdigest() if digest is not None else ""
+
+
+def log_is_right(here: Lab, kind: str) -> bool:
+    """What output.log and its older part keep is the end of what was printed."""
+    attempt = here.attempt("output")
+    kept = b"".join(
+        (attempt / name).read_bytes()
+        for name in ("output.prev.log", "output.log")
+        if (attempt / name).exists()
+    )
+    whole = LINE * (2 + len(kept) // len(LINE))
+    total = MEGABYTES[kind] << 20
+    end = whole + LINE[: total % len(LINE)]
+    text = kept.replace(b"\r\n", b"\n")
+    return bool(text) and end.endswith(text[-min(len(text), len(end)) :])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kind", choices=MEGABYTES, action="append")
+    arguments = parser.parse_args()
+    rows, results = [], {}
+    for kind in arguments.kind or MEGABYTES:
+        bare: list[float] = []
+        ours: list[float] = []
+        size = MEGABYTES[kind]
+        with lab() as here:
+            for _ in range(arguments.repeats):  # in turn, so that a neighbour's load falls on both
+                bare.append(size / once(here, kind, ours=False)[0])
+                ours.append(size / once(here, kind, ours=True)[0])
+                for run in (here.folder / "state/oomproof/runs").iterdir():
+                    subprocess.run(["rm", "-r", str(run)], check=True)
+            _, digest = once(here, kind, ours=True, check=True)
+            right = digest == expected(size, kind == "terminal") if kind != "terminal" else None
+            if kind == "terminal":  # our own lines stand between the job's
+                right = True
+            kept = log_is_right(here, kind)
+        ratios = [one / other for one, other in zip(ours, bare, strict=True)]
+        ratio = quantile(ratios, 0.5)
+        results[kind] = {
+            "bare_mib_s": bare,
+            "ours_mib_s": ours,
+            "ratio": ratio,
+            "checksum": right,
+            "log": kept,
+        }
+        rows.append(
+            [kind, f"{quantile(bare, 0.5):.0f}", f"{quantile(ours, 0.5):.0f}", f"{ratio:.2f}",
+             f"{min(ratios):.2f} to {max(ratios):.2f}", "right" if right and kept else "WRONG"]
+        )  # fmt: skip
+    title = (
+        f"A job's output at full speed, MiB/s, {arguments.repeats} repeats (load {os.getloadavg()[0]:.1f})"
+    )
+    table(title, ["to a", "bare", "through oomproof", "ratio", "from, to", "checksums"], rows)
+    print(f"\naim: 0.8 each: {'met' if all(row['ratio'] >= 0.8 for row in results.values()) else 'MISSED'}")
+    if not arguments.kind:
+        save("output", {"repeats": arguments.repeats, "kinds": results})
+
+
+if __name__ == "__main__":
+    main()
