@@ -16,6 +16,7 @@ from oomproof import trend
 from oomproof.guard import pausing, policy
 from oomproof.guard.actions import Actions
 from oomproof.guard.facts import Action, Facts, Settings, State
+from oomproof.guard.growth import JobGrowth
 from oomproof.guard.job import Job
 from oomproof.guard.pause import Pause
 from oomproof.guard.strangers import Strangers
@@ -37,8 +38,6 @@ else:
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _SAMPLE_MAX, _SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
 _STALL_WINDOW = 2.0
-_FORECAST_EVERY = 10.0
-_HISTORY = 600  # rows kept for the forecast: ten calm minutes
 
 
 def lock_memory() -> bool:
@@ -163,12 +162,15 @@ class Guard:
         self._say = say
         self._host = host
         self._state = State()
-        self._use, self._room = trend.Growth(), trend.Growth()
-        self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self.growth = JobGrowth(settings)
+        self.on_growth: Callable[[], None] | None = None  # with each row while growth is foreseen
+        self._room = trend.Growth()
+        self._rows = 0
         self._strangers = Strangers()
-        self._next_row = self._next_forecast = 0.0
+        self._next_row = 0.0
         self._stumbled = False
         self._calm_since: float | None = None
+        self._unasked_since: float | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._trigger = open_pressure_trigger()
         self._poller = select.poll()
@@ -241,6 +243,7 @@ class Guard:
         if self._state.frozen_at is not None:
             self._calm_since = None
             return
+        self._notice_the_end_of_a_request(facts)
         if self._state == State() or policy.wanted(self.settings, facts).kind != "none":
             self._calm_since = None
         elif self._calm_since is None:
@@ -248,7 +251,18 @@ class Guard:
         elif facts.t - self._calm_since > policy.SHORTAGE_OVER:
             self._state = State(warned_at=self._state.warned_at)
             self._calm_since = None
-            self._actions.shortage_is_over()
+            self._actions.withdraw("memory is no longer short", self._say)
+
+    def _notice_the_end_of_a_request(self, facts: Facts) -> None:
+        """A job that has stopped growing under its limit is no longer asked to stop."""
+        if not policy.request_is_over(self.settings, facts, self._state):
+            self._unasked_since = None
+        elif self._unasked_since is None:
+            self._unasked_since = facts.t
+        elif facts.t - self._unasked_since > policy.REQUEST_OVER:
+            self._state = replace(self._state, asked_at=None, asked_for="")
+            self._unasked_since = None
+            self._actions.withdraw("the job no longer grows", self._say)
 
     def _look(self, t: float) -> Facts | None:
         available, swap_free, stall = self._host.read(t)
@@ -261,7 +275,7 @@ class Guard:
         use = memory.use
         limit = self.settings.limit
         limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
-        self._use.add(t, use)
+        self.growth.use.add(t, use)
         self._room.add(t, available + swap_free)
         moment = self.moment
         moment.t, moment.available, moment.swap_free = t, available, swap_free
@@ -275,11 +289,12 @@ class Guard:
             swap_free=swap_free,
             stall=stall,
             use=use,
-            rate=self._use.rate(0.3),
-            sustained=self._use.sustained(),
+            rate=self.growth.use.rate(0.3),
+            sustained=self.growth.use.sustained(),
             shrink=-self._room.rate(0.3),
             drain=-self._room.rate(5.0) if near else 0.0,
             limit_headroom=limit_headroom,
+            **self.growth.near_limit(t, limit_headroom),
             time_to_full=moment.time_to_full,
             frozen=self._pause.by,
             swap=memory.swap,
@@ -312,20 +327,20 @@ class Guard:
             (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, limit_headroom,
              moment.processes, *(moment.shm or (None, None))),
         )  # fmt: skip
-        if self._pause.by or len(self._history) % 3 == 0:  # a pause by hand may be noticed a little later
+        if self._pause.by or self._rows % 3 == 0:  # a pause by hand may be noticed a little later
             self._notice_hands(t)
         self._tell_the_others(memory.use, t)
-        self._history.append((t, memory.use))
-        if t >= self._next_forecast:
-            moment.time_to_full = self._forecast()
-            near = moment.time_to_full is not None and moment.time_to_full < 300
-            self._next_forecast = t + (1.0 if near else _FORECAST_EVERY)
+        self._rows += 1
+        self.growth.row(t, memory.use, self._room_to_grow())
+        moment.time_to_full = self.growth.time_to_full
+        if moment.time_to_full is not None and self.on_growth is not None:
+            self.on_growth()
         thin = self._thinness()
         moment.sample_seconds = max(_SAMPLE_MIN, min(_SAMPLE_MAX, _SAMPLE_MAX * thin))
         self._next_row = t + moment.sample_seconds
         if moment.sample_seconds < _SAMPLE_MAX / 2:
             moment.hurry.set()
-        if moment.available + moment.swap_free <= self.settings.margin and len(self._history) % 5 == 0:
+        if moment.available + moment.swap_free <= self.settings.margin and self._rows % 5 == 0:
             self._strangers.look({self._job.leader, *self._job.pids(), os.getpid()})
 
     def _notice_hands(self, t: float) -> None:
@@ -339,7 +354,7 @@ class Guard:
     def _tell_the_others(self, use: int, t: float) -> None:
         if self._live is not None:
             frozen = {"guard": ledger.BY_GUARD, "hand": ledger.BY_HAND}.get(self._pause.by, ledger.RUNS)
-            self._live.update(use, t, self._use.rate(0.3), frozen)
+            self._live.update(use, t, self.growth.use.rate(0.3), frozen)
 
     def _record_host(self, t: float, available: int, swap_free: int) -> None:
         host = self._host
@@ -351,7 +366,7 @@ class Guard:
         room = (moment.available + moment.swap_free - settings.floor) / max(1, settings.margin)
         if moment.limit_headroom is not None and settings.limit:
             room = min(room, moment.limit_headroom / (settings.limit / 4))
-        rate = self._use.rate(2.0)
+        rate = self.growth.use.rate(2.0)
         if rate > 0:
             left = moment.available + moment.swap_free - settings.floor
             if moment.limit_headroom is not None:
@@ -359,12 +374,12 @@ class Guard:
             room = min(room, left / rate / 30.0)
         return max(0.0, room)
 
-    def _forecast(self) -> float | None:
+    def _room_to_grow(self) -> int:
         moment = self.moment
         room = moment.available + moment.swap_free - self.settings.floor
         if moment.limit_headroom is not None:
             room = min(room, moment.limit_headroom)
-        return trend.time_to_full(list(self._history), max(0, room))
+        return max(0, room)
 
     def _act(self, action: Action, facts: Facts) -> None:
         machine_wide = action.scope == "machine" and action.kind in ("freeze", "thaw", "term", "kill")
@@ -382,7 +397,7 @@ class Guard:
         elif self._state.frozen_at is not None or facts.frozen:
             self._end_pause(action, facts)
         if action.kind not in ("freeze", "thaw"):
-            self._state = policy.taken(self._state, action.kind, facts.t)
+            self._state = policy.taken(self._state, action.kind, facts.t, action.scope)
         self._writer.event(facts.t, action.kind, why, scope=action.scope)
         self._say(action.kind, why)
 
