@@ -23,7 +23,7 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Watch, known_need
+from oomproof.runner.supervise import Watch, known_need, usual_peak
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -109,4 +109,5 @@ def _settings(run: runs.Run) -> Settings:
         protected=bool(kept.get("protect")),
         freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),
         need=known_need(run.info.get("claim")),
+        usual_peak=usual_peak(run.info.get("claim")),
     )

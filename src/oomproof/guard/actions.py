@@ -14,6 +14,7 @@ from oomproof.errors import OomproofError
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
+from oomproof.recording import requests
 from oomproof.recording.runs import append_line
 
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
@@ -115,14 +116,22 @@ class Actions:
         line = deed(self._by, kind, why, facts)
         self._errands.do(lambda: append_line(self._attempt / "actions.jsonl", line))
 
-    def shortage_is_over(self) -> None:
+    def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
         """Our own request is taken back: a job that looks for the file later was not asked by this moment."""
-        self._errands.do(self._remove_stop_files)
+        self._errands.do(lambda: self._remove_stop_files(why, say))
 
-    def _remove_stop_files(self) -> None:
-        for path in self._stop_files:
-            if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode()):
-                path.unlink()
+    def _remove_stop_files(self, why: str, say: Callable[[str, str], None]) -> None:
+        ours = [
+            path
+            for path in self._stop_files
+            if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode())
+        ]
+        for path in ours:
+            path.unlink()
+        # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer.
+        if ours and self._stop_signal is None and requests.is_unanswered(self._attempt, "stop"):
+            append_line(self._attempt / "actions.jsonl", deed(self._by, "withdraw", why))
+            say("withdraw", why)
 
     def _write_stop_files(self, why: str) -> None:
         for path in self._stop_files:

@@ -17,6 +17,7 @@ from oomproof.guard import pausing, policy
 from oomproof.guard.actions import Actions
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.facts import Action, Facts, Settings, State
+from oomproof.guard.growth import JobGrowth
 from oomproof.guard.job import Job
 from oomproof.guard.pause import Pause
 from oomproof.guard.strangers import Strangers
@@ -38,8 +39,6 @@ else:
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _SAMPLE_MAX, _SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
 _STALL_WINDOW = 2.0
-_FORECAST_EVERY = 10.0
-_NEAR = 300.0  # seconds to full: then the forecast is made every second
 _HANDS_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
@@ -49,7 +48,6 @@ _RECORDING, _NO_ROWS = "the recording", "rows are missing, the guard goes on"
 _OTHERS, _ALONE = "the runtime folder", "this run acts alone, without regard to your other runs"
 _ONLY_THE_LIMIT = "only the job's own limit is guarded"
 _AS_BEFORE = "the guard goes by what it held last"
-_HISTORY = 600  # rows kept for the forecast: ten calm minutes
 
 
 def lock_memory() -> bool:
@@ -188,11 +186,13 @@ class Guard:
         self._try = BestEffort(tell)
         self._host = host
         self._state = State()
-        self._use, self._room = trend.Growth(), trend.Growth()
-        self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self.growth = JobGrowth(settings)
+        self.on_growth: Callable[[], None] | None = None  # with each row while growth is foreseen
+        self._room = trend.Growth()
         self._strangers = Strangers()
-        self._next_row = self._next_forecast = self._next_hands = self._next_scan = 0.0
+        self._next_row = self._next_hands = self._next_scan = 0.0
         self._calm_since: float | None = None
+        self._unasked_since: float | None = None
         self._acting = threading.RLock()  # the terminal's thread may let the job go on (let_go)
         self._stopping = threading.Event()
         self._wake_read, self._wake_write = _pipe()
@@ -273,6 +273,7 @@ class Guard:
         if self._state.frozen_at is not None:
             self._calm_since = None
             return
+        self._notice_the_end_of_a_request(facts)
         if self._state == State() or policy.wanted(self.settings, facts).kind != "none":
             self._calm_since = None
         elif self._calm_since is None:
@@ -280,7 +281,18 @@ class Guard:
         elif facts.t - self._calm_since > policy.SHORTAGE_OVER:
             self._state = State(warned_at=self._state.warned_at)
             self._calm_since = None
-            self._actions.shortage_is_over()
+            self._actions.withdraw("memory is no longer short", self._say)
+
+    def _notice_the_end_of_a_request(self, facts: Facts) -> None:
+        """A job that has stopped growing under its limit is no longer asked to stop."""
+        if not policy.request_is_over(self.settings, facts, self._state):
+            self._unasked_since = None
+        elif self._unasked_since is None:
+            self._unasked_since = facts.t
+        elif facts.t - self._unasked_since > policy.REQUEST_OVER:
+            self._state = replace(self._state, asked_at=None, asked_for="")
+            self._unasked_since = None
+            self._actions.withdraw("the job no longer grows", self._say)
 
     # --- read -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +308,7 @@ class Guard:
         use = memory.use
         limit = self.settings.limit
         limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
-        self._use.add(t, use - self._job.corrected)
+        self.growth.use.add(t, use - self._job.corrected)
         if room is not None:
             self._room.add(t, available + swap_free)
         moment.memory, moment.limit_headroom = memory, limit_headroom
@@ -307,11 +319,12 @@ class Guard:
             swap_free=swap_free,
             stall=stall,
             use=use,
-            rate=self._use.rate(0.3),
-            sustained=self._use.sustained(),
+            rate=self.growth.use.rate(0.3),
+            sustained=self.growth.use.sustained(),
             shrink=-self._room.rate(0.3),
             drain=-self._room.rate(5.0) if near else 0.0,
             limit_headroom=limit_headroom,
+            **self.growth.near_limit(t, limit_headroom),
             time_to_full=moment.time_to_full,
             frozen=self._pause.by,
             swap=memory.swap,
@@ -379,7 +392,7 @@ class Guard:
         elif self._state.frozen_at is not None or facts.frozen:
             self._end_pause(action, facts)
         if action.kind not in ("freeze", "thaw"):
-            self._state = policy.taken(self._state, action.kind, facts.t)
+            self._state = policy.taken(self._state, action.kind, facts.t, action.scope)
         self._event(facts.t, action.kind, why, scope=action.scope)
         self._try("telling the user", lambda: self._say(action.kind, why), None)
 
@@ -445,16 +458,13 @@ class Guard:
         self._next_row = t + moment.sample_seconds
         if moment.sample_seconds < _SAMPLE_MAX / 2:
             moment.hurry.set()
-        self._history.append((t, memory.use))
         self._try(_RECORDING, lambda: self._record(t, memory), None, _NO_ROWS)
         if self._pause.by or t >= self._next_hands:  # a pause by hand may be noticed a little later
             self._next_hands = t + _HANDS_ROWS * moment.sample_seconds
             with self._acting:
                 self._notice_hands(t)
         self._tell_the_others(memory.use, t)
-        if t >= self._next_forecast:
-            self._next_forecast = t + _FORECAST_EVERY
-            self._try("the forecast", lambda: self._forecast(t), None, "no time to full is told")
+        self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
         if moment.available + moment.swap_free <= self.settings.margin and t >= self._next_scan:
             self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
             self._try(
@@ -504,7 +514,7 @@ class Guard:
         live = self._live
         if live is not None:
             frozen = {"guard": ledger.BY_GUARD, "hand": ledger.BY_HAND}.get(self._pause.by, ledger.RUNS)
-            self._try(_OTHERS, lambda: live.update(use, t, self._use.rate(0.3), frozen), None, _ALONE)
+            self._try(_OTHERS, lambda: live.update(use, t, self.growth.use.rate(0.3), frozen), None, _ALONE)
 
     def _thinness(self) -> float:
         """1 with ample room; towards 0 as the nearest line comes near or growth eats the room within seconds."""
@@ -512,7 +522,7 @@ class Guard:
         room = (moment.available + moment.swap_free - settings.floor) / max(1, settings.margin)
         if moment.limit_headroom is not None and settings.limit:
             room = min(room, moment.limit_headroom / (settings.limit / 4))
-        rate = self._use.rate(2.0)
+        rate = self.growth.use.rate(2.0)
         if rate > 0:
             left = moment.available + moment.swap_free - settings.floor
             if moment.limit_headroom is not None:
@@ -520,12 +530,12 @@ class Guard:
             room = min(room, left / rate / 30.0)
         return max(0.0, room)
 
-    def _forecast(self, t: float) -> None:
-        moment = self.moment
-        moment.time_to_full = None  # an old answer is none, should the new one fail
-        moment.time_to_full = left = trend.time_to_full(list(self._history), self._headroom())
-        if left is not None and left < _NEAR:
-            self._next_forecast = t + 1.0
+    def _forecast(self, t: float, use: int) -> None:
+        self.moment.time_to_full = None  # an old answer is none, should the new one fail
+        self.growth.row(t, use, self._headroom())
+        self.moment.time_to_full = self.growth.time_to_full
+        if self.moment.time_to_full is not None and self.on_growth is not None:
+            self.on_growth()
 
     def close(self) -> None:
         for fd in (self._wake_read, self._wake_write, self._trigger):

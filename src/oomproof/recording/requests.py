@@ -21,6 +21,12 @@ def listeners(attempt: Path, what: str, proc: str = "/proc") -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def is_unanswered(attempt: Path, what: str) -> bool:
+    """Whether somebody listens for this kind of request and has not begun to act on it."""
+    begun = any((attempt / "agent" / f"{what}.{mark}").exists() for mark in ("at", "taken"))
+    return not begun and bool(listeners(attempt, what))
+
+
 def save_file(attempt: Path) -> Path:
     return attempt / "save"
 

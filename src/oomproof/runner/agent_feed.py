@@ -98,7 +98,7 @@ class AgentFeed:
         writer: Writer,
         tell: Callable[[str], None],
         use: Callable[[], int | None],
-        note_phase: Callable[[str], None] | None = None,
+        note_phase: Callable[[str, int | None], None] | None = None,
     ) -> None:
         self._path, self._folder = socket_path(run_id), attempt / "agent"
         self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
@@ -250,7 +250,7 @@ class AgentFeed:
     def _in_phase(self, name: str, step: int | None) -> None:
         self._last_step = (name, step)
         if self._note_phase is not None:
-            self._note_phase(name)
+            self._note_phase(name, step)
 
     def _speaks(self, pid: int, has_steps: bool, rank: int | None) -> bool:
         if rank:

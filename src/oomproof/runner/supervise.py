@@ -23,6 +23,7 @@ from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
+from oomproof.ledger.needs import AT_LEAST
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
@@ -134,10 +135,11 @@ def describe_run(
     }
 
 
-def shall_save(time_to_full: float | None, now: float, saved_at: float | None) -> bool:
-    """Growth that fills memory within the warning's time; a checkpoint an hour is enough, and a full machine cannot bear more."""
+def shall_save(time_to_full: float | None, is_sure: bool, now: float, saved_at: float | None) -> bool:
+    """Growth that fills memory within the warning's time and will hardly end by itself; a checkpoint an hour is enough, and a full machine cannot bear more."""
     return (
         time_to_full is not None
+        and is_sure
         and time_to_full < policy.TREND_WARNING
         and (saved_at is None or now - saved_at > _SAVE_EVERY)
     )
@@ -241,6 +243,7 @@ class Watch:
             self._pause,
             self._on_trouble,
         )
+        self.guard.on_growth = self._on_growth if agent else None
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
@@ -264,8 +267,20 @@ class Watch:
         memory = self.guard.moment.memory
         return memory.use if memory is not None else None
 
-    def _note_phase(self, name: str) -> None:
+    def _note_phase(self, name: str, step: int | None) -> None:
+        """From the agent's thread, about once a second while the job makes steps."""
         self._live.phase = name
+        self.guard.growth.warm_up.note(name, step, boottime())
+
+    def _on_growth(self) -> None:
+        if self._shall_save():
+            self.errands.do(self._ask_to_save)
+
+    def _shall_save(self) -> bool:
+        growth = self.guard.growth
+        return not self.guard.settings.watch_only and shall_save(
+            growth.time_to_full, growth.is_sure, boottime(), self._saved_at
+        )
 
     def start(self) -> None:
         try:
@@ -318,13 +333,12 @@ class Watch:
             "kill": "killed the job, all of it",
             "freeze": "paused",
             "thaw": "goes on",
+            "withdraw": "took back the request to save and stop",
         }
         text = f"{words[kind]}: {why}"
         if kind == "freeze":
             text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
         self._tell(text)
-        if kind == "warn" and self.agents is not None:
-            self.errands.do(self._ask_to_save)
         if self.agents is not None and kind == "ask":
             agents = self.agents
             self.errands.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
@@ -332,7 +346,7 @@ class Watch:
     def _ask_to_save(self) -> None:
         """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A rung nobody answers is skipped."""
         now, left = boottime(), self.guard.moment.time_to_full
-        if self.guard.settings.watch_only or not shall_save(left, now, self._saved_at):
+        if not self._shall_save():
             return
         who = requests.listeners(self._attempt, "save")
         if not who:
@@ -434,6 +448,11 @@ def known_need(claim: dict[str, Any] | None) -> int | None:
     return need if isinstance(need, int) else None
 
 
+def usual_peak(claim: dict[str, Any] | None) -> int | None:
+    """The same, unless all that is known of it is where it was ended before."""
+    return None if str((claim or {}).get("basis")).startswith(AT_LEAST) else known_need(claim)
+
+
 def oom_score_by_age(older: int) -> int:
     """What is added to the job's oom_score_adj: the more runs are older, the sooner the kernel takes this one.
 
@@ -460,7 +479,7 @@ def supervise(
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     claim = ticket.as_json() if ticket else None
-    settings = replace(settings, need=known_need(claim))
+    settings = replace(settings, need=known_need(claim), usual_peak=usual_peak(claim))
     info = describe_run(run, order, settings, claim)
     runs.write_json(run.folder / "run.json", info)
     environment = {
