@@ -221,7 +221,7 @@ class Guard:
                 self._stopping.wait(policy.POLL_MIN_CALM)
 
     def _sleep(self, facts: Facts | None) -> bool:
-        if self._wake_read is None:  # no descriptor was left for it
+        if self._wake_read is None:  # no descriptor was left for it: the loop waits without
             return False
         seconds = policy.POLL_MIN_CALM
         if facts is not None:

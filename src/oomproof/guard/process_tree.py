@@ -25,7 +25,7 @@ _HAS_PROC = sys.platform != "darwin"
 # list of processes, as often as these shares of a core allow (500 processes: every 0.4 s and, while processes are started
 # somewhere on the machine, every 2 s), or at once when the machine loses memory that the known growth does not explain.
 # A light process that starts to grow, or a new one, is seen after that at the latest; until then it counts too little.
-_KEPT = 128
+_KEPT = 64
 _LIGHT_SHARE, _LIST_SHARE = 0.005, 0.004
 _LONGEST = 1.0  # seconds between looks at the light ones, where they cost next to nothing
 _HURRY_SHARE = 0.1  # instead of these, while memory vanishes without explanation

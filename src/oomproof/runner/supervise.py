@@ -363,7 +363,10 @@ class Watch:
     def _on_trouble(self, text: str) -> None:
         """Something of ours fails; the job is guarded all the same. The terminal first: the recording may be what failed."""
         self._tell(text)
-        self.writer.event(boottime(), "trouble", text)
+        try:
+            self.writer.event(boottime(), "trouble", text)
+        except Exception:
+            pass  # the user has heard it
 
     def _tell(self, text: str) -> None:
         text = printable(text)
