@@ -499,6 +499,27 @@ def test_a_pause_by_hand_is_not_undone_by_the_guards_thaw(pausing_scene: Scene) 
     assert freezing.read_mark(scene.attempt)["by"] == "user"
 
 
+@pytest.mark.parametrize("paused_before", [False, True])
+def test_a_job_that_moves_its_gpu_memory_for_a_pause_by_hand_is_not_frozen_meanwhile(
+    pausing_scene: Scene, paused_before: bool
+) -> None:
+    """Seen on a card: the guard froze the job in the middle, and the driver waited for its threads until a deadline."""
+    scene = pausing_scene
+    if paused_before:
+        begin(scene)
+        scene.errands.work()
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one", moving=True)
+    scene.job.freezer.thaw()  # as `oomproof freeze --gpu` does before it asks the driver
+    rows(scene, 6)
+    scene.errands.work()
+    assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one")
+    scene.job.freezer.freeze()
+    rows(scene, 6)
+    scene.errands.work()
+    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+
+
 def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> None:
     scene = pausing_scene
     begin(scene)

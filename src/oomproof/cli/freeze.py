@@ -53,9 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     errands = Errands()
     try:
         # first: from now on it is not the guard's
-        freezing.write_mark(found.attempt, "user", "oomproof freeze")
+        pause = freezing.new_id()
+        freezing.write_mark(found.attempt, "user", "oomproof freeze", pause=pause, moving=arguments.gpu)
         if arguments.gpu:
             tell(_give_gpu_back(found, job))
+            freezing.write_mark(found.attempt, "user", "oomproof freeze", pause=pause)
         Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof freeze")
         if not job.freezer.wait_frozen(_STILL_SECONDS):
             tell(

@@ -162,12 +162,18 @@ def new_id() -> str:
     return f"{os.getpid()}-{time.monotonic_ns():x}"
 
 
-def write_mark(attempt: Path, by: str, why: str, until: float | None = None, pause: str = "") -> bool:
+def write_mark(
+    attempt: Path, by: str, why: str, until: float | None = None, pause: str = "", moving: bool = False
+) -> bool:
     """``by`` is guard or user; ``until`` a wall time, None for as long as the user likes. ``pause`` is its id.
+
+    ``moving``: its own threads still move its GPU memory, so nobody may freeze it yet.
 
     False when nothing was written: the user's mark is never replaced by the guard's.
     """
     value = {"by": by, "why": why, "since": time.time(), "until": until, "id": pause or new_id()}
+    if moving:
+        value["moving"] = True
     with _one_at_a_time(attempt):
         if by == "guard" and read_mark(attempt).get("by") == "user":
             return False

@@ -505,7 +505,7 @@ class Guard:
             # Whoever let it go on did so before; but if our own pause came in between, nobody would end that one.
             freezer.thaw()
             self._pause.look()
-        if self._pause.by == "hand" and not freezer.is_frozen():
+        if self._pause.by == "hand" and not self._pause.moving and not freezer.is_frozen():
             freezer.freeze()  # a thaw of ours crossed it
         self.moment.paused_since = t if self._pause.by else None
         self._event(t, "freeze" if self._pause.by else "thaw", "by hand")

@@ -41,6 +41,9 @@ class Pause:
         self.by = "hand" if mark.get("by") == "user" else ""
         self._id = _id_of(mark) if self.by else ""  # of the pause that is on
         self._marked = ""  # the guard's pause whose mark was written
+        self.moving = bool(
+            mark.get("moving")
+        )  # the user's pause moves GPU memory first: the job must run for it
         self.limit: float | None = None  # seconds: something in the job counts them
 
     def begin(self, why: str, until: float, push: bool) -> None:
@@ -77,6 +80,7 @@ class Pause:
                 self._known = key
                 if mark.get("by") == "user":
                     self.by, self._id = "hand", _id_of(mark)
+                    self.moving = bool(mark.get("moving"))
 
     def _gone_by_hand(self) -> None:
         self._stop_pushing()
