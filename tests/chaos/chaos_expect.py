@@ -275,7 +275,12 @@ def true_causes(job: JobFacts) -> set[str]:
     if job.ended_unseen:
         causes |= {"guard-lost"}
     if job.faults & DISK:  # what the guard did could not be written down: then nobody knows, and says so
-        causes |= {KILLED: {"killed-unknown"}, SIGNALLED: {"interrupted"}}.get(job.truth, set())
+        unknown = {
+            KILLED: {"killed-unknown"},
+            SIGNALLED: {"interrupted"},
+            FINISHED: {"finished"} if job.code == 0 else set(),
+        }
+        causes |= unknown.get(job.truth, set())
     return causes
 
 
