@@ -38,6 +38,7 @@ HERE = Path(__file__).resolve().parent
 NO_PROGRESS = 30.0  # seconds in which no job takes a step and nothing ends: those that live are stuck
 FRONT_SECONDS = 60.0  # from the job's end to the front's
 VERB_SECONDS = 120.0
+SWEPT_AFTER = 6.0  # what is younger than five may belong to a run that is just being made
 ROUND_SECONDS = 600.0
 
 HOG = """
@@ -917,22 +918,36 @@ class Round:
 
     def _next_run(self, facts: RoundFacts) -> None:
         """A run after all this: it works, and takes away what killed ones could not."""
-        done = subprocess.run(
-            [*self.inside(), *self.oomproof("run", "--name", "after", "--need", "1M", "--", "true")],
-            env=self.environment(), capture_output=True, text=True, errors="replace", timeout=VERB_SECONDS,
-            stdin=subprocess.DEVNULL, cwd=self.folder, check=False,
-        )  # fmt: skip
+        done = self._run_inside("after", "true")
         if done.returncode or "finished" not in done.stderr:
             facts.next_run = f"status {done.returncode}: {done.stderr.strip()[-200:]}"
         if any(job.truth == expect.ALIVE for job in facts.jobs):
             return  # what it has left is its own
+        if self._left_cgroups() or self._left_files():
+            time.sleep(SWEPT_AFTER)
+            self._run_inside("sweeps", "sleep", "1")
+        facts.cgroups, facts.files = self._left_cgroups(), self._left_files()
         answer = self.ask("check", "--json")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             ledger = json.loads(answer.stdout)["ledger"]
             facts.reservations = [entry["name"] for entry in [*ledger["running"], *ledger["waiting"]]]
-        facts.cgroups = [Path(path).name for path in self.cgroups.ours()]
+
+    def _run_inside(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [*self.inside(), *self.oomproof("run", "--name", name, "--need", "1M", "--", *words)],
+                env=self.environment(), capture_output=True, text=True, errors="replace", timeout=VERB_SECONDS,
+                stdin=subprocess.DEVNULL, cwd=self.folder, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 124, "", f"did not come back in {VERB_SECONDS:.0f} s")
+
+    def _left_cgroups(self) -> list[str]:
+        return sorted({Path(path).name for path in self.cgroups.ours()})
+
+    def _left_files(self) -> list[str]:
         runtime = self.runtime / "oomproof"
-        facts.files = [
+        return [
             str(path.relative_to(runtime))
             for path in sorted(runtime.rglob("*"))
             if not path.is_dir() and path.name.startswith(("agent-", "0", "2"))

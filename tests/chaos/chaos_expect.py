@@ -39,6 +39,7 @@ OWN_FAILURE = {
     plan.FDS_AT_START,
 }  # the job's own fork or open is refused
 NO_GUARD = {plan.FRONT_KILL, plan.BOTH_KILL, plan.FRONT_STOP}  # nobody watches: the kernel may have to act
+KILLS = {plan.FRONT_KILL, plan.KEEPER_KILL, plan.BOTH_KILL}
 OUTPUT_GOES = {plan.BOTH_KILL}  # nobody reads: the job meets a closed pipe, or its terminal hangs up
 ASKED = {plan.STOP: {signal.SIGTERM}, plan.FRONT_INT: {signal.SIGINT}, plan.FRONT_TERM: {signal.SIGTERM}}
 
@@ -126,9 +127,12 @@ def judge(facts: RoundFacts) -> list[Violation]:
         found.append(Violation("runs-broken", facts.runs_said))
     if facts.next_run:
         found.append(Violation("next-run-blocked", facts.next_run))
+    # whose run a cgroup was is known by its folder: one that is gone tells nobody that a killed run has ended
+    all_faults = facts.faults.union(*(job.faults for job in facts.jobs))
+    swept = not (all_faults & HISTORY_GONE and all_faults & KILLS)
     for name, left in (
-        ("cgroup-left", facts.cgroups),
-        ("file-left", facts.files),
+        ("cgroup-left", facts.cgroups if swept else []),
+        ("file-left", facts.files if swept else []),
         ("reservation-left", facts.reservations),
         ("process-left", facts.processes),
     ):
@@ -271,7 +275,12 @@ def true_causes(job: JobFacts) -> set[str]:
     if job.ended_unseen:
         causes |= {"guard-lost"}
     if job.faults & DISK:  # what the guard did could not be written down: then nobody knows, and says so
-        causes |= {KILLED: {"killed-unknown"}, SIGNALLED: {"interrupted"}}.get(job.truth, set())
+        unknown = {
+            KILLED: {"killed-unknown"},
+            SIGNALLED: {"interrupted"},
+            FINISHED: {"finished"} if job.code == 0 else set(),
+        }
+        causes |= unknown.get(job.truth, set())
     return causes
 
 
