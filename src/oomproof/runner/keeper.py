@@ -694,7 +694,7 @@ def with_start(pid: int) -> dict[str, int | None]:
 
 def name_of(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/comm") as file:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return "?"
