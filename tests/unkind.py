@@ -1,7 +1,7 @@
 """Runs the tests where they like it least, one condition after the other, and prints who passed: `make unkind`.
 
-unkind.py [--suite SUITE] [-k WORD] [CONDITION …]: everything when nothing is named. Needs root
-for the boots and for the ordinary user; a condition that cannot be had here is skipped, with the reason.
+unkind.py [--suite SUITE] [-k WORD] [CONDITION …]: everything when nothing is named. Needs root for the boots and for the
+ordinary user; a condition that cannot be had here is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ SUITES = {
     "unit": ["tests/unit", "-n", "2", "--dist", "loadfile"],
     "incidents": ["tests/incidents", *PROGRAMS, "-n", "3", "--dist", "worksteal"],
 }
+KINDS = ("passed", "skipped", "failed")
 NOBODY = "65534"
 
 
@@ -99,15 +100,17 @@ def ordinary_user(scratch: Path) -> Iterator[Setting]:
         raise NotHere("you are an ordinary user already: run the tests")
     if shutil.which("setpriv") is None:
         raise NotHere("no setpriv (Debian: apt install util-linux)")
-    steps = []
-    for needed in dict.fromkeys((sys.base_prefix, sys.prefix, str(ROOT))):
-        # Inside a mount namespace: the closed folder is replaced by an empty one that holds what is needed
+    # In a mount namespace: each closed folder is replaced by an empty one that holds what is needed
+    kept_aside, emptied, put_back = [], [], []
+    for number, needed in enumerate(dict.fromkeys((sys.base_prefix, sys.prefix, str(ROOT)))):
         closed = next((one for one in reversed(Path(needed).parents) if not one.stat().st_mode & 0o001), None)
         if closed is not None:
-            inside, way = scratch / "inside", shlex.quote(needed)
-            inside.mkdir(exist_ok=True)
-            steps += [f"mount --bind {way} {inside}", f"mount -t tmpfs -o mode=755 none {closed}"]
-            steps += [f"mkdir -p {way}", f"mount --bind {inside} {way}"]
+            aside, way = scratch / f"aside{number}", shlex.quote(needed)
+            aside.mkdir()
+            kept_aside.append(f"mount --bind {way} {aside}")
+            emptied.append(f"mount -t tmpfs -o mode=755 none {shlex.quote(str(closed))}")
+            put_back.append(f"mkdir -p {way} && mount --bind {aside} {way}")
+    steps = [*kept_aside, *dict.fromkeys(emptied), *put_back]
     home = scratch / "home"
     home.mkdir(mode=0o700)
     os.chown(home, int(NOBODY), int(NOBODY))
@@ -175,9 +178,6 @@ def main() -> int:
     for row in rows:
         print("| " + " | ".join(row) + " |")
     return int(any(row[-1] != "0" and not row[-1].startswith("not here") for row in rows))
-
-
-KINDS = ("passed", "skipped", "failed")
 
 
 if __name__ == "__main__":

@@ -107,6 +107,21 @@ def test_arguments_that_are_no_text(lab: Lab) -> None:
     assert shown.returncode == 0 and "true" in shown.stdout
 
 
+def test_a_process_whose_name_ends_in_half_a_character(lab: Lab) -> None:
+    """The kernel cuts names after 15 bytes. Who is left behind is told all the same, and ended."""
+    job = (
+        "import os, sys, time\n"
+        "ready, told = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    with open('/proc/self/comm', 'wb') as file: file.write('x训练训练训练'.encode())\n"
+        "    os.write(told, b'x'); time.sleep(600)\n"
+        "os.read(ready, 1); sys.exit(3)\n"
+    )
+    done = lab.run("run", "--name", "cut", "--grace", "0.5", "--", PYTHON, "-c", job)
+    assert done.returncode == 3, done.stderr
+    assert "left 1 of its processes behind" in done.stderr
+
+
 def test_sigint_ignored_in_a_script_stays_ignored(lab: Lab) -> None:
     """`oomproof run … &` in a script: Ctrl-C at the script does not end it, as without us."""
     words = lab.command("run", "--name", "bg", "--", *lab.job("grow.py", 100, 5))

@@ -107,6 +107,12 @@ def test_trials_of_one_sweep_are_no_twins(tmp_path: Path) -> None:
         trial.communicate()
 
 
+def test_a_neighbours_name_that_ends_in_half_a_character(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "comm").write_bytes("训练训练训练".encode()[:15] + b"\xe8\n")
+    assert twins._comm(7, str(tmp_path)).startswith("训练")
+
+
 def test_a_twin_is_refused_with_its_pid(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,7 +121,7 @@ def own_pids(proc: str = "/proc") -> list[int]:
     """This process's id in every namespace it can see."""
     found = [os.getpid()]
     try:
-        with open(f"{proc}/self/status") as file:
+        with open(f"{proc}/self/status", errors="replace") as file:
             for line in file:
                 if line.startswith("NSpid:"):
                     found += [int(word) for word in line.split()[1:]]

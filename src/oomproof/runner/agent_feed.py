@@ -372,7 +372,7 @@ class AgentFeed:
 def _catches(pid: int, number: int) -> bool:
     """Whether that process has a handler for the signal now: without one it would die of it."""
     try:
-        with open(f"/proc/{pid}/status") as file:
+        with open(f"/proc/{pid}/status", errors="replace") as file:
             for line in file:
                 if line.startswith("SigCgt:"):
                     return bool(int(line.split()[1], 16) >> (number - 1) & 1)
