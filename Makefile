@@ -5,13 +5,21 @@ BIN := $(VENV)/bin
 RESULTS := build/results
 PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py)
 
-.PHONY: run test setup dev browser lint types layers unit coverage incidents programs beside-the-machine must-run bench docs clean
+.PHONY: run test setup dev browser machine-room lint types layers unit coverage incidents chaos programs beside-the-machine \
+	meanwhile must-run unkind bench clean
 
 run: setup  ## set up, and run the bundled example under watch
 	$(BIN)/oomproof run --name example -- $(BIN)/python examples/train.py
 	$(BIN)/oomproof runs
 
-test: dev browser lint layers lab beside-the-machine incidents must-run  ## set up, and pass all tests
+# What waits for the network first, then what needs processors, then what mostly waits for its own processes.
+test:  ## set up, and pass all tests
+	rm -rf $(RESULTS)
+	$(MAKE) -j2 machine-room dev
+	$(MAKE) beside-the-machine
+	$(MAKE) incidents
+	$(MAKE) chaos
+	$(MAKE) must-run
 
 setup: $(VENV)/.installed
 
@@ -32,6 +40,9 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 browser:  ## chromium, for the tests that look at pages (they skip without it, and CI fails then)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -yq --no-install-recommends chromium; } >/dev/null || true
 
+machine-room: browser  ## one after the other: apt has one lock
+	$(MAKE) lab
+
 lint: dev
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples
@@ -44,22 +55,32 @@ layers: dev
 
 unit: dev
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/unit --junitxml=$(RESULTS)/unit.xml
+	$(BIN)/pytest tests/unit -n 2 --dist loadfile --junitxml=$(RESULTS)/unit.xml
 
 coverage: dev  ## by hand: the same tests at half the speed, and which lines they never reach
 	$(BIN)/coverage run -m pytest tests/unit
 	$(BIN)/coverage report --skip-covered --sort=cover | tail -25
 
-incidents: dev
+incidents: dev  ## three at a time: they wait for their processes most of the time, and assert no seconds
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) --junitxml=$(RESULTS)/incidents.xml
+	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) -n 3 --dist worksteal --junitxml=$(RESULTS)/incidents.xml
+
+chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/chaos.py runs them by the thousand
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest tests/chaos --junitxml=$(RESULTS)/chaos.xml
 
 programs: dev  ## real trainers under watch: they only need time
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest $(PROGRAMS) --junitxml=$(RESULTS)/programs.xml
+	$(BIN)/pytest $(PROGRAMS) -n 2 --dist worksteal --junitxml=$(RESULTS)/programs.xml
 
-beside-the-machine: lab  ## what asserts no seconds, two at a time; the incidents have the cores to themselves
-	$(MAKE) -j2 vm-tests types unit programs
+beside-the-machine: dev lab  ## what only needs processors; the virtual machines take longest and have them first
+	$(MAKE) -j3 vm-scenarios vm-power-cut meanwhile
+
+meanwhile:
+	nice $(MAKE) lint layers types unit programs
+
+unkind: dev  ## by hand: the tests in random order, after a fresh boot, in another time zone, as another user…
+	$(BIN)/python tests/unkind.py
 
 must-run: dev
 	$(BIN)/python tests/must_run.py tests/must_run.txt $(RESULTS)
@@ -67,6 +88,7 @@ must-run: dev
 bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/guard.py
+	$(BIN)/python bench/many_processes.py
 	$(BIN)/pytest tests/vm -m long
 	$(BIN)/python bench/freeze.py
 	$(BIN)/python bench/ledger.py

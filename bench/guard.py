@@ -209,7 +209,7 @@ def line_at(case: Case, given: dict[str, Any], facts: dict[str, Any], rate: floa
     low, high = 0, case.size
     while high - low > 64 * 1024:
         middle = (low + high) // 2
-        moment = Facts(**{**facts, "rate": rate, "shrink": rate, name: middle})
+        moment = Facts(**{**facts, "rate": rate, "limit_rate": rate, "shrink": rate, name: middle})
         acts = policy.decide(settings, moment, State()).kind in ("term", "kill")
         low, high = (middle, high) if acts else (low, middle)
     return low

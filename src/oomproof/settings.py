@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +14,114 @@ from oomproof.errors import USAGE, OomproofError
 SYSTEM = Path("/etc/oomproof/config.toml")
 
 
+_LONGEST = 1 << 20  # bytes; a pyproject.toml has some thousand
+_said: set[str] = set()  # files whose being passed over was told
+
+
 def _load(path: Path, table: tuple[str, ...] = ()) -> dict[str, Any]:
-    try:
-        if not path.is_file():
-            return {}
-    except OSError:  # a folder on the way is closed to us (sudo -u with another's HOME)
+    text = _trusted_text(path, table)
+    if text is None:
         return {}
     import tomllib  # only when there is something to read
 
     try:
-        value: Any = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise OomproofError(
-            f"cannot read {path}: {error}", "mend that file, or move it away", USAGE
-        ) from error
+        value: Any = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, error) from error
     for key in table:
         value = value.get(key, {}) if isinstance(value, dict) else {}
     return value if isinstance(value, dict) else {}
+
+
+def _unreadable(path: Path, error: Exception) -> OomproofError:
+    return OomproofError(f"cannot read {path}: {error}", "mend that file, or move it away", USAGE)
+
+
+def _trusted_text(path: Path, table: tuple[str, ...]) -> str | None:
+    """What the file says, if only its owner could have written it; None where there is none to obey.
+
+    Settings decide what is guarded and where our files go: whoever may write them commands our runs."""
+    try:
+        link, target = os.lstat(path), os.stat(path)
+    except OSError:  # not there, or a folder on the way is closed to us (sudo -u with another's HOME)
+        return None
+    if not stat.S_ISREG(target.st_mode):
+        return None
+    try:
+        # never waits, also where somebody puts a fifo there now
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        foreign = _problem_of_owner(target.st_uid)
+        if foreign is None:
+            raise _unreadable(path, error) from error
+        _pass_over(path, foreign)
+        return None
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)  # of what is read, whatever the name stands for by now
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        problem = _problem(found, fd) or _problem_of_owner(link.st_uid)
+        try:
+            data = file.read(_LONGEST)
+            if problem is None:
+                return data.decode()
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from error
+    if not table or b"oomproof" in data:  # most projects' pyproject.toml say nothing to us
+        _pass_over(path, problem)
+    return None
+
+
+def _problem_of_owner(uid: int) -> str | None:
+    if uid in (0, os.geteuid()):
+        return None
+    import pwd
+
+    try:
+        return f"it belongs to {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"it belongs to user {uid}"
+
+
+def _problem(found: os.stat_result, fd: int) -> str | None:
+    owner = _problem_of_owner(found.st_uid)
+    if owner is not None:
+        return owner
+    if found.st_mode & 0o002:
+        return "everybody may write it"
+    if found.st_mode & 0o020 and not _private_group(found, fd):
+        return "its group may write it"
+    return None
+
+
+def _private_group(found: os.stat_result, fd: int) -> bool:
+    """Whether the group is its owner alone, as on systems whose umask is 002."""
+    import grp
+    import pwd
+
+    try:
+        if "system.posix_acl_access" in os.listxattr(fd):  # the group's bits then stand for others too
+            return False
+    except (OSError, AttributeError):  # a file system or a system without them
+        pass
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    alone = group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+    return alone and owner.pw_gid == found.st_gid
+
+
+def _pass_over(path: Path, problem: str) -> None:
+    """Told once: who wrote the file should learn why it does nothing."""
+    if str(path) in _said:
+        return
+    _said.add(str(path))
+    print(
+        f"oomproof: passed over {path}: {problem}; settings are read from files of yours or root's "
+        "that nobody else may write",
+        file=sys.stderr,
+    )
 
 
 def _layers(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:

@@ -8,6 +8,16 @@ from itertools import pairwise
 
 _SPACING = 0.02  # seconds between kept points
 _WINDOW = 16.0  # seconds of history
+_SHORT, _LONG = (
+    15.0,
+    60.0,
+)  # seconds in which a leak must have grown, by the highest and the lowest of each second
+_SEEN = 9.0  # seconds before growth can be called lasting
+_NOISE = 1000  # growth of less than a thousandth of what is held is noise
+# The first steps make the optimizer's state and fill the allocator and the loaders' queues.
+_FIRST_STEPS, _FIRST_SECONDS = 5, 5.0
+_LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a step
+_WITHOUT_STEPS = 60.0  # seconds of evaluating or generating, of a program that makes no steps
 
 
 class Growth:
@@ -45,6 +55,123 @@ class Growth:
         if len(points) < 2 or points[-1][0] - points[0][0] < 5.0:
             return 0.0
         return max(0.0, min(self.rate(2.0), self.rate(5.0), self.rate(15.0)))
+
+
+class NewHighs:
+    """How fast a series climbs above all it has been: a tooth of a saw that was as high before is no growth."""
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._recent: deque[tuple[float, int]] = deque()
+        self._highest = 0  # up to the window's begin
+
+    def rate(self, t: float, value: int) -> float:
+        """With each look: bytes per second over the window, 0 below an earlier high."""
+        recent = self._recent
+        while len(recent) > 1 and t - recent[1][0] >= self._window:
+            self._highest = max(self._highest, recent.popleft()[1])
+        if not recent or t - recent[-1][0] >= _SPACING:
+            recent.append((t, value))
+        start, first = recent[0]
+        return max(0, value - max(self._highest, first)) / (t - start) if t > start else 0.0
+
+
+class Lasting:
+    """Growth that goes on: the highest and the lowest of each second must rise together.
+
+    A burst lifts only the highest, a step lifts both but once; a leak lifts both in each third of a window.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[float, int, int]] = deque()  # (start, lowest, highest)
+
+    def clear(self) -> None:
+        self._seconds.clear()
+
+    def add(self, t: float, value: int) -> None:
+        seconds = self._seconds
+        if seconds and t - seconds[-1][0] < 1.0:
+            start, lowest, highest = seconds[-1]
+            seconds[-1] = (start, min(lowest, value), max(highest, value))
+            return
+        seconds.append((t, value, value))
+        while t - seconds[0][0] > _LONG:
+            seconds.popleft()
+
+    def highest(self, window: float) -> int:
+        """Of the last ``window`` seconds; 0 before the first look."""
+        seconds = self._seconds
+        return max((top for start, _, top in seconds if seconds[-1][0] - start <= window), default=0)
+
+    def rate(self) -> float:
+        """Bytes per second; 0 when it does not last."""
+        seconds = self._seconds
+        if len(seconds) < 6 or seconds[-1][0] - seconds[0][0] < _SEEN:
+            return 0.0
+        short, rises, goes_on = self._thirds(_SHORT)
+        if short <= 0 or not goes_on:
+            return 0.0
+        if rises:
+            return short
+        whole, rises, _ = self._thirds(_LONG)  # stairs and drips, which a short window misses
+        return max(0.0, min(short, whole)) if rises else 0.0
+
+    def _thirds(self, window: float) -> tuple[float, bool, bool]:
+        """Growth from the window's first third to its last; whether each is above the one before, and the last."""
+        seconds = self._seconds
+        now = seconds[-1][0]
+        span = min(window, now - seconds[0][0])
+        thirds: list[list[tuple[int, int]]] = [[], [], []]
+        for start, lowest, highest in reversed(seconds):
+            age = now - start
+            if age > span:
+                break
+            thirds[2 - min(2, int(3 * age / span))].append((lowest, highest))
+        if not all(thirds):
+            return 0.0, False, False
+        lows = [min(lowest for lowest, _ in third) for third in thirds]
+        tops = [max(highest for _, highest in third) for third in thirds]
+        growth = min(lows[2] - lows[0], tops[2] - tops[0]) / (span * 2 / 3)
+        noise = tops[0] / _NOISE
+        rises = all(later - earlier > noise for each in (lows, tops) for earlier, later in pairwise(each))
+        return growth, rises, tops[2] - tops[1] > noise
+
+
+class WarmUp:
+    """Loading and the first steps, by what the job tells of itself: growth there is no trend."""
+
+    def __init__(self) -> None:
+        self.phase = ""
+        self._told_at = self._trains_since = 0.0
+        self._step: int | None = None
+        self._first: tuple[float, int] | None = None  # the first step that was told, and when
+
+    def note(self, phase: str, step: int | None, t: float) -> None:
+        if not self.phase:
+            self._told_at = t
+        if phase != "load" and not self._trains_since:
+            self._trains_since = t
+        if step is not None:
+            self._first = self._first or (t, step)
+            self._step = step
+        self.phase = phase
+
+    def is_over(self, t: float) -> bool:
+        """True too for a job that tells nothing."""
+        if not self.phase:
+            return True
+        if self._first is not None and self._step is not None:
+            if self.phase == "load":
+                return False
+            begun, first = self._first
+            return self._step - first >= _FIRST_STEPS and t - begun >= _FIRST_SECONDS
+        if self._trains_since and t - self._trains_since >= _WITHOUT_STEPS:
+            return True
+        return t - self._told_at >= _LONGEST_LOAD
+
+    def counts(self, t: float) -> bool:
+        """Whether what is held now belongs into a forecast: of a training, only what it holds while it trains."""
+        return self.is_over(t) and (self._first is None or self.phase == "train")
 
 
 def floors(samples: Sequence[tuple[float, int]], period: float) -> list[tuple[float, int]]:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from oomproof.errors import USAGE, OomproofError
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
+_LARGEST = 1 << 62  # bytes; what is larger is no size of memory, and SQLite could not keep it
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
     """``20G`` is 20 GiB; ``1.5g``, ``512MiB`` and plain bytes work too."""
     match = _SIZE.fullmatch(text)
-    if not match:
+    size = float(match[1]) * _UNITS[match[2].upper()] if match else math.inf
+    if size > _LARGEST:  # also what float() makes of four hundred digits: infinity
         raise OomproofError(
-            f"cannot read {text!r} as a size",
+            f"cannot read {text if len(text) <= 40 else text[:40] + '…'!r} as a size",
             "write a number and a unit, such as 20G, 512M or 1.5T (20G is 20 GiB)",
             USAGE,
         )
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return int(size)
 
 
 def parse_gpu_need(text: str) -> tuple[int, int | None]:
     """``12G`` or ``12G:1`` -> (bytes, index or None)."""
     size, colon, index = text.partition(":")
-    if colon and not index.isdigit():
+    if colon and not re.fullmatch("[0-9]{1,6}", index):
         raise OomproofError(
             f"cannot read {text!r} as a GPU need", "write SIZE or SIZE:INDEX, such as 12G:0", USAGE
         )

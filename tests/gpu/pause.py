@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -289,6 +290,52 @@ def frozen_by_hand() -> None:
     )
 
 
+def keeper_of(name: str) -> int:
+    return int(json.loads((attempt(name) / "started.json").read_text())["keeper"]["pid"])
+
+
+def both_killed() -> None:
+    """Paused by hand, then guard and keeper are killed: `thaw` still gives the job its card and lets it finish."""
+    job = start("nobody", program=TRAIN, arguments=["300", "2", "0.01"])
+    printed("nobody", "step 20")
+    froze = ours("freeze", "nobody", "--gpu")
+    without = card()[0]
+    job.kill()
+    os.kill(keeper_of("nobody"), signal.SIGKILL)
+    job.wait()
+    leader = int(json.loads((attempt("nobody") / "started.json").read_text())["job"]["pid"])
+    thawed = ours("thaw", "nobody")
+    back = card()[0]
+    try:
+        until(lambda: not os.path.exists(f"/proc/{leader}"), "the end of the job", 60)
+    except TimeoutError as error:
+        print(error)
+    told = ours("why", "nobody").stdout
+    check(
+        "both processes killed while paused: thaw restores the card",
+        froze.returncode == thawed.returncode == 0 and back - without > 2 * GIB,
+        (froze.stderr[-200:], thawed.stderr[-300:], without >> 20, back >> 20, told[-400:]),
+    )
+
+
+def keeper_killed() -> None:
+    """The keeper is killed: the front goes on with the job, pauses it with its card, and gets the real status."""
+    job = start("no-keeper", program=TRAIN, arguments=["500", "2", "0.01"])
+    printed("no-keeper", "step 20")
+    os.kill(keeper_of("no-keeper"), signal.SIGKILL)
+    printed("no-keeper", "step 60")
+    froze, freed = ours("freeze", "no-keeper", "--gpu"), card()[0]
+    thawed = ours("thaw", "no-keeper")
+    status, said = ended(job)
+    check(
+        "keeper killed: paused with its card, finished, real status",
+        froze.returncode == thawed.returncode == status == 0
+        and "whole: True" in printed("no-keeper", "weights")
+        and freed < 2 * GIB,
+        (froze.stderr[-300:], thawed.stderr[-300:], status, freed >> 20, said[-300:]),
+    )
+
+
 def ranks() -> None:
     """Two CUDA processes of one job: both or none."""
     job = start("ranks", program=RANKS, arguments=["25"])
@@ -446,6 +493,8 @@ def main() -> int:
         refused,
         stopped_while_paused,
         frozen_by_hand,
+        both_killed,
+        keeper_killed,
         share,
         lost_guard,
         as_user,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 JOBS = Path(__file__).parent / "jobs"
-DEADLINE = 60.0
+DEADLINE = 120.0  # against a hang only: machines are slow and busy
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
@@ -52,6 +52,11 @@ class Running:
     @property
     def job_pid(self) -> int:
         return int(self.started()["job"]["pid"])
+
+    def entered(self) -> None:
+        """Waits until its guard has told the other runs of it."""
+        live = Path(self.lab.environment["XDG_RUNTIME_DIR"]) / "oomproof" / "live"
+        until(lambda: list(live.glob(f"*-{self.folder.name}")), f"{self.name} to stand among the live runs")
 
     def output_has(self, text: str) -> None:
         log = self.attempt / "output.log"
@@ -150,7 +155,7 @@ class Lab:
                     os.kill(pid, signal.SIGKILL)
             if running.process.poll() is None:
                 running.process.kill()
-            running.process.wait(10)
+            running.process.wait(DEADLINE)
 
 
 def alive(pid: int, start: int | None = None) -> bool:
@@ -223,16 +228,14 @@ def small_machine(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Cg
 
     yield make
     for directory in made:
-        until(
-            lambda d=directory: not (d / "cgroup.procs").read_text().strip(), "the test's cgroup to empty", 20
-        )
+        until(lambda d=directory: not (d / "cgroup.procs").read_text().strip(), "the test's cgroup to empty")
         remove_tree(directory)
 
 
 def remove_tree(directory: Path) -> None:
     for child in [path for path in directory.iterdir() if path.is_dir()]:
         remove_tree(child)
-    until(lambda: _rmdir(directory), f"{directory} to be removed", 10)
+    until(lambda: _rmdir(directory), f"{directory} to be removed")
 
 
 def _rmdir(directory: Path) -> bool:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import Cgroup, Lab, alive, until
+from conftest import DEADLINE, Cgroup, Lab, alive, until
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_an_adopted_job_is_recorded_counted_and_its_end_is_told(lab: Lab, job: s
     assert job.stdin is not None
     job.stdin.close()
     job.wait()
-    said = watching.communicate(timeout=60)[1]
+    said = watching.communicate(timeout=DEADLINE)[1]
     # where neither the zombie nor the kernel tells, the status is said to be unknown
     assert watching.returncode == 7 or "cannot be known" in said
     assert "watching pid" in said and not running(lab)
@@ -64,7 +64,7 @@ def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Po
     watching = adopt(lab, job.pid, "--name", "found")
     until(lambda: running(lab), "it to stand in the ledger")
     watching.send_signal(signal.SIGINT)
-    said = watching.communicate(timeout=60)[1]
+    said = watching.communicate(timeout=DEADLINE)[1]
     assert watching.returncode == 0 and "runs on unwatched" in said
     assert alive(job.pid)
     assert "lost its guard" in lab.run("runs").stdout
@@ -75,8 +75,8 @@ def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Po
     assert "guarding found again" in again.stderr.readline()
     stopped = lab.run("stop", "--now", "found")
     assert stopped.returncode == 0
-    job.wait(10)
-    again.communicate(timeout=60)
+    job.wait(DEADLINE)
+    again.communicate(timeout=DEADLINE)
     assert again.returncode in (143, 125)
 
 
@@ -93,7 +93,7 @@ def test_in_the_background(lab: Lab, job: subprocess.Popen[str]) -> None:
 def test_a_leak_is_asked_by_its_signal(lab: Lab, small_machine: Callable[[int], Cgroup]) -> None:
     """The guard acts by signals on what it did not start; a bystander beside it is not touched."""
     lab.prefix = small_machine(250 << 20).prefix
-    bystander = subprocess.Popen([*lab.prefix, "sleep", "60"])
+    bystander = subprocess.Popen([*lab.prefix, "sleep", "600"])
     code = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))\n"
@@ -113,9 +113,9 @@ def test_a_leak_is_asked_by_its_signal(lab: Lab, small_machine: Callable[[int], 
             env=lab.environment,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=DEADLINE,
         )
-        assert job.wait(10) in (3, -signal.SIGTERM)
+        assert job.wait(DEADLINE) in (3, -signal.SIGTERM)
         assert "asked the job to save and stop" in watching.stderr or "sent SIGTERM" in watching.stderr
         assert bystander.poll() is None
     finally:
@@ -125,7 +125,7 @@ def test_a_leak_is_asked_by_its_signal(lab: Lab, small_machine: Callable[[int], 
 
 
 def test_what_must_not_be_adopted(lab: Lab) -> None:
-    guarded = lab.start("guarded", "--", "sleep", "60")
+    guarded = lab.start("guarded", "--", "sleep", "600")
     started = guarded.started()
     cases = {
         "1": "pid 1 is the machine's own first process",
@@ -146,7 +146,7 @@ def test_what_must_not_be_adopted(lab: Lab) -> None:
 def test_another_users_process_is_refused(lab: Lab) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can be two users")
-    theirs = subprocess.Popen(["sleep", "60"], user=4001)
+    theirs = subprocess.Popen(["sleep", "600"], user=4001)
     try:
         refused = lab.run("adopt", str(theirs.pid))
         assert refused.returncode == 2 and "belongs to user 4001" in refused.stderr

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Lab, until
+from conftest import DEADLINE, Lab, until
 
 from oomproof.recording.reader import open_recording
 
@@ -206,5 +206,5 @@ def test_a_guard_that_is_taken_up_again_hears_the_agent(lab: Lab, tmp_path: Path
     )
     until(lambda: max(turns()) > before + 2, "later turns to be recorded")
     (tmp_path / "enough").touch()
-    assert watch.wait(60) == 0
+    assert watch.wait(DEADLINE) == 0
     assert lab.verdict("orphan")["verdict"]["cause"] == "finished"

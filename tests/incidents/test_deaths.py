@@ -257,11 +257,13 @@ def test_stopped_by_the_user(lab: Lab) -> None:
 def test_a_job_that_grows_is_asked_to_save_long_before_it_is_asked_to_stop(
     lab: Lab, kernel_limit: None
 ) -> None:
-    running = lab.start("grows", "--limit", "700M", "--", *lab.job("listener.py", 4))
+    # more than it is known to need: so growth is no loading that will end
+    limits = ("--limit", "300M", "--need", "64M")
+    running = lab.start("grows", *limits, "--", *lab.job("listener.py", 4))
     running.output_has("saved")
     assert not (running.attempt / "save").exists()
     actions = [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
-    assert set(actions) == {"warn"}, "nobody was asked to stop"
+    assert set(actions) <= {"warn"}, "nobody was asked to stop"
     alerts = (running.attempt / "memory_alerts.log").read_text()
     assert alerts.count("asked this loop to save and go on") == 1
     lab.run("stop", "--now", "grows")

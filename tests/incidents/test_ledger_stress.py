@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Lab
+from conftest import DEADLINE, Lab
 
 GIB = 1 << 30
 BUDGET = 20 * GIB
@@ -77,6 +77,6 @@ def full_disk(tmp_path: Path) -> Path:
 def test_of_those_who_ask_at_one_instant_only_as_many_win_as_fit(lab: Lab) -> None:
     """45 % each: two fit. Seen to fail within a few rounds when the look is taken outside the lock."""
     done = subprocess.run(
-        lab.job("instant.py", 20, 8), env=lab.environment, capture_output=True, text=True, timeout=110
+        lab.job("instant.py", 20, 8), env=lab.environment, capture_output=True, text=True, timeout=DEADLINE
     )
     assert done.stdout.split() == ["2"] * 20, (done.stdout, done.stderr)

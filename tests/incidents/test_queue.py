@@ -240,7 +240,7 @@ def test_the_peak_of_one_run_is_the_need_of_the_next(machine: Lab) -> None:
 
 
 def test_a_killed_attempt_only_raises_the_lower_bound(machine: Lab, tmp_path: Path) -> None:
-    job = machine.job("hold_for.py", 100, 60)
+    job = machine.job("hold_for.py", 100, 600)
     running = machine.start("shot", "--", *job)
     running.output_has("holding")
     csv = lambda: machine.run("runs", "export", "--csv", "shot").stdout.count("\n") > 3  # noqa: E731

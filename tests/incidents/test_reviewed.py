@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Lab, until
+from conftest import DEADLINE, Lab, until
 
 PYTHON = sys.executable
 
@@ -56,7 +56,7 @@ def test_streams_that_cannot_be_used_do_not_cost_the_status(lab: Lab, redirectio
     until(lambda: lab.read(folder / "1" / "started.json"), "its start")
     listed = json.loads(lab.run("runs", "--json").stdout)["runs"][0]["state"]
     assert listed in ("running", "ended")
-    assert process.wait(30) == 7
+    assert process.wait(DEADLINE) == 7
 
 
 def test_a_large_paste_while_output_flows_does_not_lock_up(lab: Lab) -> None:
@@ -70,7 +70,7 @@ def test_a_large_paste_while_output_flows_does_not_lock_up(lab: Lab) -> None:
         os.dup2(out, 2)
         os.execvpe(words[0], words, lab.environment)
     os.set_blocking(master, False)
-    paste, deadline, status = b"y" * 80 + b"\n", time.monotonic() + 40, None
+    paste, deadline, status = b"y" * 80 + b"\n", time.monotonic() + DEADLINE, None
     while status is None and time.monotonic() < deadline:
         for _ in range(400):
             try:
@@ -96,13 +96,13 @@ def test_a_removed_folder_and_no_home(lab: Lab, tmp_path: Path) -> None:
     gone.mkdir()
     script = f'cd {gone} && rmdir {gone} && exec "$@"'
     words = ["sh", "-c", script, "sh", *lab.command("run", "--", "true")]
-    done = subprocess.run(words, env=lab.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=lab.environment, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
 
 
 def test_arguments_that_are_no_text(lab: Lab) -> None:
     words = [*map(os.fsencode, lab.command("run", "--", "true")), b"caf\xe9"]
-    assert subprocess.run(words, env=lab.environment, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(words, env=lab.environment, capture_output=True, timeout=DEADLINE).returncode == 0
     shown = lab.run("runs")
     assert shown.returncode == 0 and "true" in shown.stdout
 
@@ -123,4 +123,4 @@ def test_sigint_ignored_in_a_script_stays_ignored(lab: Lab) -> None:
     time.sleep(0.5)  # nothing must happen
     assert process.poll() is None
     lab.run("stop", "--kill", "bg")
-    assert process.wait(30) == 137
+    assert process.wait(DEADLINE) == 137

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Lab, alive, until
+from conftest import DEADLINE, Lab, alive, until
 
 PYTHON = sys.executable
 
@@ -34,7 +35,7 @@ def test_front_killed_job_goes_on_and_watch_takes_over(lab: Lab, tmp_path: Path)
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    _, said = watching.communicate(timeout=60)
+    _, said = watching.communicate(timeout=DEADLINE)
     assert watching.returncode == 0, "the job's own status"
     assert "asked the job to save and stop" in said
     assert (tmp_path / "saved").exists()
@@ -157,6 +158,30 @@ def test_no_rights_at_all(lab: Lab) -> None:
     assert lab.verdict("bare")["verdict"]["cause"] == "stopped-by-guard"
 
 
+def test_a_runtime_folder_that_vanishes_costs_no_action(lab: Lab) -> None:
+    """As at the logout of the session that it belonged to; and nothing can be made in its place."""
+    runtime = Path(lab.environment["XDG_RUNTIME_DIR"])
+    running = lab.start(
+        "alone",
+        "--limit",
+        "300M",
+        "--grace",
+        "1",
+        "--",
+        *lab.job("grow.py", 30, 2000),
+        stderr=subprocess.PIPE,
+    )
+    running.output_has("growing")
+    until(lambda: any((runtime / "oomproof" / "live").iterdir()), "the guard to have joined the others")
+    shutil.rmtree(runtime / "oomproof")
+    (runtime / "oomproof").touch()
+    assert running.wait() == 128 + signal.SIGTERM
+    assert running.process.stderr is not None
+    said = running.process.stderr.read()
+    assert said.count("this run acts alone") == 1, said
+    assert running.verdict()["verdict"]["cause"] == "stopped-by-guard"
+
+
 def test_full_disk_costs_the_recording_not_the_job(lab: Lab, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -180,7 +205,7 @@ def test_closed_pipe_reaches_the_job(lab: Lab) -> None:
     """`oomproof run -- yes | head -1` ends, as `yes | head -1` does."""
     command = " ".join(lab.command("run", "--name", "yes", "--", "yes"))
     done = subprocess.run(
-        ["sh", "-c", f"{command} | head -1"], env=lab.environment, capture_output=True, timeout=60
+        ["sh", "-c", f"{command} | head -1"], env=lab.environment, capture_output=True, timeout=DEADLINE
     )
     assert done.stdout == b"y\n"
     until(lambda: lab.read(lab.folder_of("yes") / "1" / "exit.json"), "`yes` to have ended")
@@ -190,7 +215,7 @@ def test_output_order_is_kept_when_both_streams_are_one(lab: Lab) -> None:
     job = "import sys\nfor i in range(50):\n  print(i, flush=True)\n  print(i, file=sys.stderr, flush=True)"
     command = lab.command("run", "--", PYTHON, "-c", job)
     done = subprocess.run(
-        command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
+        command, env=lab.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DEADLINE
     )
     numbers = [int(line) for line in done.stdout.splitlines() if line.isdigit()]
     assert numbers == [i for i in range(50) for _ in (0, 1)]
@@ -205,7 +230,7 @@ def in_a_terminal(lab: Lab, words: list[str], keys: bytes, after: bytes) -> tupl
         os.execvpe(words[0], words, lab.environment)
     shown = b""
     typed = False
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         try:
             data = os.read(master, 65536)
@@ -229,7 +254,8 @@ def test_ctrl_c_reaches_the_job_once(lab: Lab) -> None:
         "def hit(*_):\n    global count\n    count += 1\n"
         "signal.signal(signal.SIGINT, hit)\n"
         "print('tty', sys.stdin.isatty(), sys.stdout.isatty(), flush=True)\n"
-        "end = time.monotonic() + 1.5\n"
+        "while not count: time.sleep(0.05)\n"
+        "end = time.monotonic() + 1\n"  # time for a second one, which must not come
         "while time.monotonic() < end: time.sleep(0.05)\n"
         "print('hits', count, flush=True)\n"
     )

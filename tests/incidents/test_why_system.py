@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Lab
+from conftest import DEADLINE, Lab
 
 from oomproof.evidence.system import system_kills
 from oomproof.machine import kernel_log
@@ -31,7 +31,7 @@ def test_a_strangers_death_is_listed(small_machine) -> None:
     began = time.time()
     taker = "held = [bytearray(8 << 20) for _ in range(200)]"
     victim = subprocess.Popen([*machine.prefix, sys.executable, "-c", taker])
-    assert victim.wait(30) == -signal.SIGKILL
+    assert victim.wait(DEADLINE) == -signal.SIGKILL
     found = system_kills(began - 1, runs=[])
     (kill,) = [each for each in found.kills if each.pid == victim.pid]
     assert (kill.cause, kill.certainty, kill.run) == ("oom-kill-memcg", "proven", None)

@@ -146,7 +146,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(budget=st.integers(8, 100).map(lambda n: n * GIB), steps=STEPS)
 def test_admitted_needs_never_pass_the_budget(budget: int, steps: list[tuple[str, int, float]]) -> None:
     machine = Machine(budget)
@@ -162,7 +162,7 @@ def test_admitted_needs_never_pass_the_budget(budget: int, steps: list[tuple[str
         assert machine.admitted <= budget
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(budget=st.integers(8, 40).map(lambda n: n * GIB), steps=STEPS, order=st.randoms(use_true_random=False))
 def test_nobody_waits_for_ever(budget: int, steps: list[tuple[str, int, float]], order: object) -> None:
     """While runs end and nobody new comes, everybody gets in, in whatever order they look and end."""
@@ -183,7 +183,7 @@ def test_nobody_waits_for_ever(budget: int, steps: list[tuple[str, int, float]],
         machine.end(order.randrange(60))  # type: ignore[attr-defined]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     room=SIZES,
     running=st.lists(SIZES, max_size=6),
@@ -205,7 +205,7 @@ def test_whoever_is_let_past_delays_nobody(
         assert room + given_back < head or room + given_back - mine >= head
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(room=SIZES, sizes=st.lists(st.integers(0, 1 << 62), max_size=8))
 def test_wild_figures_cost_neither_time_nor_memory(room: int, sizes: list[int]) -> None:
     claims = [Claim(f"r{n}", need=size, growth=size) for n, size in enumerate(sizes)]

@@ -132,6 +132,14 @@ def test_two_ranks_answer_in_the_same_step_once(
     assert len(answered) == 2, answered
 
 
+def test_a_request_that_is_acted_on_is_marked_as_taken(agent: Agent, tmp_path: Path) -> None:
+    wish = wishes.Wish(agent, "stop")
+    assert not wish.due(1) and not (tmp_path / "stop.taken").exists()
+    wish._looked = 0.0
+    (tmp_path / "stop").touch()
+    assert wish.due(2) and (tmp_path / "stop.taken").exists()
+
+
 def test_jobs_over_several_machines_are_not_stopped_by_a_file(
     agent: Agent, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oomproof.machine.clock import boottime
 from oomproof.recording import now, requests, stacks
@@ -86,10 +89,148 @@ def test_datagrams_arrive_and_nonsense_does_not_stop_it(feed: Any) -> None:
     path = agent_feed.socket_path("r1")
     for value in (b"\xff\xfe", b"[1, 2]", {"kind": "phase"}, told("tell", text="hello")):
         send(value, path)
-    feed.notes.changed.wait(10)
+    feed.notes.changed.wait(60)
     feed.stop()
     assert feed.said == ["hello"]
     assert not [row for row in feed.notes.of("event") if row[1] == "trouble"]
+
+
+SMALL_STACK = """
+import os, socket, sys, threading
+from pathlib import Path
+from oomproof.runner.agent_feed import AgentFeed, socket_path
+
+class Notes:
+    def put(self, *_): pass
+    def event(self, *_, **__): pass
+
+heard = threading.Event()
+threading.stack_size(256 * 1024)  # as the guard's threads have
+feed = AgentFeed("r1", Path(sys.argv[1]), Notes(), lambda _: heard.set(), lambda: None)
+feed.start()
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+deep = b'{"kind": "x", "pid": 7, "t": 1, "fields": {"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}}"
+for data in (deep, b"[" * 60_000, b'{"a":' * 10_000, b'{"kind": "tell", "pid": 7, "t": 1, "fields": {"text": "x"}}'):
+    sender.sendto(data, str(socket_path("r1")))
+print("heard" if heard.wait(20) else "deaf")
+feed.stop()
+"""
+
+
+def runs_here(python: str) -> bool:
+    """A name on the PATH may be a shim for a version that is not installed."""
+    return (
+        bool(shutil.which(python)) and not subprocess.run([python, "-c", ""], capture_output=True).returncode
+    )
+
+
+NEWER = list(filter(runs_here, ("python3.12", "python3.13", "python3.14")))
+
+
+@pytest.mark.parametrize("python", [sys.executable, *NEWER])
+def test_deep_nesting_does_not_end_the_process(tmp_path: Path, python: str) -> None:
+    """Python 3.13 counts the depth without regard to the thread's stack, and overflowed 256 KiB of it."""
+    attempt = tmp_path / "1"
+    (attempt / "agent").mkdir(parents=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(agent_feed.__file__).parents[2])}
+    done = subprocess.run(
+        [python, "-c", SMALL_STACK, str(attempt)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+
+
+_ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(1 << 62, 1 << 80)
+    | st.floats()
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+_NAMES = st.sampled_from(
+    ["name", "step", "anon", "gpu", "text", "frames", "locals", "type", "path", "asked", "worker"]
+)
+_KINDS = st.sampled_from(["phase", "tell", "saved", "worker-lost", "exception", "allocator", "x"]) | st.text(
+    max_size=9
+)
+_TOLD = st.fixed_dictionaries(
+    {
+        "kind": _KINDS | _ANY,
+        "pid": st.integers(-5, 1 << 40) | _ANY,
+        "t": st.floats() | _ANY,
+        "fields": st.dictionaries(_NAMES, _ANY, max_size=5) | _ANY,
+    },
+    optional={"rank": _ANY},
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(_TOLD, _ANY).map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200))
+def test_no_datagram_whatever_raises_and_every_row_can_be_stored(data: bytes) -> None:
+    import sqlite3
+
+    from oomproof.recording.schema import INSERTS, TABLES, storable
+
+    class Rows(Notes):
+        def put(self, table: str, row: tuple[Any, ...]) -> None:
+            connection.execute(INSERTS[table], tuple(map(storable, row)))
+
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(TABLES)
+    feed = AgentFeed.__new__(AgentFeed)
+    feed._writer, feed._tell, feed._note_phase = Rows(), str, None  # type: ignore[assignment]
+    feed._events, feed._voice, feed._last_step = agent_feed.Counter(), None, None
+    feed._take(data)
+    for table in INSERTS:
+        for row in connection.execute(f"SELECT t FROM {table}").fetchall():
+            assert isinstance(row[0], float) and abs(row[0]) < 1e300
+
+
+def test_an_odd_datagram_costs_itself_only(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(feed, "_phase", broken)
+    feed.start()
+    for value in (told("phase", name="x"), told("phase", name="x"), told("tell", text="after")):
+        send(value, agent_feed.socket_path("r1"))
+    feed.stop()
+    assert feed.said == ["after"]
+    troubles = [row[2] for row in feed.notes.of("event") if row[1] == "trouble"]
+    assert troubles == ["agent: RuntimeError: odd"], "told once"
+
+
+def test_a_removed_socket_is_made_again(feed: Any) -> None:
+    path = agent_feed.socket_path("r1")
+    shutil.rmtree(path.parent)
+    feed._look(boottime())
+    feed.start()
+    send(told("tell", text="here"), path)
+    feed.stop()
+    assert feed.said == ["here"]
+
+
+def test_chatter_never_pushes_out_what_tells_why_it_ended(feed: Any) -> None:
+    """Eight ranks' allocator samples, numbered kinds, and a pool whose children all fail: the last exception is there."""
+    for number in range(3000):
+        feed.handle("allocator", 7, {"reserved": number}, 1.0)
+        feed.handle(f"kind{number}", 7, {}, 1.0)
+        feed.handle("exception", 7, {"type": f"Error{number}"}, 1.0)
+    feed.handle("saved", 7, {"path": "ckpt", "step": 3}, 2.0)
+    feed.handle("exception", 7, {"type": "TheLast"}, 3.0)
+    texts = [row[2] for row in feed.notes.of("event")]
+    assert texts[-1] == "TheLast" and "saved ckpt at step 3" in texts
+    kinds = [row[1] for row in feed.notes.of("event")]
+    assert kinds.count("agent:allocator") == 500
+    assert len(kinds) < 500 * 3 + 3000 + 100
+
+
+def test_odd_names_in_the_agents_folder_are_passed_over(feed: Any, tmp_path: Path) -> None:
+    for name in ("x-fault.txt", "²-fault.txt", "-fault.txt", f"{'9' * 50}-fault.txt", "7-fault.txt"):
+        (tmp_path / "1" / "agent" / name).touch()
+    assert feed._pids() == [7]
 
 
 def test_unknown_kinds_are_kept_as_events_with_a_cap(feed: Any) -> None:
@@ -130,7 +271,7 @@ def test_a_taken_up_guard_hears_the_same_agents(feed: Any, tmp_path: Path) -> No
     second = AgentFeed("r1", tmp_path / "1", notes, said.append, lambda: None)  # type: ignore[arg-type]
     second.start()
     send(told("tell", text="still here"), agent_feed.socket_path("r1"))
-    notes.changed.wait(10)
+    notes.changed.wait(60)
     second.stop()
     assert said == ["still here"]
 
@@ -160,7 +301,7 @@ def test_stacks_are_asked_of_those_only_who_have_a_handler(feed: Any, tmp_path: 
     listening.stdout.readline()
     (folder / f"{deaf.pid}-fault.txt").touch()
     feed.ask_stacks("a look", 5.0)
-    feed.notes.changed.wait(10)
+    feed.notes.changed.wait(60)
     assert deaf.poll() is None and listening.poll() is None
     (event,) = feed.notes.of("event")
     assert event[1] == "stacks" and event[2].startswith("a look: <string>:") and "in working" in event[2]

@@ -54,7 +54,7 @@ def environment(folder: Path, *path: str | Path) -> dict[str, str]:
 
 def run(python: str, variables: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [python, *words], env=variables, capture_output=True, text=True, timeout=60, cwd="/"
+        [python, *words], env=variables, capture_output=True, text=True, timeout=240, cwd="/"
     )
 
 

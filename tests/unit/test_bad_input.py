@@ -13,11 +13,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from oomproof.evidence.texts import streams
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
 WORDS = b"".join(b"step %d loss %f\n" % (n, random.Random(n).random()) for n in range(20_000))
@@ -28,7 +30,7 @@ WHY = [sys.executable, "-m", "oomproof.cli.main", "why"]
 def why(*words: str, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_STATE_HOME": str(home)}
     return subprocess.run(
-        [*WHY, *words], env=environment, capture_output=True, text=True, timeout=60, **options
+        [*WHY, *words], env=environment, capture_output=True, text=True, timeout=240, **options
     )  # type: ignore[call-overload, no-any-return]
 
 
@@ -162,9 +164,57 @@ def test_endless_input_takes_bounded_memory(tmp_path: Path, piece: bytes) -> Non
     assert process.stdin is not None and process.stdout is not None
     for _ in range((6 << 20) // len(piece)):
         process.stdin.write(piece)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and b"no crash found here" in said
     assert int(said.split()[-1]) < 64 << 10, "KiB"
+
+
+def test_an_archive_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    """The header alone says how much memory unpacking takes; the file has a hundred bytes."""
+    dictionary = {"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 20}
+    packed = bytearray(lzma.compress(DEATH, check=lzma.CHECK_NONE, filters=[dictionary]))
+    at = packed.index(b"\x21\x01") + 2  # the size of the dictionary, behind the filter's name
+    packed[at] = 40  # 4 GiB
+    size = (packed[12] + 1) * 4
+    packed[12 + size - 4 : 12 + size] = zlib.crc32(packed[12 : 12 + size - 4]).to_bytes(4, "little")
+    (tmp_path / "big.xz").write_bytes(packed)
+    done = why("big.xz", home=tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "big.xz: unpacking it takes more than 80 MiB of memory" in done.stderr
+    assert "xz -d" in done.stderr
+
+
+def test_xz_of_the_highest_level_and_of_several_streams(tmp_path: Path) -> None:
+    parts = [WORDS[:100_000], WORDS[100_000:], DEATH]
+    (tmp_path / "log.xz").write_bytes(b"\0\0\0\0".join(lzma.compress(part, preset=9) for part in parts))
+    assert b"".join(Stream(str(tmp_path / "log.xz")).blocks()) == b"".join(parts)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
+def test_what_grows_without_end_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(streams, "_MOST_UNPACKED", 8 << 20)
+    monkeypatch.setattr(streams, "_MOST_GROWTH", 100)
+    (tmp_path / "log").write_bytes(pack(b"\n" * (32 << 20)))
+    stream = Stream(str(tmp_path / "log"))
+    given = sum(map(len, stream.blocks()))
+    assert (7 << 20) <= given < (20 << 20)
+    assert "was read only in part" in stream.notes[0] and "which is no log" in stream.notes[0]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
+def test_unpacking_takes_bounded_memory(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    (tmp_path / "log").write_bytes(pack(b"step 1 loss 2\n" * (3 << 20)))  # 42 MiB
+    program = (
+        "import sys\nfrom oomproof.evidence.texts.streams import Stream\n"
+        "assert sum(map(len, Stream(sys.argv[1]).blocks())) == 14 * (3 << 20)\n"
+        "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, check=True, timeout=60
+    ).stdout
+    assert int(said) < 48 << 10, "KiB"
 
 
 def test_ctrl_c_leaves_no_traceback(tmp_path: Path) -> None:
@@ -178,7 +228,7 @@ def test_ctrl_c_leaves_no_traceback(tmp_path: Path) -> None:
     for _ in range(60):  # past its start: the pipe is being read
         process.stdin.write(WORDS[:60_000])
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and b"Traceback" not in said
 
 

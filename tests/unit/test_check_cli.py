@@ -261,7 +261,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def test_the_real_machine_adds_up() -> None:
-    done = subprocess.run(command("--json"), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command("--json"), capture_output=True, text=True, timeout=240, check=True)
     found = json.loads(done.stdout)
     total = found["memory"]["total_bytes"]
     assert sum(row["bytes"] for row in found["rows"]) == total
@@ -279,7 +279,7 @@ def test_the_real_machine_is_quick() -> None:
 
     def once() -> float:
         before = spent()
-        subprocess.run(command(), stdout=subprocess.DEVNULL, timeout=60, check=True)
+        subprocess.run(command(), stdout=subprocess.DEVNULL, timeout=240, check=True)
         return spent() - before
 
     assert min(once() for _ in range(3)) < 0.5
@@ -305,7 +305,7 @@ def on_a_terminal(environment: dict[str, str]) -> str:
             break
         shown += part
     os.close(ours)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     return shown.decode()
 
 
@@ -317,14 +317,14 @@ def test_colours_on_a_terminal_and_none_with_no_color() -> None:
 
 def test_into_a_pipe_in_an_ascii_locale() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command(), capture_output=True, env=environment, timeout=60, check=True)
+    done = subprocess.run(command(), capture_output=True, env=environment, timeout=240, check=True)
     assert b"\x1b" not in done.stdout and b"Budget" in done.stdout
 
 
 def test_rich_is_not_imported_for_a_pipe() -> None:
     code = "import sys; from oomproof.cli.main import main; main(['check']); print('rich' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout.endswith("False\n")
 

@@ -288,6 +288,12 @@ def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:
     check(attempt.verdict(), "finished", "proven")
 
 
+def test_asked_and_no_longer_asked_is_finished(attempt: Attempt) -> None:
+    attempt.act("ask", before=40)
+    attempt.act("withdraw", before=20)
+    check(attempt.verdict(), "finished", "proven")
+
+
 def test_a_pause_is_told_and_is_no_end(attempt: Attempt) -> None:
     attempt.act("freeze", before=60)
     attempt.act("thaw", before=20)

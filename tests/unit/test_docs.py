@@ -115,7 +115,7 @@ def play(page: Path, folder: Path) -> list[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         if done.returncode != step.status:
             wrong.append(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers_case import CGROUP, END, GIB, LEADER, OWN_KILL, START, WALL, Attempt, kernel
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.diagnosis.judge import judge
@@ -63,7 +63,7 @@ _json = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_value_in_any_field(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     attempt = Attempt(tmp_path_factory.mktemp("fuzz"))
@@ -80,7 +80,7 @@ def test_any_value_in_any_field(tmp_path_factory: pytest.TempPathFactory, data: 
     assert sum(each.probability for each in verdict.causes) == pytest.approx(1.0)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(data=st.binary(max_size=3000))
 def test_any_output(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("output")

@@ -31,7 +31,7 @@ from oomproof.units import MIB
 COUNT = "import time\nwhile True: print(1, flush=True); time.sleep(0.01)"
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -109,7 +109,7 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
         for pid in pids:
             (directory / "cgroup.procs").write_text(str(pid))
         freezer = Freezer(str(file), lambda: pids)
-        assert freezer.freeze() and freezer.wait_frozen(5)
+        assert freezer.freeze() and freezer.wait_frozen(60)
         used = [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
         time.sleep(0.2)
         assert used == [processes.stat_fields(pid)[11:13] for pid in pids]  # type: ignore[index]
@@ -127,6 +127,7 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
 
 class FakeJob:
     reclaim = None
+    freezer = Freezer(None, list)
 
     def memory(self) -> JobMemory | None:
         return None
@@ -176,10 +177,10 @@ def test_pushing_out_ends_when_nothing_moves(tmp_path: Path) -> None:
     done = threading.Event()
     held = JobMemory(100 * MIB, 0, 0, 0, 0, 100 * MIB)
     push.start(lambda: held, lambda amount: (won.append(amount), done.set())[0])
-    assert done.wait(10) and won == [0]
+    assert done.wait(60) and won == [0]
     done.clear()
     push.start(lambda: None, lambda amount: (won.append(amount), done.set())[0])
-    assert done.wait(10), "a job that is gone holds nobody up"
+    assert done.wait(60), "a job that is gone holds nobody up"
     push.close()
     assert not PushOut(None).possible and not PushOut(str(tmp_path / "no")).possible
 
@@ -260,7 +261,8 @@ def test_a_sleeping_neighbour_is_idle_and_a_busy_one_is_not() -> None:
         idle = Idleness()
         idle.reset(0.0)
         idle.look(1.0, [other])
-        time.sleep(0.3)
+        before = processes.stat_fields(busy.pid)[11]  # type: ignore[index]
+        assert until(lambda: processes.stat_fields(busy.pid)[11] != before)  # type: ignore[index]
         assert not idle.look(IDLE_AFTER + 2.0, [other])
         busy.kill()
 

@@ -72,7 +72,7 @@ def test_the_card_is_the_one_asked_for_or_the_first_visible() -> None:
     assert card_index(None, {"CUDA_VISIBLE_DEVICES": "GPU-6e9e"}) == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.one_of(st.none(), st.integers(1, 120)), st.integers(1, 60), st.integers(0, 40)),

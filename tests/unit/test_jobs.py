@@ -238,5 +238,5 @@ def test_real_forked_workers_are_counted_once() -> None:
             assert 128 * MIB <= job.use < 200 * MIB
     finally:
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         process.stdout.close()

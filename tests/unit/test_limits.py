@@ -3,9 +3,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from fake_machine import FakeMachine
 
+from oomproof.guard.loop import HostView
 from oomproof.machine import limits
+from oomproof.machine.cgroups import CgroupV2
 
 GIB = 1 << 30
 V2 = "35 24 0:30 {root} /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -130,3 +133,94 @@ def test_a_vanished_process_has_no_limits(tmp_path: Path) -> None:
 def test_on_this_machine() -> None:
     found = limits.read(os.getpid())
     assert all(level.limit > 0 and level.used >= 0 for level in found.levels)
+
+
+def with_memory(machine: FakeMachine) -> None:
+    """8 GiB available, 20 GiB of free swap on a disk."""
+    gib = 1 << 20
+    machine.meminfo(MemTotal=32 * gib, MemAvailable=8 * gib, SwapTotal=20 * gib, SwapFree=20 * gib)
+
+
+def test_each_swap_limit_is_compared_with_its_own_cgroup(tmp_path: Path) -> None:
+    """The job's own cgroup may swap little and has swapped nothing; the slice above may swap much and has."""
+    machine = FakeMachine(tmp_path)
+    with_memory(machine)
+    machine.write("proc/self/mountinfo", V2.format(root="/"))
+    machine.write("proc/self/cgroup", "0::/slice/job\n")
+    for path, limit, used in (("/slice/job", 2 * GIB, 0), ("/slice", 10 * GIB, 7 * GIB)):
+        v2(machine, path, str(2 * GIB), GIB)
+        machine.write(f"sys/fs/cgroup{path}/memory.swap.max", f"{limit}\n")
+        machine.write(f"sys/fs/cgroup{path}/memory.swap.current", f"{used}\n")
+    found = read(machine)
+    assert [level.left for level in found.swap_levels] == [2 * GIB, 3 * GIB]
+    host = HostView(machine.proc, machine.sys)
+    assert host.room() == (GIB, 2 * GIB), "not 2 - 7 GiB"
+    machine.write("sys/fs/cgroup/slice/memory.swap.current", f"{9 * GIB}\n")
+    assert HostView(machine.proc, machine.sys).room() == (GIB, GIB)
+    machine.write("sys/fs/cgroup/slice/job/memory.swap.max", "0\n")
+    assert HostView(machine.proc, machine.sys).room() == (GIB, 0)
+
+
+def test_a_swap_limit_without_a_memory_limit_counts_too(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    with_memory(machine)
+    machine.write("proc/self/mountinfo", V2.format(root="/"))
+    machine.write("proc/self/cgroup", "0::/a\n")
+    v2(machine, "/a", "max", GIB)
+    machine.write("sys/fs/cgroup/a/memory.swap.max", f"{GIB}\n")
+    machine.write("sys/fs/cgroup/a/memory.swap.current", f"{GIB // 4}\n")
+    host = HostView(machine.proc, machine.sys)
+    assert host.room() == (8 * GIB, GIB - GIB // 4)
+
+
+def test_swap_of_v1_is_what_memory_and_swap_together_leave(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    with_memory(machine)
+    machine.write("proc/self/cgroup", "4:memory:/batch/job\n0::/\n")
+    machine.write("proc/self/mountinfo", V1.format(root="/"))
+    v1(machine, "/batch", 3 * GIB, 3 * GIB, f"total_swap {5 * GIB}\n")
+    v1(machine, "/batch/job", 3 * GIB, 2 * GIB, f"total_swap {GIB // 2}\n")
+    machine.write("sys/fs/cgroup/memory/batch/memory.memsw.limit_in_bytes", f"{9 * GIB}\n")
+    machine.write("sys/fs/cgroup/memory/batch/job/memory.memsw.limit_in_bytes", f"{4 * GIB}\n")
+    host = HostView(machine.proc, machine.sys)
+    assert host.room() == (GIB, GIB // 2), "the job's own, not 1 - 5 GiB"
+
+
+# memory.stat as these kernels write it, shortened
+STAT_4_18 = "anon 1000\nfile 50\nkernel_stack 16384\nslab 90112\nsock 0\nshmem 0\ninactive_file 20\nactive_file 30\nslab_reclaimable 65536\nslab_unreclaimable 24576\n"
+STAT_5_4 = STAT_4_18 + "anon_thp 0\n"
+STAT_5_10 = STAT_4_18.replace("slab 90112", "percpu 4096\nslab 90112")
+STAT_5_15 = STAT_5_10.replace("percpu 4096", "pagetables 8192\npercpu 4096")
+STAT_6_1 = STAT_5_15.replace("kernel_stack", "kernel 120000\nkernel_stack")
+
+
+@pytest.mark.parametrize(
+    ("stat", "kernel"),
+    [
+        (STAT_4_18, 16384 + 24576),
+        (STAT_5_4, 16384 + 24576),
+        (STAT_5_10, 16384 + 24576 + 4096),
+        (STAT_5_15, 16384 + 24576 + 4096 + 8192),
+        (STAT_6_1, 120000 - 65536),
+        (STAT_6_1.replace("kernel 120000", "kernel 60000"), 0),  # its counters are behind each other
+    ],
+)
+def test_kernel_memory_of_every_kernel(tmp_path: Path, stat: str, kernel: int) -> None:
+    (tmp_path / "memory.stat").write_text(stat)
+    (tmp_path / "memory.current").write_text("200000\n")
+    (tmp_path / "memory.swap.current").write_text("0\n")
+    group = CgroupV2(str(tmp_path))
+    found = group.memory()
+    group.close()
+    assert found is not None
+    assert (found.kernel, found.anon, found.file) == (kernel, 1000, 50)
+
+
+def test_a_cgroup_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    group = CgroupV2(str(tmp_path))
+    assert group.memory() is None
+    (tmp_path / "memory.stat").write_text("anon 1000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    found = group.memory()
+    assert found is not None and found.charged == 2000
+    group.close()

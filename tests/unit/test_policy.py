@@ -95,7 +95,8 @@ def test_only_the_newest_run_acts() -> None:
     ("room", "rate", "kind"),
     [
         (4 * GIB, 50 * MIB, "none"),
-        (1500 * MIB, 50 * MIB, "ask"),
+        (1500 * MIB, 50 * MIB, "none"),  # a limit is the user's word: not before it is nearly full
+        (350 * MIB, 50 * MIB, "ask"),
         (80 * MIB, 50 * MIB, "term"),
         (300 * MIB, 2 * GIB, "ask"),
         (120 * MIB, 2 * GIB, "term"),
@@ -104,8 +105,42 @@ def test_only_the_newest_run_acts() -> None:
     ],
 )
 def test_limit_ladder(room: int, rate: int, kind: str) -> None:
-    moment = facts(limit_headroom=room, rate=float(rate), sustained=float(rate))
+    moment = facts(limit_headroom=room, rate=float(rate), sustained=float(rate), lasting=float(rate))
     assert decide(LIMITED, moment, State()).kind == kind
+
+
+def test_growth_that_may_end_with_loading_calls_for_nothing() -> None:
+    """Imports and first steps: fast for many seconds, and no sign that they go on."""
+    moment = facts(limit_headroom=300 * MIB, rate=50.0 * MIB, sustained=50.0 * MIB)
+    assert decide(LIMITED, moment, State()).kind == "none"
+
+
+def test_a_job_that_outgrew_its_usual_peak_is_asked_a_whole_grace_before() -> None:
+    moment = facts(limit_headroom=1500 * MIB, use=6 * GIB, rate=50.0 * MIB, lasting=50.0 * MIB)
+    assert decide(LIMITED, moment, State()).kind == "none"
+    assert decide(replace(LIMITED, usual_peak=5 * GIB), moment, State()).kind == "ask"
+    assert decide(replace(LIMITED, usual_peak=int(5.9 * GIB)), moment, State()).kind == "none"
+
+
+@given(st.integers(20 * MIB, 100 * GIB), st.floats(0, 8 * GIB), st.floats(0, 8 * GIB))
+def test_nothing_is_done_to_a_job_whose_limit_is_five_percent_above_what_it_holds(
+    limit: int, rate: float, lasting: float
+) -> None:
+    settings = replace(LIMITED, limit=limit, limit_floor=policy.default_limit_floor(limit))
+    room = limit - int(limit / 1.05)
+    moment = facts(limit_headroom=room, peak_headroom=room, rate=rate, sustained=rate, lasting=lasting)
+    assert decide(settings, moment, State()).kind == "none"
+
+
+def test_a_request_is_over_when_nothing_calls_for_it_any_more() -> None:
+    moment = facts(limit_headroom=300 * MIB, rate=50.0 * MIB, lasting=50.0 * MIB)
+    asked = taken(State(), "ask", moment.t, "limit")
+    assert not policy.request_is_over(LIMITED, moment, asked)
+    flat = replace(moment, rate=0.0, lasting=0.0)
+    assert policy.request_is_over(LIMITED, flat, asked)
+    assert not policy.request_is_over(LIMITED, flat, State()), "nobody was asked"
+    assert not policy.request_is_over(LIMITED, flat, taken(State(), "ask", moment.t, "machine"))
+    assert not policy.request_is_over(LIMITED, flat, taken(asked, "term", moment.t)), "too late for that"
 
 
 def test_trend_warns_long_before() -> None:
@@ -181,7 +216,7 @@ def test_less_room_never_calls_for_a_milder_rung(moment: Facts, less: int) -> No
 @given(moments)
 def test_poll_is_soon_enough_for_the_fastest_fill(moment: Facts) -> None:
     seconds = poll_seconds(MACHINE, moment)
-    assert policy.POLL_MIN <= seconds <= policy.POLL_MAX
+    assert policy.POLL_FAST <= seconds <= policy.POLL_MAX
     room = headroom(MACHINE, moment) - MACHINE.floor
     assert seconds <= max(policy.POLL_MIN_CALM, room / policy.FASTEST_FILL)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from helpers_disk import fill
 
 from oomproof.recording import thinning
 from oomproof.recording.reader import open_recording
@@ -82,22 +86,145 @@ def test_queue_is_bounded_and_drops_are_counted(tmp_path: Path) -> None:
     assert writer.dropped > 0
 
 
+def count(path: Path, table: str = "job") -> int:
+    rows = open_recording(path).rows(f"SELECT count(*) FROM {table}")
+    return int(str(rows[0][0])) if rows else 0
+
+
+def until(happened: object) -> None:
+    """Waits for what another thread does; the test's own timeout ends it."""
+    while not happened():  # type: ignore[operator]
+        time.sleep(0.005)
+
+
+def job(t: float, use: object = 1) -> tuple[object, ...]:
+    return (t, use, 0, 0, 0, 0, None, 1, None, None)
+
+
+def test_a_row_that_cannot_be_stored_costs_itself_only(tmp_path: Path) -> None:
+    """A path that is no text and a number beyond 2^63 are stored without; what is no row at all is counted."""
+    path = tmp_path / "r.sqlite"
+    writer = Writer(path, {"folder": "/data/caf\udce9", "boot_id": "b"})
+    writer.put("job", job(1.0))
+    writer.put("job", job(2.0, 1 << 70))
+    writer.event(3.0, "saved", "/data/caf\udce9/ckpt", path=Path("/x"), odd=object)
+    writer.put("process", (4.0, 7, 1, "main", "py\udcff", 1, 2, 3, 4, None))
+    writer.put("job", (5.0,))
+    writer.put("no such table", (5.0,))
+    writer.put("job", job(6.0, [1]))
+    writer.put("job", job(7.0))
+    writer.close()
+    recording = open_recording(path)
+    assert recording.rows("SELECT t, anon FROM job ORDER BY t") == [
+        (1.0, 1),
+        (2.0, None),
+        (6.0, "[1]"),
+        (7.0, 1),
+    ]
+    assert recording.rows("SELECT text FROM event") == [(r"/data/caf\udce9/ckpt",)]
+    assert count(path, "process") == 1
+    assert writer.dropped == 2 and "2 rows not written" in str(writer.trouble)
+
+
+def test_a_disk_that_was_full_is_written_to_again(small_disk: Path) -> None:
+    path = small_disk / "r.sqlite"
+    writer = Writer(path, {"boot_id": "b"})
+    writer.event(1.0, "x", "y")
+    until(lambda: count(path, "event") == 1)
+    fill(small_disk)
+    while not writer.dropped:
+        writer.event(2.0, "x", "y" * 50_000)
+        time.sleep(0.005)
+    (small_disk / "filler").unlink()
+    before = count(path, "event")
+    writer.event(3.0, "x", "again")
+    until(lambda: count(path, "event") > before)
+    writer.close()
+    assert "full" in str(writer.trouble)
+
+
+def test_a_folder_that_comes_back_is_written_to_again(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    path = folder / "r.sqlite"
+    writer = Writer(path, {"boot_id": "b"})
+    writer.event(1.0, "x", "y")
+    until(lambda: count(path, "event") == 1)
+    folder.rename(tmp_path / "gone")
+    writer.event(2.0, "x", "lost")
+    until(lambda: writer.dropped == 1)
+    (tmp_path / "gone").rename(folder)
+    writer.event(3.0, "x", "y")
+    until(lambda: count(path, "event") == 2)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    writer.event(4.0, "x", "y")
+    until(lambda: count(path, "event") == 1)
+    writer.close()
+    assert writer.dropped == 1 and open_recording(path).meta["dropped"] == "1"
+
+
+def test_a_recording_damaged_under_the_writer_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    path.write_bytes(b"no database at all " * 500)
+    writer = Writer(path, {"boot_id": "b"})
+    writer.put("job", job(1.0))
+    until(lambda: writer.dropped == 1)
+    writer.put("job", job(2.0))
+    writer.close()
+    assert count(path) == 1
+    assert (tmp_path / "r.sqlite.damaged").read_bytes().startswith(b"no database")
+
+
+def test_events_that_matter_find_a_place_behind_any_number_of_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Writer, "_work", lambda _: None)  # a disk that hangs: nothing leaves the queue
+    writer = Writer(tmp_path / "r.sqlite", {})
+    for t in range(5000):
+        writer.put("job", job(float(t)))
+        writer.event(float(t), "agent:allocator", "")
+    before = writer.dropped
+    writer.event(1.0, "exception", "the last")
+    assert before > 0 and writer.dropped == before
+
+
+def test_without_a_thread_now_it_writes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    writer = Writer(tmp_path / "r.sqlite", {})
+    writer.put("job", job(1.0))
+    assert "can't start new thread" in str(writer.trouble)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    writer.close()
+    assert writer.trouble is None and count(tmp_path / "r.sqlite") == 1
+
+
 def test_survives_sigkill_of_the_writer(tmp_path: Path) -> None:
     """What was committed before SIGKILL is there after it."""
     path = tmp_path / "r.sqlite"
     script = (
         "import sys, time; from pathlib import Path; from oomproof.recording.writer import Writer\n"
         f"w = Writer(Path({str(path)!r}), {{'boot_id': 'b'}})\n"
-        "for t in range(1000):\n"
+        "for t in range(1_000_000):\n"
         "    w.put('host', (float(t), 1, 2, 3, 4, 5, 6, 7)); w.event(float(t), 'x', 'y')\n"
-        "    if t == 3: time.sleep(1.5); print('go', flush=True)\n"
         "    time.sleep(0.01)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "go\n"
+
+    def rows() -> int:
+        return len(open_recording(path).rows("SELECT * FROM host")) if path.exists() else 0
+
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 60
+    while (before := rows()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
     process.kill()
     process.wait()
-    assert len(open_recording(path).rows("SELECT * FROM host")) >= 4
+    assert rows() >= before >= 4
 
 
 def test_past_its_cap_the_old_part_is_thinned_and_the_end_is_whole(

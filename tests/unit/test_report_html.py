@@ -6,8 +6,12 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -85,6 +89,64 @@ def test_refuses_to_overwrite(state: Path) -> None:
 
 
 # --- in the browser -----------------------------------------------------------------------------------------
+
+
+NUMBERS = {
+    "host": ("t", "mem_total", "mem_available", "swap_total"),
+    "job": ("t", "anon", "shmem", "file", "swap", "headroom"),
+    "process": ("t", "pid", "start", "anon", "shmem", "swap", "file", "pss"),
+    "gpu": ("t", "idx", "used", "total", "job_used"),
+    "phase": ("t", "step", "anon", "gpu"),
+    "event": ("t",),
+}
+BAD_NUMBERS = (
+    "</script><script>window.hacked=1</script>",
+    '"><img src=x onerror=hacked()>',
+    float("inf"),
+    b"<b>",
+)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts, self.odd = 0, []  # type: int, list[str]
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        if tag in ("img", "iframe") or any(name.startswith("on") for name, _ in attributes):
+            self.odd.append(tag)
+
+
+@pytest.mark.parametrize("table", NUMBERS)
+def test_a_text_where_a_number_belongs_is_no_markup(state: Path, table: str) -> None:
+    """SQLite keeps any text in a column of integers."""
+    for number, column in enumerate(NUMBERS[table]):
+        for turn, bad in enumerate(BAD_NUMBERS):
+            run = make_run(state, f"20260921-22{number:02d}{turn:02d}-abc", seconds=40)
+            with closing(sqlite3.connect(run.attempt / "recording.sqlite")) as db:
+                rows = f"SELECT max(rowid) FROM {table}"
+                db.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ({rows})", (bad,))
+                db.commit()
+            path = state / "page.html"
+            write_html(verdict(run.id), run, path, force=True)
+            tags = _Tags()
+            tags.feed(path.read_text())
+            assert tags.scripts <= 2 and not tags.odd
+            rmtree(run.folder)
+
+
+def test_a_verdict_with_texts_for_numbers_is_no_markup(state: Path) -> None:
+    bad: Any = BAD_NUMBERS[0]
+    found = verdict(None)
+    assert found.gpu is not None and found.victim is not None
+    hostile = replace(
+        found, step=bad, gpu=replace(found.gpu, index=bad), victim=replace(found.victim, pid=bad)
+    )
+    write_html(hostile, None, state / "page.html")
+    tags = _Tags()
+    tags.feed((state / "page.html").read_text())
+    assert tags.scripts == 1 and not tags.odd
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import live
 from oomproof.machine import cgroups, macos_processes, processes
 from oomproof.machine.macos_memory import MemoryReader as MacMemoryReader
 from oomproof.runner import keeper, limits
@@ -147,10 +146,3 @@ def test_broken_settings_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "oomproof.toml").write_text("limit = \n")
     with pytest.raises(OomproofError, match=r"oomproof\.toml"):
         resolve({}, {"limit"}, tmp_path)
-
-
-def test_somebody_elses_runtime_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "oomproof").symlink_to(tmp_path)
-    with pytest.raises(OomproofError, match="belongs to somebody else"):
-        live.runtime_folder()

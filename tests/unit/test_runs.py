@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ from oomproof.errors import OomproofError
 from oomproof.recording import runs
 from oomproof.reports import chart
 from oomproof.reports import runs as report
+from oomproof.units import parse_size
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,42 @@ def test_damaged_files_are_values(tmp_path: Path) -> None:
     assert runs.read_json(tmp_path / "cut.json") == {}
     (tmp_path / "lines.jsonl").write_bytes(b'{"a": 1}\n{"b": \n\xff\xfe\n[1]\n{"c": 3}')
     assert runs.read_lines(tmp_path / "lines.jsonl") == [{"a": 1}, {"c": 3}]
+
+
+def test_a_write_that_is_cut_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up takes the first part, and refuses the rest."""
+    path = tmp_path / "a.json"
+    runs.write_json(path, {"old": 1})
+    real = os.write
+    left = 10
+
+    def short(fd: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken, left = real(fd, data[:left]), 0
+        return taken
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(OomproofError, match="No space left"):
+        runs.write_json(path, {"new": "x" * 100})
+    assert runs.read_json(path) == {"old": 1}
+    assert os.listdir(tmp_path) == ["a.json"], "nothing half-written stays"
+
+
+def test_a_size_of_four_hundred_digits_is_told_as_such() -> None:
+    for text in ("9" * 400, "1" * 5000 + "G", "9999999999T"):
+        with pytest.raises(OomproofError, match="cannot read"):
+            parse_size(text)
+    assert parse_size("20G") == 20 << 30
+
+
+def test_save_of_a_run_that_is_not_running_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    from oomproof.cli.main import main
+
+    run = made("done", boot_id="another boot")
+    assert main(["save", "done"]) == 125
+    assert f"oomproof runs show {run.id}" in capsys.readouterr().err
 
 
 def test_unusable_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.recording.secrets import MASK, mask_argv, mask_environment, mask_text
+from oomproof.reports.redaction import Redactor
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,47 @@ def test_never_fails_and_keeps_the_count(argv: list[str]) -> None:
 @given(st.text())
 def test_text_never_fails(text: str) -> None:
     mask_text(text)
+
+
+FOLDERS = st.lists(st.from_regex(r"[A-Za-z0-9_.+-]{1,12}", fullmatch=True), min_size=1, max_size=5).map(
+    lambda parts: "/home/" + "/".join(parts)
+)
+
+
+@given(FOLDERS, st.sampled_from(["PWD", "OLDPWD"]))
+def test_where_the_shell_stands_is_no_password(folder: str, name: str) -> None:
+    redactor = Redactor({name: folder})
+    line = f'File "{folder}/train.py:17"'
+    told = redactor.text(f"{line}\n{name}={folder}\n", "log")
+    assert told == redactor.shapes(f"{line}\n{name}={folder}\n", "log")  # nothing hidden for its name
+    assert mask_argv(["env", f"{name}={folder}"])[1] == mask_text(f"{name}={folder}")
+    assert redactor.value({name: folder}, "env") == {name: redactor.shapes(folder, "env")}
+
+
+PASSWORDS = st.from_regex(r"[A-Za-z0-9]{6,10}[0-9][A-Za-z][!#%+]?", fullmatch=True)
+NAMES = st.sampled_from(
+    ["DB_PWD", "MYSQL_PWD", "db-pwd", "api-key", "PGPASSWORD", "PASSWORD", "API_KEY", "HF_TOKEN", "AUTH_TOKEN", "client_secret", "PWD", "pwd"]
+)  # fmt: skip
+
+
+@given(NAMES, PASSWORDS)
+def test_what_is_secret_by_its_name_stays_hidden(name: str, value: str) -> None:
+    redactor = Redactor({})
+    assert value not in redactor.text(f"DRIVER=x;UID=sa;{name}={value};", "log")
+    assert value not in mask_argv([f"--{name}={value}"])[0]
+    assert value not in str(redactor.value({name: value}, "config"))
+    learned = Redactor({name: value})
+    assert value not in learned.text(f"it says {value} here", "log")
+
+
+def test_names_as_programs_write_them() -> None:
+    secret = {"authToken": "abc12345", "client-secret": "abc12345", "hub.token": "abc12345"}
+    assert set(Redactor({}).value(secret, "config").values()) == {MASK}
+    plain = {"maxTokens": "2048 or so", "tokenizer": "gpt2-xl", "secretary": "ada", "passes": "3 of 4"}
+    assert Redactor({}).value(plain, "config") == plain
+
+
+def test_a_path_under_another_name_stays_hidden() -> None:
+    redactor = Redactor({})
+    assert "/home/x9" not in redactor.text("DB_PWD=/home/x9", "log")
+    assert "/Zk3/9q" not in redactor.text("UID=sa;PWD=/Zk3/9q", "log")

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from oomproof.errors import OomproofError
 from oomproof.evidence.since import parse_since
 from oomproof.evidence.system import SystemKills, system_kills
-from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import cgroup_kills, machine_kills
 from oomproof.recording.runs import Run
 from oomproof.recording.writer import Writer
 from oomproof.reports.system import system_text
 
 MIB = 1 << 20
+UPTIME = 40 * 86400.0
 
 
 class Place:
@@ -30,7 +30,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.now, self.boottime = time.time(), boottime()
+        self.now, self.boottime = time.time(), UPTIME
         self.proc, self.kmsg = folder / "proc", folder / "kmsg"
         (self.proc / "self/ns").mkdir(parents=True)
         (self.proc / "self/ns/pid").symlink_to("pid:[4026531836]")
@@ -89,7 +89,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    # up for weeks and never suspended, whatever the machine is that runs this test
+    monkeypatch.setattr("oomproof.evidence.system.boottime", lambda: UPTIME)
+    monkeypatch.setattr("oomproof.machine.kernel_log.suspended_seconds", lambda: 0.0)
     return Place(tmp_path)
 
 
@@ -212,7 +215,8 @@ def test_a_journal_that_hangs_is_left(place: Place, monkeypatch: pytest.MonkeyPa
     script.chmod(0o700)
     began = time.monotonic()
     gap = journal.feed_journal(0.0, lambda *_: None, command=str(script), deadline=0.3)
-    assert gap is not None and "cut short" in gap.reason and time.monotonic() - began < 5
+    assert gap is not None and "cut short" in gap.reason
+    assert time.monotonic() - began < 30, "of the 60 it would take"
 
 
 def test_a_journal_of_only_ones_own_lines_proves_nothing(place: Place) -> None:

@@ -119,7 +119,7 @@ def test_one_line(line: str, cause: str | None) -> None:
     assert [found.cause for found in guards(line)] == ([cause] if cause else [])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.text(max_size=30), st.sampled_from(ANCHORS), st.text(max_size=30)), max_size=30))
 def test_anything_is_survived(parts: list[tuple[str, str, str]]) -> None:
     guards("\n".join("".join(part) for part in parts))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.diagnosis.from_texts import judge_texts
@@ -268,7 +268,7 @@ ALL = "\n".join((CORPUS / case["file"]).read_text() for case in CASES)
 PIECES = ALL.splitlines()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.data())
 def test_any_cut_or_mix_is_survived(data: st.DataObject) -> None:
     lines = data.draw(st.lists(st.sampled_from(PIECES), max_size=60))
@@ -281,7 +281,7 @@ def test_any_cut_or_mix_is_survived(data: st.DataObject) -> None:
         assert len(found.text) <= 600 and 0 < found.strength <= 1 and found.line >= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(REPORT)), st.integers(0, len(REPORT)))
 def test_a_report_cut_anywhere_names_no_other_victim(start: int, stop: int) -> None:
     for found in kernel(REPORT[start:stop]):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.diagnosis.from_texts import judge_texts
@@ -88,11 +88,7 @@ def test_a_long_pipe_is_held_in_little_memory(tmp_path: Path, monkeypatch: pytes
     assert peak < 10 << 20  # of 15
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_text_breaks_the_verdict(tmp_path: Path, data: st.DataObject) -> None:
     """Cut, spliced, reversed, shuffled and salted pieces of the corpus: a verdict whose shares add up, or a clear refusal."""

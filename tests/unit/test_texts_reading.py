@@ -13,7 +13,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.evidence.texts.kernel import ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
@@ -135,7 +135,7 @@ LINES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(LINES, st.booleans())
 def test_the_quick_way_finds_what_reading_all_finds(tmp_path: Path, lines: list[str], ended: bool) -> None:
     path = tmp_path / "log"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.diagnosis.from_texts import judge_texts
@@ -349,7 +349,7 @@ def test_talk_is_no_death(text: str) -> None:
 SAMPLES = [read(path) for path in sorted((CORPUS / "logs").glob("*.txt"))]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(0, 10**9))
 def test_any_cut_and_any_mixture_is_survived(seed: int) -> None:
     """No exception, the invariants of roles hold, and the findings' texts stay short."""
@@ -368,13 +368,13 @@ def test_any_cut_and_any_mixture_is_survived(seed: int) -> None:
     assert all(len(each.text) <= 600 for each in findings)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.text(max_size=300), max_size=30))
 def test_garbage_is_survived(lines: list[str]) -> None:
     parse("\n".join(lines))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.sampled_from(
@@ -522,7 +522,7 @@ SPOILERS: list[Callable[[bytes, random.Random], bytes]] = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9))
 def test_a_spoilt_file_is_judged_all_the_same(tmp_path: Path, seed: int) -> None:
     """Carriage returns, NULs, Latin-1, half characters, ranks, shuffled, flattened: a verdict whose shares add up."""

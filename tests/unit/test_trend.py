@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from oomproof.trend import Growth, floors, slope, time_to_full
+from oomproof.trend import Growth, Lasting, NewHighs, WarmUp, floors, slope, time_to_full
 from oomproof.units import GIB, MIB
 
 
@@ -73,3 +73,60 @@ def test_no_forecast_for_noise_flat_sawtooth_or_plateau() -> None:
 
 def test_too_little_history_says_nothing() -> None:
     assert time_to_full(series(MIB, 5), GIB) is None
+
+
+def lasting(*parts: tuple[float, float, int], start: int = GIB) -> float:
+    """Of a series of parts (seconds, MiB per second, MiB of breath), looked at ten times a second."""
+    found, t, value = Lasting(), 0.0, float(start)
+    for seconds, rate, breath in parts:
+        for _ in range(int(seconds * 10)):
+            t, value = t + 0.1, value + rate * MIB / 10
+            found.add(t, int(value) + int(t * 10) % 7 * breath * MIB // 6)
+    return found.rate() / MIB
+
+
+def test_growth_lasts_where_peaks_and_lows_rise_in_each_third() -> None:
+    assert 4.5 < lasting((30, 5, 0)) < 5.5
+    assert 4.5 < lasting((30, 5, 100)) < 5.5, "a training breathes with each step"
+    assert 0.9 < lasting((90, 1, 20)) < 1.1
+    assert lasting((60, 0, 0), (12, 10, 0)) > 0.5, "a late one, from its eleventh second on"
+
+
+def test_bursts_steps_plateaus_and_breath_do_not_last() -> None:
+    assert lasting((60, 0, 100)) == 0
+    assert lasting((60, 0, 0), (1, 200, 0), (5, 0, 0)) == 0, "one step up"
+    assert lasting((60, 0, 0), (5, 0, 100)) == 0, "bursts that are given back"
+    assert lasting((12, 40, 0), (6, 0, 0)) == 0, "loaded, and flat for a few seconds"
+    assert lasting((8, 40, 0)) == 0, "too short to tell"
+
+
+def test_a_tooth_as_high_as_the_one_before_is_no_new_high() -> None:
+    highs = NewHighs(0.3)
+    rates = [highs.rate(step * 0.1, GIB + step % 5 * 50 * MIB) for step in range(50)]
+    assert max(rates[:5]) > 100 * MIB and max(rates[5:]) == 0
+    assert highs.rate(5.0, 2 * GIB) > GIB
+
+
+def test_loading_and_the_first_steps_are_no_trend() -> None:
+    warm_up = WarmUp()
+    assert warm_up.is_over(0.0), "nobody tells: time alone must"
+    warm_up.note("load", None, 10.0)
+    assert not warm_up.is_over(100.0)
+    warm_up.note("train", None, 101.0)
+    assert not warm_up.is_over(110.0)
+    warm_up.note("train", 1, 111.0)
+    assert not warm_up.is_over(200.0), "one long step"
+    warm_up.note("train", 6, 112.0)
+    assert not warm_up.is_over(113.0) and warm_up.is_over(117.0)
+    warm_up.note("eval", 6, 118.0)
+    assert warm_up.is_over(118.0) and not warm_up.counts(118.0), "an evaluation has peaks of its own"
+    warm_up.note("load", 6, 119.0)
+    assert not warm_up.is_over(119.0)
+
+
+def test_a_program_that_makes_no_steps_is_warm_in_the_end() -> None:
+    reading, evaluating = WarmUp(), WarmUp()
+    reading.note("load", None, 0.0)
+    assert not reading.is_over(500.0) and reading.is_over(700.0)
+    evaluating.note("eval", None, 10.0)
+    assert not evaluating.is_over(30.0) and evaluating.is_over(80.0) and evaluating.counts(80.0)

@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.close()
-        process.wait(20)
+        process.wait(120)
         process.stdout.close()
 
 

@@ -98,7 +98,7 @@ def test_killed_alone_is_not_called_oom(tmp_path: Path) -> None:
 
 def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "oomproof.cli.main", "why", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
 
 
 @pytest.fixture

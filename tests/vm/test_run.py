@@ -35,6 +35,10 @@ class Run:
     attempt: str
     handle: Handle | None = None
 
+    @property
+    def id(self) -> str:
+        return Path(self.attempt).parent.name
+
     def read(self, file: str) -> dict[str, Any]:
         return dict(json.loads(self.machine.get(f"{self.attempt}/{file}")))
 
@@ -115,7 +119,7 @@ class User:
         if "--detach" in words:
             output = (self.session or self.machine).run(typed).out
             found = self.find(name)
-            assert Path(found.attempt).parent.name in output
+            assert found.id in output
             return found
         handle = (self.session or self.machine).start(typed)
         return self.find(name, handle)

@@ -27,6 +27,7 @@ class Wish:
         self._agent = agent
         self._path = os.environ.get(f"OOMPROOF_{name.upper()}_FILE") or ""
         self._at_path = os.path.join(agent.folder, name + ".at")
+        self._taken_path, self._taken = os.path.join(agent.folder, name + ".taken"), False
         self._at: int | None = None
         self._done_at: int | None = None
         self._looked = 0.0
@@ -39,19 +40,24 @@ class Wish:
         try:
             ranks = world_size()
             if ranks < 2:
-                return self._exists()
-            if self._at is None:
-                self._at = self._agreed(count)
-            return self._at is not None and count >= self._at
+                due = self._exists()
+            else:
+                if self._at is None:
+                    self._at = self._agreed(count)
+                due = self._at is not None and count >= self._at
+            if due and not self._taken:
+                self._taken = True  # told by a file: the guard may no longer take the request back
+                os.close(os.open(self._taken_path, os.O_WRONLY | os.O_CREAT, 0o600))
+            return due
         except Exception as error:
             self._agent.failed("wish", error)
             return False
 
     def done(self) -> None:
         """It was carried out. The request is taken away, so that it is not carried out again."""
-        self._done_at, self._at, self._there = self._at, None, False
+        self._done_at, self._at, self._there, self._taken = self._at, None, False, False
         if not self._agent.rank:
-            for path in (self._path, self._at_path):
+            for path in (self._path, self._at_path, self._taken_path):
                 try:
                     os.unlink(path)
                 except OSError:

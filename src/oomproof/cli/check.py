@@ -59,9 +59,11 @@ def run(args: argparse.Namespace) -> int:
 
 def look_at_ledger(facts: Facts) -> tuple[Picture | None, list[str]]:
     """(who runs and waits, what is wrong with the ledger). A reader makes no ledger where there is none."""
+    from oomproof.ledger.rebuild import what_runs
+
     wanted = ledger_setting()
     try:
-        if not is_there(wanted):
+        if not is_there(wanted) and not what_runs():
             return None, []
     except OomproofError as error:
         return None, [error.message]
@@ -77,7 +79,7 @@ def look_at_ledger(facts: Facts) -> tuple[Picture | None, list[str]]:
     }
     try:
         return look(ledger, cards_held=held, times=True), ledger.notes
-    except Busy as error:
+    except (Busy, OomproofError) as error:
         return None, [str(error)]
     finally:
         ledger.close()

@@ -24,7 +24,6 @@ from oomproof.guard.job import Job
 from oomproof.guard.loop import HostView
 from oomproof.guard.push_out import PushOut
 from oomproof.machine import swap
-from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Query
 from oomproof.recording import runs
 from oomproof.units import format_duration, format_size
@@ -53,11 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     job = Job(found.started())
     errands = Errands()
     try:
-        freezing.write_mark(
-            found.attempt, "user", "oomproof freeze"
-        )  # first: from now on it is not the guard's
+        # first: from now on it is not the guard's
+        pause = freezing.new_id()
+        freezing.write_mark(found.attempt, "user", "oomproof freeze", pause=pause, moving=arguments.gpu)
         if arguments.gpu:
             tell(_give_gpu_back(found, job))
+            freezing.write_mark(found.attempt, "user", "oomproof freeze", pause=pause)
         Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof freeze")
         if not job.freezer.wait_frozen(_STILL_SECONDS):
             tell(
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def living(text: str | None, status: int = OUR_FAILURE) -> runs.Run:
     """The run, which must have a job that lives and can be reached. One that has lost its keeper gets a new one."""
-    found = runs.find(text)
+    found = runs.find_here(text)
     if found.state() == "starting":
         raise OomproofError(f"{found.name} is just starting", "try again in a moment")
     if not found.keeper_lives():
@@ -108,7 +108,7 @@ def _give_gpu_back(found: runs.Run, job: Job) -> str:
     held = held_by(pids, Query().answer(CARD_SECONDS).gpus)
     size = sum(held.values())
     left = job.limit_left(job.memory())
-    available = HostView().read(boottime())[0]
+    available = HostView().room()[0]
     problem = host_room_problem(size, available, int(settings.get("floor", 0)), left)
     result = Result(False, problem=problem) if problem else GpuPause(found.attempt).give_back(pids, held)
     if not result.done:

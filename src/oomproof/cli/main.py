@@ -9,6 +9,7 @@ import sys
 
 from oomproof import __version__
 from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.printable import PrintableStream
 
 # verb -> (module, one line for --help). A verb appears here when it works.
 VERBS: dict[str, tuple[str, str]] = {
@@ -67,6 +68,15 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text
             stream.reconfigure(errors="backslashreplace")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
+    try:
+        return _main(argv)
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _main(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     verb = argv[0] if argv and argv[0] in VERBS else None
     if argv[:1] == ["--version"]:  # without importing every verb

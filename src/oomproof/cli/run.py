@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import signal
@@ -37,7 +38,9 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofE
 from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.facts import FREEZE_MAX
 from oomproof.guard.loop import HostView
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine.arguments import script_of
+from oomproof.printable import printable
 from oomproof.recording import runs
 from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.front import FORWARDED
@@ -183,6 +186,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     _look_for_twins(order)
     if arguments.detach:
+        with contextlib.suppress(OomproofError):
+            runtime_folder()  # what is odd about it is told while there is a terminal
         return _detach(order, report)
     try:
         return _finish(_supervise(order, _hello, lambda *_: None), report, quiet=False)
@@ -283,7 +288,7 @@ def _look_for_twins(order: Order) -> None:
 def _tell(text: str) -> None:
     """Straight to the descriptor: a full disk or a closed pipe behind it must cost neither job, guard nor status."""
     with contextlib.suppress(OSError):
-        os.write(2, (text + "\n").encode(errors="backslashreplace"))
+        os.write(2, (printable(text) + "\n").encode())
 
 
 def _hello(run: runs.Run, order: Order, sentence: str, told: list[str]) -> None:
@@ -494,6 +499,7 @@ class _OneSignal:
 
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
+    from oomproof.reports import saving
     from oomproof.reports.after import Conclusion, conclude
     from oomproof.reports.verdict import fitted
 
@@ -503,7 +509,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
         try:
             conclusion = conclude(outcome.run)
             if report is not None:
-                runs.write_json(report, conclusion.as_json)
+                saving.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")

@@ -35,10 +35,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
+    found = runs.find_here(arguments.run)
     if not found.keeper_lives():
         raise OomproofError(
-            f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", 0
+            f"{found.name} is not running ({found.state()})",
+            f"see how it ended: oomproof runs show {found.id}; list what runs: oomproof runs",
         )
     attempt = found.attempt
     listening = requests.listeners(attempt, "save")

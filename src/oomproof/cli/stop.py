@@ -41,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
+    found = runs.find_here(arguments.run)
     if found.waits():
         return _cancel(found)
     found = living(found.id, 0)

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         actions = Actions(job, found.attempt, errands, [], by="user")
         actions.take("thaw", "oomproof thaw")
         _give_the_card_again(found, job)
-        freezing.remove_mark(found.attempt)
+        freezing.remove_mark(found.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
         tell(f"{found.name} goes on; follow it: oomproof logs -f {found.name}")
         if mark.get("by") == "guard":
             tell(

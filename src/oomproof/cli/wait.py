@@ -23,7 +23,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
+    found = runs.find_here(arguments.run)
     while found.waits():
         time.sleep(_TICK)
     while found.folder.exists() and (found.keeper_lives() or found.state() == "starting"):

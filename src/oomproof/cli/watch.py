@@ -23,7 +23,7 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Watch, known_need
+from oomproof.runner.supervise import Watch, known_need, usual_peak
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
+    found = runs.find_here(arguments.run)
     if found.waits():
         raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
     found = living(found.id, 0)
@@ -109,4 +109,5 @@ def _settings(run: runs.Run) -> Settings:
         protected=bool(kept.get("protect")),
         freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),
         need=known_need(run.info.get("claim")),
+        usual_peak=usual_peak(run.info.get("claim")),
     )

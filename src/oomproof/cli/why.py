@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.printable import coloured_stream, printable
 from oomproof.recording import runs
 
 if TYPE_CHECKING:
@@ -85,8 +86,10 @@ def _width() -> int:
     return min(120, shutil.get_terminal_size((110, 24)).columns)
 
 
-def _show(value: dict[str, Any], text: str, as_json: bool) -> int:
-    print(json.dumps(value, indent=1) if as_json else text)
+def _show(value: dict[str, Any], text: str, as_json: bool, coloured: bool = False) -> int:
+    """``coloured``: made printable before the colours were put in."""
+    out = coloured_stream(sys.stdout) if coloured else sys.stdout
+    print(json.dumps(value, indent=1) if as_json else text, file=out)
     return 0
 
 
@@ -117,7 +120,7 @@ def _one(arguments: argparse.Namespace) -> int:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:
         text = long_form(verdict, colour=colour, width=_width())
-    return _show(verdict.to_json(), text + story, arguments.json)
+    return _show(verdict.to_json(), text + printable(story), arguments.json, colour)
 
 
 def _found(name: str | None) -> runs.Run:

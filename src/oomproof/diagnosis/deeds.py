@@ -15,8 +15,10 @@ def _stop(case: CaseFile, by: str) -> Action | None:
     if status is None or status.boottime is None:
         return None
     grace = case.settings.grace or 0.0
+    withdrawn = False
     for action in reversed(case.actions):
-        if action.by != by or action.action not in _ENDING:
+        withdrawn = withdrawn or (action.by == by and action.action == "withdraw")
+        if action.by != by or action.action not in _ENDING or (withdrawn and action.action == "ask"):
             continue
         window = _ASK_WINDOW + 2 * grace if action.action == "ask" else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:

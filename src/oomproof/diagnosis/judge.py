@@ -25,9 +25,15 @@ _CAUSE_OF = {
 
 
 def judge(case: CaseFile) -> Verdict:
+    if case.elsewhere is not None and case.status is None:
+        return _verdict(case, [_on_another_host(case)])
     claims = sorted((claim for weigh in RULES for claim in weigh(case)), key=lambda claim: -claim.weight)
     if not claims:
         claims = [_nothing(case)]
+    return _verdict(case, claims)
+
+
+def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
     best = claims[0]
     causes = _ranked(claims)
     probability = next(each.probability for each in causes if each.cause == best.cause)
@@ -113,6 +119,17 @@ def _in_order(case: CaseFile) -> list[KernelKill]:
 def _kill(kill: KernelKill, offset: float | None) -> Kill:
     when = kill.time + offset if offset is not None else None
     return Kill(when, _CAUSE_OF.get(kill.constraint or "", "oom-kill-global"), Victim.of(kill))
+
+
+def _on_another_host(case: CaseFile) -> WeightedCause:
+    return WeightedCause(
+        "other-error",
+        odds("nothing"),
+        "possible",
+        f"it is on {case.elsewhere}, not visible from here",
+        "another machine that shares this folder started it, and no exit status is written: it may still run there",
+        f"ask there: ssh {case.elsewhere}, then: oomproof why {case.run}",
+    )
 
 
 def _nothing(case: CaseFile) -> WeightedCause:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.collect import collect
-from oomproof.recording.runs import read_json
+from oomproof.recording.runs import Run, read_json
 
 
 def verdict_of(attempt: Path) -> Verdict:
     kept = read_json(attempt / "verdict.json")
-    if kept.get("verdict"):
+    if kept.get("verdict") and not mistaken(kept, attempt):
         try:
             return from_json(kept)
         except (KeyError, TypeError, ValueError):
             pass  # written by another version
     return judge(collect(attempt))
+
+
+def mistaken(kept: Mapping[str, Any], attempt: Path) -> bool:
+    """Whether another host than the run's wrote down that its machine went down: that only its own can know."""
+    head = kept.get("verdict")
+    if not isinstance(head, dict) or head.get("cause") != "machine-down":
+        return False
+    run = Run(attempt.parent)
+    return run.elsewhere() is not None and kept.get("host") != run.info.get("host")

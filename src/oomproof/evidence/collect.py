@@ -27,7 +27,7 @@ from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
-from oomproof.recording.runs import exit_file
+from oomproof.recording.runs import exit_file, other_host
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
@@ -66,6 +66,10 @@ def collect(
         )
 
         case = replace(case, silent=silent_handlers(attempt_dir, run, started))
+    if case.elsewhere is not None:  # this machine's log and processes are none of its
+        missing.append(Missing("the machine", f"it ran on {case.elsewhere}, not visible from here", ""))
+        case = replace(case, missing=tuple(missing))
+        return replace(case, evidence=describe(case, _wall_offset(started, tail)))
     case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
     case, more = _with_reboot(case, wtmp, proc)
@@ -112,6 +116,7 @@ def _from_files(
         keeper_alive=boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc)),
         run_boot_id=run_boot,
         boot_id=boot,
+        elsewhere=other_host(run) if run_boot != boot else None,
         settings=Settings(
             limit=integer(asked.get("limit")),
             floor=integer(asked.get("floor")),

@@ -229,6 +229,7 @@ class CaseFile:
     keeper_alive: bool = False
     run_boot_id: str | None = None
     boot_id: str | None = None  # of the machine now
+    elsewhere: str | None = None  # the host it ran on, if that is another machine than this one
 
     settings: Settings = Settings()
     rung: str | None = None
@@ -289,6 +290,8 @@ class CaseFile:
 
     @property
     def rebooted(self) -> bool:
+        if self.elsewhere is not None:  # another machine's boot id says nothing about a reboot
+            return False
         return self.run_boot_id is not None and self.boot_id is not None and self.run_boot_id != self.boot_id
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
+
+from oomproof.recording.json_text import parse
 
 _MOST = 4 << 20  # none of these files grows beyond a few KiB; a runaway one must not eat memory
 
@@ -18,10 +19,10 @@ def _text(path: Path) -> str:
 def load(path: Path) -> tuple[dict[str, Any], str | None]:
     """The object in the file, and why it is empty if it is."""
     try:
-        value = json.loads(_text(path))
+        value = parse(_text(path))
     except OSError as error:
         return {}, f"{path.name}: {error.strerror}"
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}, f"{path.name} is damaged"
     return (value, None) if isinstance(value, dict) else ({}, f"{path.name} is damaged")
 
@@ -35,8 +36,8 @@ def load_lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for line in text.splitlines():
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = parse(line)
+        except ValueError:
             continue
         if isinstance(value, dict):
             found.append(value)

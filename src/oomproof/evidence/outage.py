@@ -69,6 +69,8 @@ def find_outages(
     now = _boot_id(proc)
     cut: dict[str, list[_Cut]] = {}
     for run in known:
+        if run.elsewhere(now) is not None:
+            continue
         for attempt in _attempts(run):
             if exit_file(attempt).exists():
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import threading
@@ -10,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oomproof.errors import OomproofError
+from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
+from oomproof.recording import requests
 from oomproof.recording.runs import append_line
 
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
@@ -26,24 +29,53 @@ def deed(by: str, action: str, why: str, facts: dict[str, object] | None = None)
 class Errands:
     """Does what may wait on a disk, so that the guard's loop never does."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="errands", daemon=True)
-        self._thread.start()
+        self._best_effort = BestEffort(tell)
+        self._thread: threading.Thread | None = None
+        self._start()
+
+    def _start(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="errands", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                return False
+            self._thread = thread
+        return True
 
     def do(self, errand: Callable[[], None]) -> None:
         self._queue.put(errand)
+        if (
+            not self._start()
+        ):  # a slow disk then holds the caller up: better than a stop file that is never written
+            self._drain()
 
     def _work(self) -> None:
         while (errand := self._queue.get()) is not None:
-            try:
-                errand()
-            except (OSError, OomproofError):
-                pass  # a full or read-only disk; the action itself did not need it
+            self._run(errand)
+
+    def _drain(self) -> None:
+        while not self._queue.empty():
+            errand = self._queue.get()
+            if errand is not None:
+                self._run(errand)
+
+    def _run(self, errand: Callable[[], None]) -> None:
+        try:
+            errand()
+        except (OSError, OomproofError):
+            pass  # a full or read-only disk; the action itself did not need it
+        except Exception as error:
+            self._best_effort.failed("a background task", error, "the guard goes on")
 
     def close(self, timeout: float = 2.0) -> None:
         self._queue.put(None)
-        self._thread.join(timeout)
+        if self._thread is not None:
+            self._thread.join(timeout)
+        else:
+            self._drain()
 
 
 class Actions:
@@ -84,17 +116,26 @@ class Actions:
         line = deed(self._by, kind, why, facts)
         self._errands.do(lambda: append_line(self._attempt / "actions.jsonl", line))
 
-    def shortage_is_over(self) -> None:
+    def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
         """Our own request is taken back: a job that looks for the file later was not asked by this moment."""
-        self._errands.do(self._remove_stop_files)
+        self._errands.do(lambda: self._remove_stop_files(why, say))
 
-    def _remove_stop_files(self) -> None:
-        for path in self._stop_files:
-            if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode()):
-                path.unlink()
+    def _remove_stop_files(self, why: str, say: Callable[[str, str], None]) -> None:
+        ours = [
+            path
+            for path in self._stop_files
+            if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode())
+        ]
+        for path in ours:
+            path.unlink()
+        # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer.
+        if ours and self._stop_signal is None and requests.is_unanswered(self._attempt, "stop"):
+            append_line(self._attempt / "actions.jsonl", deed(self._by, "withdraw", why))
+            say("withdraw", why)
 
     def _write_stop_files(self, why: str) -> None:
         for path in self._stop_files:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():  # a file the user already put there is theirs
-                path.write_text(f"{STOP_TEXT}: {why}\n")
+            # a file the user already put there is theirs; a link that somebody laid in /tmp is not followed
+            with contextlib.suppress(FileExistsError), open(path, "x") as file:
+                file.write(f"{STOP_TEXT}: {why}\n")

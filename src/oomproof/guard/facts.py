@@ -23,6 +23,9 @@ class Settings:
     protected: bool = False  # never frozen; ended for the machine's sake only after every other run
     freeze_max: float = FREEZE_MAX  # seconds a pause may last; 0: never pause
     need: int | None = None  # what the job will hold at most, where that is known
+    usual_peak: int | None = (
+        None  # the same, but never from runs that were ended early: more than this is new
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,9 @@ class Facts:
     shrink: float  # how fast the machine's headroom shrinks, over the last third of a second
     drain: float = 0.0  # the same over five seconds; asked only near the margin
     limit_headroom: int | None = None
+    peak_headroom: int | None = None  # the least ``limit_headroom`` of the last seconds
+    limit_rate: float | None = None  # ``rate``, but only what is above all the job held before
+    lasting: float = 0.0  # growth that outlasted loading and the first steps, in peaks and lows alike
     time_to_full: float | None = None
     my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8
     freeze_turn: bool = False  # the run of ours whose pause would help
@@ -57,6 +63,7 @@ class State:
 
     warned_at: float | None = None
     asked_at: float | None = None
+    asked_for: str = ""  # the scope of that request: limit or machine
     term_at: float | None = None
     killed_at: float | None = None
     frozen_at: float | None = None  # by us; None when it runs or somebody else made it stand still

@@ -6,10 +6,12 @@ Who is frozen, by whom and until when stands in ``frozen.json`` beside the recor
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,12 @@ class Freezer:
             return _pread(self._fd).strip() == b"FROZEN"
         found = [self._state(pid) for pid in self._pids()]
         return bool(found) and all(state in _STILL for state in found)
+
+    def let_go_by_others(self) -> bool:
+        """Whether somebody else has let it go on since ``freeze``. Only a cgroup remembers what was asked of it."""
+        if not self._asked or self.how == BY_SIGNALS:
+            return False
+        return _pread(self._fd).strip() in (b"0", b"THAWED")
 
     def wait_frozen(self, seconds: float) -> bool:
         """For those who have time: a process deep in the kernel (a slow disk) stops only when it comes out."""
@@ -149,10 +157,28 @@ def _send(pid: int, number: int) -> None:
 # --- the mark on disk -------------------------------------------------------------------------------------------------
 
 
-def write_mark(attempt: Path, by: str, why: str, until: float | None = None) -> None:
-    """``by`` is guard or user; ``until`` a wall time, None for as long as the user likes."""
-    value = {"by": by, "why": why, "since": time.time(), "until": until}
-    runs.write_json(attempt / runs.FROZEN, value)
+def new_id() -> str:
+    """Of one pause: a mark that is late, written or removed, must not be taken for another pause's."""
+    return f"{os.getpid()}-{time.monotonic_ns():x}"
+
+
+def write_mark(
+    attempt: Path, by: str, why: str, until: float | None = None, pause: str = "", moving: bool = False
+) -> bool:
+    """``by`` is guard or user; ``until`` a wall time, None for as long as the user likes. ``pause`` is its id.
+
+    ``moving``: its own threads still move its GPU memory, so nobody may freeze it yet.
+
+    False when nothing was written: the user's mark is never replaced by the guard's.
+    """
+    value = {"by": by, "why": why, "since": time.time(), "until": until, "id": pause or new_id()}
+    if moving:
+        value["moving"] = True
+    with _one_at_a_time(attempt):
+        if by == "guard" and read_mark(attempt).get("by") == "user":
+            return False
+        runs.write_json(attempt / runs.FROZEN, value)
+        return True
 
 
 def read_mark(attempt: Path) -> dict[str, Any]:
@@ -160,8 +186,32 @@ def read_mark(attempt: Path) -> dict[str, Any]:
     return runs.read_json(attempt / runs.FROZEN)
 
 
-def remove_mark(attempt: Path) -> None:
+def remove_mark(attempt: Path, pause: str | None = None) -> None:
+    """Whoever lets the job go on removes the mark of that pause; without an id, any."""
+    with _one_at_a_time(attempt):
+        if pause is not None and str(read_mark(attempt).get("id") or "") != pause:
+            return
+        try:
+            os.unlink(attempt / runs.FROZEN)
+        except OSError:
+            pass  # it was never written, or the disk is read-only
+
+
+@contextmanager
+def _one_at_a_time(attempt: Path) -> Iterator[None]:
+    """Between the guard's background task and the user's command. Nobody waits long: a stopped holder must not block a thaw."""
     try:
-        os.unlink(attempt / runs.FROZEN)
-    except OSError:
-        pass  # it was never written, or the disk is read-only
+        fd = os.open(attempt, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # no such folder, no descriptors
+        yield
+        return
+    try:
+        for _ in range(20):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(fd)

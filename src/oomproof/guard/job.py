@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from oomproof.guard.freezing import Freezer
+from oomproof.guard.process_tree import ProcessTree
 from oomproof.machine import processes
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
 
@@ -22,12 +23,12 @@ class Job:
         self.limit: int | None = rung.get("limit")
         self._memory_dir: str | None = rung.get("memory")
         self._procs_dir: str | None = rung.get("procs")
-        self._pss_ratio = 1.0  # true share of what the tree's processes count together; set by the sampler
         self._cgroup: Cgroup | None = None
         if self._memory_dir:
             self._cgroup = (
                 CgroupV2(self._memory_dir) if rung.get("version") == 2 else CgroupV1(self._memory_dir)
             )
+        self._tree = ProcessTree(self._descendants)
         self._kill_fd = self._open_kill(rung.get("kill"))
         self._leader_fd = self._open_leader()
         self.freezer = Freezer(rung.get("freeze"), self.pids)
@@ -55,40 +56,50 @@ class Job:
         return fd
 
     def pids(self) -> list[int]:
-        if self._procs_dir:
-            return read_pids(*all_procs_files(self._procs_dir))
-        found = processes.descendants(self.keeper)
+        """Everybody, as of now: for signals that must reach all."""
+        found = read_pids(*all_procs_files(self._procs_dir)) if self._procs_dir else []
+        return found or self._descendants()  # no cgroup, or it can no longer be read
+
+    def _descendants(self) -> list[int]:
+        found = processes.descendants(self.keeper) if self.keeper else []
         if not found and processes.is_alive(self.leader, self.leader_start):  # the keeper was killed
             found = [self.leader, *processes.descendants(self.leader)]
         return found
 
-    def memory(self) -> JobMemory | None:
-        if self._cgroup is not None:
-            return self._cgroup.memory()
-        return self._tree_memory()
+    def known_pids(self) -> list[int]:
+        """Everybody, as of the last looks: for what may come a little later."""
+        return (self._tree.pids() if self._cgroup is None else []) or self.pids()
 
-    def _tree_memory(self) -> JobMemory | None:
-        """Sums over the tree, scaled by the last measured share so that forked pages do not count twice."""
-        anon = shmem = file = swap = 0
-        found = False
-        for pid in self.pids():
-            one = processes.memory(pid)
-            if one is not None:
-                found = True
-                anon, shmem, file, swap = anon + one.anon, shmem + one.shmem, file + one.file, swap + one.swap
-        if not found:
-            return None
-        anon, shmem = int(anon * self._pss_ratio), int(shmem * self._pss_ratio)
-        return JobMemory(anon, shmem, file, swap, 0, anon + shmem)
+    def memory(self, available: int | None = None, headroom: int = 0) -> JobMemory | None:
+        """None once the job is gone. The guard says what the machine has left, which spares a tree most of the reading."""
+        found = self._cgroup.memory() if self._cgroup is not None else None
+        return found if found is not None else self._tree.memory(available, headroom)
+
+    def settle(self, seconds: float) -> None:
+        """Before it is ended or stopped: what its processes share is counted anew, where no cgroup counts it."""
+        self._tree.settle(seconds)
+
+    @property
+    def corrected(self) -> int:
+        """Bytes by which the figure changed so far because shared pages were counted anew: no growth."""
+        return self._tree.corrected
+
+    def pss(self, pids: list[int]) -> dict[int, int]:
+        """Pid → PSS, of the heaviest given. From the sampler, now and then: the kernel walks page tables for it."""
+        if self._cgroup is None:
+            return self._tree.walk(len(pids))
+        found = {pid: processes.overlap(pid) for pid in pids}
+        return {pid: overlap.pss for pid, overlap in found.items() if overlap is not None}
 
     def limit_left(self, memory: JobMemory | None) -> int | None:
         """What the kernel's limit over this job still gives it; None where there is none, or the job is gone."""
         return self.limit - memory.charged if self.limit is not None and memory is not None else None
 
-    def calibrate(self, counted: int, shared_once: int) -> None:
-        """From the sampler, now and then: what the processes count together, and what PSS says it is."""
-        if counted > 0:
-            self._pss_ratio = min(1.0, max(0.01, shared_once / counted))
+    def is_gone(self) -> bool:
+        """Whether its leader has ended, asked without opening anything: at the bad moment that may fail."""
+        if self._leader_fd is None:
+            return not processes.is_alive(self.leader, self.leader_start)
+        return not self.signal_leader(0)
 
     def signal_leader(self, number: int) -> bool:
         """Through the pidfd: it can never hit a stranger who got the pid."""
@@ -147,5 +158,6 @@ class Job:
             if fd is not None:
                 os.close(fd)
         self.freezer.close()
+        self._tree.close()
         if self._cgroup is not None:
             self._cgroup.close()

@@ -12,6 +12,7 @@ from oomproof.units import MIB, format_duration, format_size
 # with several threads (earlyoom measured 6000 MiB/s with `stress -m 4`): the poll must be sooner than that.
 FASTEST_FILL = 6000 * MIB
 POLL_MIN, POLL_MAX = 0.01, 1.0
+POLL_FAST = 0.002  # where the present growth reaches the line within POLL_MIN
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
@@ -20,19 +21,28 @@ REACT_TERM = 0.06
 REACT_KILL = 0.03
 # Under its own limit a job is ended only when it will be full within this many seconds.
 KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
+# A limit is the user's word, and often set just above what the job needs: with less than this share of it left, and
+# not before, growth is acted on. A job whose limit is 5 % above its peak keeps 4.8 % of it free (bench/false_stops.py).
+LIMIT_SHARE = 1 / 22
+# A job that has outgrown its usual peak by this much does something new: then a request may come sooner, below a
+# quarter of the limit.
+OUTGROWN, EARLY_SHARE = 1.05, 1 / 4
 # On the machine's floor: ended when the next line below is reached within TERM_SECONDS, or, by growth that has lasted,
 # within this many. A job that only breathes (1 MiB up and down) beside a full machine is no danger: in one replay the
 # training was ended, by all signs for that, while the loader that it had to outlive was paused.
 LASTING_SECONDS = 10.0
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
+REQUEST_OVER = (
+    10.0  # seconds in which nothing calls for a request made for the limit's sake: it is taken back
+)
 TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
 
 LADDER = ("none", "warn", "ask", "freeze", "term", "kill")
 
 
 def default_limit_floor(limit: int) -> int:
-    """Small: the kernel would let the job live right up to its limit, so we only need room to react."""
-    return max(8 * MIB, limit // 100)
+    """Small: fast growth has a line of its own, and a job that was just asked to save needs the rest for that."""
+    return max(min(2 * MIB, int(limit * LIMIT_SHARE)), limit // 400)
 
 
 def poll_seconds(settings: Settings, facts: Facts) -> float:
@@ -42,7 +52,10 @@ def poll_seconds(settings: Settings, facts: Facts) -> float:
         # half: eight threads fill 11 GiB/s, and a small limit is crossed within one poll (bench/guard.py)
         room = min(room, (facts.limit_headroom - settings.limit_floor) // 2)
     quiet = facts.sustained == 0 and facts.rate <= 0
-    return min(POLL_MAX, max(POLL_MIN_CALM if quiet else POLL_MIN, room / FASTEST_FILL))
+    least = POLL_MIN_CALM if quiet else POLL_MIN
+    if facts.rate * POLL_MIN > max(room, MIB):
+        least = POLL_FAST
+    return min(POLL_MAX, max(least, room / FASTEST_FILL))
 
 
 def wanted(settings: Settings, facts: Facts) -> Action:
@@ -101,10 +114,10 @@ def _on_limit(settings: Settings, facts: Facts) -> Action:
     room = facts.limit_headroom
     if room is None or settings.limit is None:
         return NONE
-    rate, sustained = max(0.0, facts.rate), facts.sustained
-    # a tenth of the limit at most: below that the kernel, which is exact, may as well have the last word
-    line = max(settings.limit_floor, min(rate * REACT_TERM, settings.limit / 10))
-    if rate == 0 and sustained == 0 and facts.time_to_full is None:
+    rate, lasting = max(0.0, facts.rate if facts.limit_rate is None else facts.limit_rate), facts.lasting
+    share = settings.limit * LIMIT_SHARE
+    line = max(settings.limit_floor, min(rate * REACT_TERM, share))
+    if rate == 0 and lasting == 0 and facts.time_to_full is None:
         return NONE  # the calm case: no sentence is built for nothing
     holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
     now = f"{holds} {format_size(rate)}/s"
@@ -113,10 +126,14 @@ def _on_limit(settings: Settings, facts: Facts) -> Action:
         return Action("kill", now, "limit")
     if room <= line and rate * TERM_SECONDS >= room:
         return Action("term", now, "limit")
-    # a quarter of the limit at most: nobody wants to be stopped half-way because the start was steep
-    if sustained > 0 and room <= min(settings.limit / 4, settings.limit_floor + sustained * settings.grace):
-        why = f"{holds} {format_size(sustained)}/s, full in about {format_duration(room / sustained)}"
-        return Action("ask", why, "limit")
+    peak_room = room if facts.peak_headroom is None else min(room, facts.peak_headroom)
+    usual = settings.usual_peak
+    expected = usual is not None and facts.use <= usual < settings.limit
+    if usual is not None and facts.use > usual * OUTGROWN:
+        share = settings.limit * EARLY_SHARE
+    if lasting > 0 and not expected and peak_room <= min(share, lasting * settings.grace):
+        left = format_duration(max(0, peak_room) / lasting)
+        return Action("ask", f"{holds} {format_size(lasting)}/s, full in about {left}", "limit")
     if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
         trend = f"{holds} {format_size(room / max(facts.time_to_full, 0.1))}/s"
         return Action("warn", f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
@@ -173,12 +190,19 @@ def _ask_line(settings: Settings, facts: Facts) -> float:
     return min(settings.margin, base + taken_then)
 
 
-def taken(state: State, kind: str, t: float) -> State:
+def request_is_over(settings: Settings, facts: Facts, state: State) -> bool:
+    """Whether this moment no longer calls for the request that was made for the limit's sake."""
+    if state.asked_at is None or state.asked_for != "limit" or state.term_at is not None:
+        return False
+    return wanted(settings, facts).kind in ("none", "warn")
+
+
+def taken(state: State, kind: str, t: float, scope: str = "") -> State:
     """The state after an action of the first ladder: warn, ask, term, kill."""
     if kind == "warn":
         return replace(state, warned_at=t)
     if kind == "ask":
-        return replace(state, asked_at=t)
+        return replace(state, asked_at=t, asked_for=scope)
     if kind == "term":
         return replace(thawed(state), term_at=t)
     return replace(thawed(state), killed_at=t)

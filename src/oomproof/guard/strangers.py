@@ -48,8 +48,13 @@ class Strangers:
         """Returns at once; one look at a time."""
         if self._busy.is_set():
             return
+        thread = threading.Thread(target=self._look, args=(ours,), name="strangers", daemon=True)
         self._busy.set()
-        threading.Thread(target=self._look, args=(ours,), name="strangers", daemon=True).start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._busy.clear()
+            raise
 
     def _look(self, ours: set[int]) -> None:
         try:
@@ -63,7 +68,7 @@ class Strangers:
                 self.named = (
                     f"{name} (pid {pid}) grew by {format_size(growth)}, holds {format_size(after[pid])}"
                 )
-        except OSError:
-            pass  # /proc is hidden from us: then nobody can be named
+        except Exception:
+            pass  # /proc is hidden from us, no memory: then nobody can be named
         finally:
             self._busy.clear()

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from oomproof.printable import one_line
+
 # PyTorch's NCCL watchdog ends the job when one collective takes 10 minutes of wall time (the default of
 # init_process_group), and a pause counts. Eight leave two for the collective itself and for waking up.
 NCCL_PAUSE = 480.0
@@ -55,7 +57,7 @@ def look(
 
 
 def _name(pid: int, proc: str) -> str:
-    return _read(f"{proc}/{pid}/comm", 64).decode("utf-8", "replace").strip()
+    return one_line(_read(f"{proc}/{pid}/comm", 64).decode("utf-8", "replace").strip())
 
 
 def _maps_nccl(pid: int, proc: str) -> bool:

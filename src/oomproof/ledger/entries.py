@@ -8,6 +8,7 @@ from pathlib import Path
 
 from oomproof.machine import processes
 from oomproof.recording.runs import is_locked, read_json
+from oomproof.recording.shapes import STARTED, shaped
 
 WAITING, ADMITTED = "waiting", "admitted"
 
@@ -48,7 +49,8 @@ class Entry:
     def beside(self, name: str) -> Path | None:
         """A file in the folder of its attempt, where it is there and may be seen."""
         path = f"{self.folder}/1/{name}"
-        return Path(path) if self.folder and os.path.exists(path) else None
+        # no fifo that another user of a shared ledger names: a reader would wait for ever
+        return Path(path) if self.folder and os.path.isfile(path) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def _as_started(entry: Entry) -> Entry:
     if entry.state != ADMITTED or entry.uid != os.getuid():
         return entry
     started = entry.beside("started.json")
-    return with_started(entry, read_json(started)) if started else entry
+    return with_started(entry, shaped(read_json(started), STARTED)) if started else entry
 
 
 def _has_keeper(entry: Entry) -> bool:

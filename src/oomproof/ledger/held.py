@@ -11,8 +11,9 @@ from pathlib import Path
 from oomproof.errors import OomproofError
 from oomproof.ledger.admission import Claim
 from oomproof.ledger.entries import Entry
-from oomproof.ledger.live import held_by_all, runtime_folder
+from oomproof.ledger.live import held_by_all
 from oomproof.ledger.outlook import RECORD
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.cgroups import CgroupV1, CgroupV2
 from oomproof.recording.runs import GPU_PAUSED, read_json

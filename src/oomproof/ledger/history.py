@@ -7,7 +7,7 @@ from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Peak
-from oomproof.ledger.store import open_ledger
+from oomproof.ledger.store import Busy, open_ledger
 from oomproof.recording.runs import Run
 from oomproof.settings import ledger_setting
 
@@ -32,5 +32,5 @@ def keep(run: Run, peak: int | None, gpu: int | None, whole: bool) -> None:
         )
         ledger.remove([run.id])
         ledger.close()
-    except (OSError, OomproofError):
+    except (OSError, OomproofError, Busy):
         pass

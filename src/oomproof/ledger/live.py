@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomproof.errors import OomproofError
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.recording.runs import is_locked
 
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
@@ -22,33 +23,12 @@ from oomproof.recording.runs import is_locked
 _RECORD = struct.Struct("=qdqBBiq")
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
 _LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a thaw
+CHECK_PLACE = 5.0  # seconds between looks whether our file is still where the others look
+LATCH_STUCK = 2.0  # seconds: a lock that is held for longer belongs to a guard that was stopped
 ACTION_PAUSE = 1.0  # seconds between machine-wide actions: freed memory needs a moment to show
 _STALE = 3.0  # seconds: a guard that is short of memory writes ten times a second, one that is not, once
 
 RUNS, BY_GUARD, BY_HAND = 0, 1, 2
-
-
-def runtime_folder() -> Path:
-    """$XDG_RUNTIME_DIR/oomproof, else a 0700 folder of ours in /tmp whose owner is checked."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.path.isdir(base) and os.access(base, os.W_OK):
-        folder = Path(base) / "oomproof"
-    else:
-        folder = Path("/tmp") / f"oomproof-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise OomproofError(
-            f"cannot make {folder}: {error.strerror}", "set XDG_RUNTIME_DIR to your own folder"
-        ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise OomproofError(
-            f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a folder of your own"
-        )
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
-    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +93,11 @@ def turns(me: Live, others: Sequence[Live], worth: int, shrink: float, can_push:
 
 
 class LiveRun:
-    """This run's place among the living."""
+    """This run's place among the living.
+
+    The folder may be full, or vanish (at a logout) and come back: then ``update`` and ``others`` raise OSError until
+    the place could be taken again, which ``update`` tries every few seconds.
+    """
 
     def __init__(
         self,
@@ -124,27 +108,76 @@ class LiveRun:
         leader: tuple[int, int | None] = (0, None),
         reserved: bool = False,
     ) -> None:
-        self._folder = (folder or runtime_folder()) / "live"
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        sweep(self._folder)
-        name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
-        self.name, self.protected, self.reserved = name, protected, reserved
+        self._given = folder
+        self.id = run_id
+        self.name = f"{int(boottime * 1000):015d}-{run_id}"  # sorts by age
+        self.protected, self.reserved = protected, reserved
         self._frozen = RUNS
         self._who = (leader[0], leader[1] or 0)
+        self._folder: Path | None = None  # None: no place yet, or lost
+        self._fd: int | None = None
+        self._latch: int | None = None
+        self._latch_busy_since: float | None = None
+        self._next_check = 0.0
+        self._why_not: Exception = FileNotFoundError("no place was taken yet")
+        self._take_place()
+
+    def _take_place(self) -> None:
+        try:
+            self._join(self._given or runtime_folder())
+        except (OSError, OomproofError) as error:
+            self._lose_place(error)
+
+    def _join(self, runtime: Path) -> None:
+        """Everything of ours in the runtime folder, made and opened anew."""
+        folder = runtime / "live"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sweep(folder)
+        self._latch = os.open(runtime / "latch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
-            self._fd = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._fd = os.open(folder / self.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _lock(self._fd)
             if os.fstat(self._fd).st_nlink:
                 break
             os.close(self._fd)  # swept by another start between the open and the lock
-        self._latch = os.open(self._folder.parent / "latch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._folder = folder
+
+    def _lose_place(self, error: Exception) -> None:
+        self._folder, self._why_not = None, error
+        for fd in (self._fd, self._latch):
+            if fd is not None:
+                os.close(fd)
+        self._fd = self._latch = None
+
+    def _check_place(self, boottime: float) -> None:
+        """Now and then: whether our file is still where the others look for it; if not, it is made there."""
+        if 0 <= self._next_check - boottime <= CHECK_PLACE:
+            return
+        self._next_check = boottime + CHECK_PLACE
+        try:
+            there = os.stat((self._given or runtime_folder()) / "live" / self.name)
+            ours = os.fstat(self._fd) if self._fd is not None else None
+        except (OSError, OomproofError) as error:
+            self._lose_place(error)
+        else:
+            if ours is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return
+            self._lose_place(FileNotFoundError("the file is another one"))
+        self._take_place()
+
+    def _need_place(self) -> Path:
+        if self._folder is None:
+            raise OSError(f"{self._why_not}") from self._why_not
+        return self._folder
 
     def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
         self._frozen = frozen
+        self._check_place(boottime)
+        self._need_place()
         record = _RECORD.pack(
             use, boottime, int(rate), frozen, self.protected | self.reserved << 1, *self._who
         )
-        os.pwrite(self._fd, record, 0)
+        put(self._fd, record)
 
     def me(self, use: int, t: float, rate: float) -> Live:
         """This run as the others would see it now."""
@@ -153,8 +186,9 @@ class LiveRun:
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""
         found = []
-        for name in sorted(os.listdir(self._folder)):
-            path = self._folder / name
+        folder = self._need_place()
+        for name in sorted(os.listdir(folder)):
+            path = folder / name
             if name != self.name and is_locked(path):
                 one = _read(path)
                 found.append(one if now - one.t <= _STALE else replace(one, rate=0))
@@ -165,28 +199,49 @@ class LiveRun:
 
         A thaw of one's own does not count: a job that goes on and fills the machine at once must not wait for itself.
         """
+        self._need_place()
+        assert self._latch is not None
         try:
             fcntl.flock(self._latch, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
+        except BlockingIOError:  # held for microseconds, unless its holder was stopped in between
+            self._latch_busy_since = self._latch_busy_since or boottime
+            return boottime - self._latch_busy_since > LATCH_STUCK
+        self._latch_busy_since = None
         try:
             data = os.pread(self._latch, _LATCH.size, 0)
             last, who, thawed = _LATCH.unpack(data) if len(data) == _LATCH.size else (0.0, 0, False)
             own_thaw = thawed and who == os.getpid()
             if 0 <= boottime - last < pause and not own_thaw:
                 return False
-            os.pwrite(self._latch, _LATCH.pack(boottime, os.getpid(), thaw), 0)
+            put(self._latch, _LATCH.pack(boottime, os.getpid(), thaw))
             return True
         finally:
             fcntl.flock(self._latch, fcntl.LOCK_UN)
 
     def leave(self) -> None:
+        if self._folder is not None:
+            try:
+                os.unlink(self._folder / self.name)
+            except OSError:
+                pass  # the folder was cleaned under us
+        self._lose_place(FileNotFoundError("the run has ended"))
+
+
+def _lock(fd: int) -> None:
+    """Ours in the end: others only glance at it (is_locked), for microseconds."""
+    for _ in range(40):
         try:
-            os.unlink(self._folder / self.name)
-        except OSError:
-            pass  # the folder was cleaned under us
-        os.close(self._fd)
-        os.close(self._latch)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.005)
+    raise BlockingIOError("somebody else holds this run's place")
+
+
+def put(fd: int | None, record: bytes) -> None:
+    """Whole or not at all: a full folder may take a part."""
+    if fd is None or os.pwrite(fd, record, 0) != len(record):
+        raise OSError("the runtime folder is full")
 
 
 def _read(path: Path) -> Live:

@@ -10,6 +10,7 @@ from oomproof.units import MIB, format_size
 
 # A command that held less than this before is not worth a queue: `oomproof run -- ls` must not wait for a training.
 NEGLIGIBLE = 64 * MIB
+AT_LEAST = "at least"  # begins the basis of a need that is only a lower bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def from_history(peaks: Sequence[Peak]) -> Need | None:
         return None
     if not whole or cut > max(whole):
         times = sum(not peak.whole for peak in peaks)
-        return Need(cut, cut, f"at least: it was ended there before, {_times(times)}", gpu)
+        return Need(cut, cut, f"{AT_LEAST}: it was ended there before, {_times(times)}", gpu)
     basis = f"the most it held in {len(whole)} runs" if len(whole) > 1 else "what it held in its last run"
     return Need(min(whole), max(whole), basis, gpu)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from oomproof.ledger.live import RUNS, LiveRun, runtime_folder
+from oomproof.ledger.live import RUNS, LiveRun, put
 from oomproof.trend import slope
 
 LOOK_AHEAD = 600.0  # seconds of growth that a run without a known need has reserved
@@ -87,14 +87,25 @@ class LiveClaim(LiveRun):
     """
 
     def __init__(self, run_id: str, boottime: float, folder: Path | None = None, **more: Any) -> None:
-        super().__init__(run_id, boottime, folder, **more)
         self.phase = ""
         self._phases = Phases()
         self._samples: deque[tuple[float, int]] = deque()
-        outlooks = (folder or runtime_folder()) / "outlook"
+        self._outlook_path: Path | None = None
+        self._outlook: int | None = None
+        super().__init__(run_id, boottime, folder, **more)
+
+    def _join(self, runtime: Path) -> None:
+        outlooks = runtime / "outlook"
         outlooks.mkdir(mode=0o700, exist_ok=True)
-        self._outlook_path = outlooks / run_id
+        self._outlook_path = outlooks / self.id
         self._outlook = os.open(self._outlook_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        super()._join(runtime)
+
+    def _lose_place(self, error: Exception) -> None:
+        super()._lose_place(error)
+        if self._outlook is not None:
+            os.close(self._outlook)
+            self._outlook = None
 
     def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
         super().update(use, boottime, rate, frozen)
@@ -107,9 +118,12 @@ class LiveClaim(LiveRun):
                 self._phases.note(self.phase, boottime, use)
             growth = self._phases.growth(use)
             expected = growth if growth is not None else expected_growth(samples)
-            os.pwrite(self._outlook, RECORD.pack(expected, boottime), 0)
+            put(self._outlook, RECORD.pack(expected, boottime))
 
     def leave(self) -> None:
         super().leave()
-        os.close(self._outlook)
-        self._outlook_path.unlink(missing_ok=True)
+        if self._outlook_path is not None:
+            try:
+                self._outlook_path.unlink(missing_ok=True)
+            except OSError:
+                pass  # the folder was cleaned under us

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.recording.runs import state_folder
 
 SHARED = Path("/var/lib/oomproof")
@@ -40,7 +40,14 @@ def ledger_folder(wanted: str | None = None) -> tuple[Path, bool]:
             raise OomproofError(
                 f"the ledger's folder {folder} is not there", f"sudo install -d -m 2770 -g users {folder}"
             )
-        return folder, _shared_problem(folder) is None
+        problem = _shared_problem(folder)
+        found = folder.stat()
+        if problem is not None and (found.st_uid not in (0, os.getuid()) or found.st_mode & 0o002):
+            raise OomproofError(
+                f"the ledger's folder {folder} is not safe: {problem}",
+                f"sudo install -d -m 2770 -g users {folder}",
+            )
+        return folder, problem is None
     if SHARED.is_dir() and os.access(SHARED, os.W_OK) and _shared_problem(SHARED) is None:
         return SHARED, True
     return state_folder(), False

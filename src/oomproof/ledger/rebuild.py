@@ -14,11 +14,11 @@ def what_runs() -> list[Entry]:
     found = []
     boot = processes.boot_id()
     for run in runs.list_runs():
-        if run.info.get("boot_id") != boot or not run.keeper_lives():
-            continue
         started = run.started()
-        entry = from_info(run, boot, float(started.get("boottime") or 0.0))
-        entry = with_started(entry, started)
+        of_now = boot in (run.info.get("boot_id"), started.get("boot_id"))  # either file may be damaged
+        if not of_now or not run.keeper_lives():
+            continue
+        entry = with_started(from_info(run, boot, float(started.get("boottime") or 0.0)), started)
         if entry.keeper_pid is not None:
             found.append(entry)
     return found

@@ -15,17 +15,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry, Peak
 from oomproof.ledger.place import ledger_folder, ledger_name, spare_file
 from oomproof.machine import processes
+from oomproof.recording.schema import storable
 
 VERSION = 1
 LOCK_SECONDS = (
     10.0  # a decision takes milliseconds; whoever holds the lock longer is stopped or hangs on its disk
 )
 KEPT_PER_COMMAND = 20
+
+
+def _types_of(words: Any) -> tuple[type, ...]:
+    """What a column may hold, of the field's "float | None". SQLite has no truth values, and a whole number is one too."""
+    kinds: dict[str, tuple[type, ...]] = {
+        "str": (str,), "int": (int,), "bool": (int,), "float": (float, int), "None": (type(None),),
+    }  # fmt: skip
+    return tuple(kind for word in str(words).split(" | ") for kind in kinds[word])
+
 
 _TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
@@ -38,6 +49,9 @@ _TABLES = (
 )
 _ENTRY = [field.name for field in fields(Entry)]
 _PEAK = [field.name for field in fields(Peak)]
+_ENTRY_TYPES = [_types_of(field.type) for field in fields(Entry)]
+_PEAK_TYPES = [_types_of(field.type) for field in fields(Peak)]
+_GET_ENTRIES = f"SELECT {','.join(_ENTRY)} FROM entry"
 _PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.join('?' * len(_ENTRY))})"
 _PUT_PEAK = f"INSERT OR REPLACE INTO peak ({','.join(_PEAK)}) VALUES ({','.join('?' * len(_PEAK))})"
 _BROKEN = (
@@ -47,9 +61,18 @@ _BROKEN = (
 )  # the last: a table is missing
 
 
-def _storable(value: object) -> object:
-    """Arguments and folders are bytes to the kernel; SQLite takes text only."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+def _is_broken(error: Exception) -> bool:
+    """Whether the file itself is damaged. SQLite quotes damaged names in its message, which is then no text either;
+    an error without a code is Python's, about a value it could not read."""
+    if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError):
+        code = getattr(error, "sqlite_errorcode", None)
+        of_python = isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+        return of_python if code is None else code & 0xFF in _BROKEN
+    return isinstance(error, UnicodeDecodeError)
+
+
+def _described(error: Exception) -> str:
+    return "its tables cannot be read" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 class Broken(Exception):
@@ -63,8 +86,11 @@ class Busy(Exception):
 class _File:
     """One SQLite file with the ledger's tables. Raises Broken, or sqlite3.Error when the disk does not take it."""
 
-    def __init__(self, path: Path, mode: int, check: bool = True) -> None:
+    def __init__(
+        self, path: Path, mode: int, check: bool = True, rebuild: Callable[[], list[Entry]] = list
+    ) -> None:
         self.path = path
+        self.rebuilt = 0  # entries of what runs, written into a file that was empty
         # made by us first: SQLite would make it, its WAL and its index with whatever the umask leaves
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         with contextlib.suppress(OSError):
@@ -74,18 +100,17 @@ class _File:
         self._connection = sqlite3.connect(
             path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
         )
+        self._connection.text_factory = _text
         try:
-            self._prepare(check)
-        except sqlite3.DatabaseError as error:
+            self._prepare(check, rebuild)
+        except Exception as error:
             self._connection.close()
-            if error.sqlite_errorcode & 0xFF in _BROKEN:
-                raise Broken(f"it is damaged ({error})") from error
+            if _is_broken(error):
+                raise Broken(f"it is damaged ({_described(error)})") from error
             raise
-        except Broken:
-            self._connection.close()
-            raise
+        self._inodes = _inodes(path)
 
-    def _prepare(self, check: bool) -> None:
+    def _prepare(self, check: bool, rebuild: Callable[[], list[Entry]]) -> None:
         run = self._connection.execute
         (version,) = run("PRAGMA user_version").fetchone()
         if version > VERSION:
@@ -100,6 +125,10 @@ class _File:
             if run("PRAGMA user_version").fetchone() == (0,):  # else another start was first
                 for statement in _TABLES:
                     run(statement)
+                # new, or lost: whoever opens it next finds what runs, or waits for this
+                for entry in rebuild():
+                    self.execute(_PUT_ENTRY, asdict(entry).values())
+                    self.rebuilt += 1
                 run(f"PRAGMA user_version={VERSION}")
             run("COMMIT")
         # No sync for entries: they mean nothing after a power cut, and a sync would make every start wait for whatever
@@ -123,11 +152,16 @@ class _File:
 
     def execute(self, statement: str, values: Iterable[object] = ()) -> list[tuple[object, ...]]:
         try:
-            return self._connection.execute(statement, tuple(map(_storable, values))).fetchall()
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF in _BROKEN:
-                raise Broken(f"it is damaged ({error})") from error
+            return self._connection.execute(statement, tuple(map(storable, values))).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if _is_broken(error):
+                raise Broken(f"it is damaged ({_described(error)})") from error
             raise
+
+    def is_there(self) -> bool:
+        """Whether its name still leads to it: who removes or empties the ledger must not part those who have it open
+        from those who come later."""
+        return _inodes(self.path) == self._inodes
 
     @property
     def in_transaction(self) -> bool:
@@ -158,21 +192,42 @@ class Ledger:
         self._main: _File | None = None
         self._spare: _File | None = None
         self._pending: list[tuple[str, tuple[object, ...]]] = []
+        self._deciding = False
         self._rebuilt: list[Entry] | None = None
 
     # --- opening ------------------------------------------------------------------------------------------------
 
     def _file(self) -> _File | None:
         """The file on disk; None when the disk does not take it."""
+        if self._main is not None and not self._main.in_transaction and not self._main.is_there():
+            self._main.close()
+            self._main = None
         if self._main is not None:
             return self._main
         try:
-            self._main = _File(self.path, 0o660 if self.shared else 0o600)
+            self._open()
         except Broken as reason:
             self._begin_anew(reason)
         except (OSError, sqlite3.Error) as error:
             self._note(f"the ledger {self.path} cannot be used ({_words(error)})")
         return self._main
+
+    def _open(self) -> _File:
+        if not _has_bytes(self.path):
+            with self._locked():  # it is made by one at a time, so an empty one here was emptied
+                if not _has_bytes(self.path):
+                    for tail in ("", "-wal", "-shm"):  # those who have it open see that it went, and follow
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(f"{self.path}{tail}")
+                self._main = self._made()
+        else:
+            self._main = self._made()
+        if self._main.rebuilt:
+            self._note(f"the ledger was lost; {_entered_again(self._main.rebuilt)}")
+        return self._main
+
+    def _made(self) -> _File:
+        return _File(self.path, 0o660 if self.shared else 0o600, rebuild=self._rebuild)
 
     def _begin_anew(self, reason: Broken) -> None:
         """Under the lock, and only if nobody else has done so meanwhile."""
@@ -180,12 +235,16 @@ class Ledger:
             if self._main is not None:
                 self._main.close()
                 self._main = None
+            main: _File | None = None
             try:
-                self._main = _File(self.path, 0o660 if self.shared else 0o600)
-                self._main.execute("SELECT * FROM entry")
-                self._main.execute("SELECT count(*) FROM peak")
+                main = self._open()
+                _entries(main.execute(_GET_ENTRIES))
+                main.execute("SELECT count(*) FROM peak")
+                self._go_on_deciding()
                 return
             except Broken:
+                if main is not None:
+                    main.close()
                 self._main = None
             except (OSError, sqlite3.Error):
                 return
@@ -195,19 +254,27 @@ class Ledger:
                 for tail in ("-wal", "-shm"):
                     with contextlib.suppress(FileNotFoundError):
                         os.rename(f"{self.path}{tail}", f"{aside}{tail}")
-                self._main = _File(self.path, 0o660 if self.shared else 0o600)
-            except (OSError, sqlite3.Error) as error:
+                self._main = self._made()
+            except (OSError, sqlite3.Error, Broken) as error:
                 self._note(
                     f"the ledger {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
                 )
                 return
-            found = self._rebuild()
-            for entry in found:
-                self._main.execute(_PUT_ENTRY, asdict(entry).values())
-            runs = f"the {len(found)} runs of now were entered again" if found else "nothing runs now"
+            _save_rows(aside, self._main)
+            count = self._main.rebuilt
+            runs = _entered_again(count) if count else "nothing runs now"
             self._note(
                 f"the ledger could not be read: {reason}. It is kept as {aside}, a new one was begun; {runs}"
             )
+            self._go_on_deciding()
+
+    def _go_on_deciding(self) -> None:
+        """The damage was found in the middle of a decision: what it had written goes into the new file."""
+        if self._deciding and self._main is not None:
+            with contextlib.suppress(sqlite3.Error, Broken):  # then the spare file takes it
+                self._main.execute("BEGIN IMMEDIATE")
+                for statement, values in self._pending:
+                    self._main.execute(statement, values)
 
     def _spare_file(self, make: bool) -> _File | None:
         """Entries that the disk did not take: in the runtime folder, which is gone after a reboot, as they are."""
@@ -247,33 +314,51 @@ class Ledger:
     def decision(self) -> Iterator[None]:
         """What is read and written inside happens at one instant for everybody else. Raises Busy."""
         with self._locked():
+            self._pending, self._deciding = [], False
             for file in filter(None, (self._file(), self._spare_file(make=False))):
-                with contextlib.suppress(sqlite3.Error):
+                try:
                     file.execute("BEGIN IMMEDIATE")
-            self._pending = []
+                    if file is self._main:  # damage found later would take along what is written now
+                        _entries(file.execute(_GET_ENTRIES))
+                except sqlite3.Error:
+                    pass  # what is written goes to the other file
+                except Broken as reason:
+                    if file is self._main:
+                        self._deciding = True
+                        self._begin_anew(reason)
+            self._deciding = True
             try:
                 yield
             except BaseException:
                 for one in (self._main, self._spare):
                     _finish(one, "ROLLBACK")
                 raise
+            finally:
+                self._deciding = False
             trouble = _finish(self._main, "COMMIT")
             if trouble is not None:  # only now does the disk say that it is full
                 self._move_to_spare(trouble)
+            elif self._pending and self._main is not None and not self._main.is_there():
+                self._write_again()
             trouble = _finish(self._spare, "COMMIT")
             if trouble is not None:
                 _finish(self._spare, "ROLLBACK")
                 raise Busy(f"the ledger could not be written ({trouble})")
+
+    def _write_again(self) -> None:
+        """The file was removed under the decision: what it wrote stands in a file without a name."""
+        main = self._file()
+        if main is not None:
+            with contextlib.suppress(sqlite3.Error, Broken):
+                for statement, values in self._pending:
+                    main.execute(statement, values)
 
     # --- reading and writing --------------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
         """All that stand there, dead ones too; what the spare file holds counts over the other. Raises Busy: what
         cannot be read now must not pass for empty."""
-        found: dict[str, Entry] = {}
-        for row in self._read(f"SELECT {','.join(_ENTRY)} FROM entry"):
-            entry = Entry(*row)  # type: ignore[arg-type]
-            found[entry.run] = entry
+        found = {entry.run: entry for entry in self._read(_GET_ENTRIES, of=_entries)}
         if self._main is None:  # what stands in the file cannot be read: the runs themselves can
             if self._rebuilt is None:
                 self._rebuilt = self._rebuild()
@@ -300,7 +385,7 @@ class Ledger:
         except Busy as error:
             self._note(str(error))
             return []
-        return [Peak(*row[:-1], bool(row[-1])) for row in rows]  # type: ignore
+        return _peaks(rows)
 
     def remember(self, peak: Peak) -> None:
         """Synced: the history is worth a wait at the end of a run."""
@@ -328,12 +413,18 @@ class Ledger:
         if self._main is not None:
             self._main.execute(statement, values)
 
-    def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        rows: list[tuple[object, ...]] = []
+    def _read(
+        self,
+        statement: str,
+        values: tuple[object, ...] = (),
+        of: Callable[[list[tuple[object, ...]]], list[Any]] = list,
+    ) -> list[Any]:
+        """Of both files. ``of`` makes values of the rows, and raises Broken for rows that are none."""
+        rows: list[Any] = []
         for second_try in (False, True):
             main = self._file()
             try:
-                rows = main.execute(statement, values) if main is not None else []
+                rows = of(main.execute(statement, values)) if main is not None else []
                 break
             except Broken as reason:
                 self._main = main
@@ -345,7 +436,7 @@ class Ledger:
         spare = self._spare_file(make=False)
         if spare is not None:
             try:
-                rows = rows + spare.execute(statement, values)
+                rows = rows + of(spare.execute(statement, values))
             except (sqlite3.Error, Broken) as error:
                 raise Busy(f"the ledger {spare.path} cannot be read now ({_words(error)})") from error
         elif self._spare_path is not None and self._spare_path.exists() and self._spare_path.stat().st_size:
@@ -355,15 +446,24 @@ class Ledger:
     def _write(self, statement: str, values: Iterable[object]) -> None:
         """On disk, else in the runtime folder. The folder's lock is held, so the decision stands either way."""
         values = tuple(values)
-        main, trouble = self._file(), ""
-        if main is not None and main.in_transaction:
+        trouble = ""
+        for second_try in (False, True):
+            main = self._file()
+            if main is None or not main.in_transaction:
+                break
             try:
                 main.execute(statement, values)
                 self._pending.append((statement, values))
                 return
-            except (sqlite3.Error, Broken) as error:
+            except Broken as reason:
+                if not second_try:
+                    self._begin_anew(reason)
+                    continue
+                trouble = str(reason)
+            except sqlite3.Error as error:
                 trouble = _words(error)
-                self._move_to_spare(trouble)
+            self._move_to_spare(trouble)
+            break
         self._write_spare(statement, values, trouble)
 
     def _move_to_spare(self, trouble: str) -> None:
@@ -399,6 +499,65 @@ class Ledger:
             if file is not None:
                 file.close()
         self._main = self._spare = None
+
+
+def _has_bytes(path: Path) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _inodes(path: Path) -> list[tuple[int, int] | None]:
+    """Of the file and of its WAL, which stands there as long as anybody has the file open."""
+    found: list[tuple[int, int] | None] = []
+    for name in (str(path), f"{path}-wal"):
+        try:
+            stand = os.stat(name)
+            found.append((stand.st_dev, stand.st_ino))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _entered_again(count: int) -> str:
+    return f"the {count} runs of now were entered again"
+
+
+def _entries(rows: list[tuple[object, ...]]) -> list[Entry]:
+    """Raises Broken where a column holds what does not belong there: half a reservation is worse than a new file."""
+    if not all(_fit(row, _ENTRY_TYPES) for row in rows):
+        raise Broken("an entry is damaged")
+    return [Entry(*row) for row in rows]  # type: ignore[arg-type]
+
+
+def _peaks(rows: list[tuple[object, ...]]) -> list[Peak]:
+    """Those that are whole: a damaged one is only one run less to learn from."""
+    return [Peak(*row[:-1], bool(row[-1])) for row in rows if _fit(row, _PEAK_TYPES)]  # type: ignore
+
+
+def _fit(row: tuple[object, ...], types: list[tuple[type, ...]]) -> bool:
+    return all(isinstance(value, kinds) for value, kinds in zip(row, types, strict=True))
+
+
+def _save_rows(damaged: Path, into: _File) -> None:
+    """As much as can still be read: what past runs held, and the entries of those who wait or are somebody else's. What
+    was read off the runs themselves stands already, and counts more."""
+    for record, table, types in ((Entry, "entry", _ENTRY_TYPES), (Peak, "peak", _PEAK_TYPES)):
+        names = ",".join(field.name for field in fields(record))
+        put = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({','.join('?' * len(types))})"
+        try:
+            with contextlib.closing(sqlite3.connect(damaged)) as connection:
+                connection.text_factory = _text
+                for row in connection.execute(f"SELECT {names} FROM {table}"):
+                    if _fit(row, types):
+                        into.execute(put, row)
+        except (sqlite3.Error, ValueError, Broken):
+            pass  # the damage begins here
 
 
 def _finish(file: _File | None, how: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oomproof.ledger.admission import Decision
 from oomproof.ledger.budget import answer
 from oomproof.ledger.picture import Picture, Standing
+from oomproof.printable import one_line
 from oomproof.units import format_duration, format_size
 
 _SHOWN = 5
@@ -17,7 +18,7 @@ def run_words(one: Standing) -> str:
     claim, entry = one.claim, one.entry
     paused = " (paused)" if one.paused else ""
     parked = f" ({format_size(claim.parked)} of it moved here from its GPU)" if claim.parked else ""
-    parts = [f"{entry.name}{paused} holds {format_size(claim.held)}{parked}"]
+    parts = [f"{one_line(entry.name)}{paused} holds {format_size(claim.held)}{parked}"]
     if claim.yet:
         what = "more promised" if claim.short else "more at its present growth"
         parts.append(f"{format_size(claim.yet)} {what}")
@@ -54,7 +55,9 @@ def waiting_words(
         ahead = {entry.run: entry for entry in picture.waiting}
         for run in decision.behind[:_SHOWN]:
             if run in ahead:
-                lines.append(f"  waits before it: {ahead[run].name}, needs {format_size(ahead[run].need)}")
+                lines.append(
+                    f"  waits before it: {one_line(ahead[run].name)}, needs {format_size(ahead[run].need)}"
+                )
     return lines
 
 

@@ -90,16 +90,36 @@ def all_procs_files(directory: str) -> list[str]:
     return [os.path.join(path, "cgroup.procs") for path, _, _ in os.walk(directory)]
 
 
+def _kernel_v2(stat: bytes) -> int:
+    """Kernel memory that reclaim cannot take. The sum stands in ``kernel`` since Linux 5.18; before, only its parts."""
+    reclaimable = stat_field(stat, b"slab_reclaimable")
+    whole = stat_field(stat, b"kernel")
+    if whole:
+        return max(0, whole - reclaimable)
+    return sum(
+        stat_field(stat, part) for part in (b"kernel_stack", b"pagetables", b"percpu", b"slab_unreclaimable")
+    )
+
+
 class CgroupV2:
     version = 2
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._stat = _open(f"{directory}/memory.stat")
-        self._current = _open(f"{directory}/memory.current")
-        self._swap = _open(f"{directory}/memory.swap.current")
+        self._stat: int | None = None
+        self._current: int | None = None
+        self._swap: int | None = None
+        self._open_files()
+
+    def _open_files(self) -> None:
+        self._stat = _open(f"{self.directory}/memory.stat")
+        if self._stat is not None:
+            self._current = _open(f"{self.directory}/memory.current")
+            self._swap = _open(f"{self.directory}/memory.swap.current")
 
     def memory(self) -> JobMemory | None:
+        if self._stat is None:  # no descriptor was left when we wanted one
+            self._open_files()
         stat = _pread(self._stat)
         if not stat:
             return None
@@ -109,7 +129,7 @@ class CgroupV2:
             shmem=stat_field(stat, b"shmem"),
             file=cache,
             swap=max(0, _number(_pread(self._swap, 64)) - stat_field(stat, b"swapcached")),
-            kernel=stat_field(stat, b"kernel") - stat_field(stat, b"slab_reclaimable"),
+            kernel=_kernel_v2(stat),
             charged=max(
                 0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")
             ),
@@ -129,11 +149,20 @@ class CgroupV1:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self._stat = _open(f"{directory}/memory.stat")
-        self._usage = _open(f"{directory}/memory.usage_in_bytes")
-        self._kernel = _open(f"{directory}/memory.kmem.usage_in_bytes")
+        self._stat: int | None = None
+        self._usage: int | None = None
+        self._kernel: int | None = None
+        self._open_files()
+
+    def _open_files(self) -> None:
+        self._stat = _open(f"{self.directory}/memory.stat")
+        if self._stat is not None:
+            self._usage = _open(f"{self.directory}/memory.usage_in_bytes")
+            self._kernel = _open(f"{self.directory}/memory.kmem.usage_in_bytes")
 
     def memory(self) -> JobMemory | None:
+        if self._stat is None:  # no descriptor was left when we wanted one
+            self._open_files()
         stat = _pread(self._stat)
         if not stat:
             return None

@@ -26,12 +26,32 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapLevel:
+    """One cgroup that limits swap, and what that very cgroup has swapped out."""
+
+    path: str
+    limit: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """All limits that apply, nearest first; a limit higher up may leave less than a smaller one below it."""
 
     levels: tuple[Level, ...] = ()
-    swap_limit: int | None = None
-    swap_left: int | None = None
+    swap_levels: tuple[SwapLevel, ...] = ()
+
+    @property
+    def swap_limit(self) -> int | None:
+        return min((level.limit for level in self.swap_levels), default=None)
+
+    @property
+    def swap_left(self) -> int | None:
+        return min((level.left for level in self.swap_levels), default=None)
 
     @property
     def tightest(self) -> Level | None:
@@ -45,20 +65,16 @@ class Limits:
 def read(pid: int | str = "self", proc: str = "/proc", sys: str = "/sys") -> Limits:
     """The limits over ``pid``; empty where there are none or the process has gone."""
     levels: list[Level] = []
-    swap: list[tuple[int, int]] = []
+    swap: list[SwapLevel] = []
     for folder, version in _folders(pid, proc, sys):
         if version == 2:
             _read_v2(folder, levels, swap)
         else:
             _read_v1(folder, levels, swap)
-    return Limits(
-        tuple(levels),
-        min((limit for limit, _ in swap), default=None),
-        min((max(0, limit - used) for limit, used in swap), default=None),
-    )
+    return Limits(tuple(levels), tuple(swap))
 
 
-def _read_v2(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> None:
+def _read_v2(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:
     current = _number(f"{folder}/memory.current")
     if current is None:  # the root cgroup, or the controller is not enabled here
         return
@@ -70,10 +86,10 @@ def _read_v2(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> N
             levels.append(Level(folder, file, limit, used))
     swap_limit = _number(f"{folder}/memory.swap.max")
     if swap_limit is not None:
-        swap.append((swap_limit, _number(f"{folder}/memory.swap.current") or 0))
+        swap.append(SwapLevel(folder, swap_limit, _number(f"{folder}/memory.swap.current") or 0))
 
 
-def _read_v1(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> None:
+def _read_v1(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:
     usage = _number(f"{folder}/memory.usage_in_bytes")
     if usage is None:
         return
@@ -86,7 +102,7 @@ def _read_v1(folder: str, levels: list[Level], swap: list[tuple[int, int]]) -> N
         levels.append(Level(folder, "memory.limit_in_bytes", limit, used))
         both = _number(f"{folder}/memory.memsw.limit_in_bytes")  # memory and swap together
         if both is not None:
-            swap.append((max(0, both - limit), stat.get("total_swap", 0)))
+            swap.append(SwapLevel(folder, max(0, both - limit), stat.get("total_swap", 0)))
     if above < (_UNLIMITED if limit is None else limit):
         levels.append(Level(folder, "hierarchical_memory_limit", above, used))
 

@@ -8,6 +8,9 @@ from oomproof.machine.memory import Memory
 
 
 class MemoryReader:
+    def __init__(self, proc: str = "") -> None:
+        """As on Linux, where a folder is read."""
+
     def read(self) -> Memory:
         now, swap = psutil.virtual_memory(), psutil.swap_memory()
         return Memory(now.total, now.free, now.available, swap.total, swap.free, 0, 0, 0, 0, 0, 0, 0)

@@ -46,6 +46,10 @@ def pss(pid: int, proc: str = "") -> tuple[int, int] | None:
     return None
 
 
+def overlap(pid: int, proc: str = "") -> None:
+    """Not to be had either."""
+
+
 def children(pid: int, proc: str = "") -> list[int]:
     try:
         return [child.pid for child in psutil.Process(pid).children()]

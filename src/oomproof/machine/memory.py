@@ -68,6 +68,10 @@ class MemoryReader:
     def available_and_swap_free(self) -> tuple[int, int]:
         """The two numbers the loop lives on, without building the record."""
         text = os.pread(self._fd, _BUFFER, 0)
+        if (
+            b"MemAvailable:" not in text
+        ):  # a file system in between that has lost its server: unknown is not 0
+            raise OSError("/proc/meminfo does not tell what is available")
         return field(text, b"MemAvailable:"), field(text, b"SwapFree:")
 
     def close(self) -> None:

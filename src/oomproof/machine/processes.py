@@ -101,6 +101,36 @@ def pss(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
     return _kib(text, b"\nPss_Anon:") + _kib(text, b"\nPss_Shmem:"), _kib(text, b"\nPss:")
 
 
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What of one process's memory is counted by other processes too, in bytes; from one walk over its page tables."""
+
+    anon: int  # of its anonymous pages: the part that belongs to those who share them
+    swap: int
+    shmem_pss: int  # its share of the shared memory it has mapped
+    pss: int  # its share of everything
+
+
+def parse_overlap(text: bytes) -> Overlap:
+    """Of smaps_rollup. Before Linux 5.4 PSS is not told by kind: then all that is shared counts as anonymous."""
+    anon, pss = _kib(text, b"\nAnonymous:"), _kib(text, b"\nPss:")
+    if b"\nPss_Anon:" in text:
+        shared, shmem = anon - _kib(text, b"\nPss_Anon:"), _kib(text, b"\nPss_Shmem:")
+    else:
+        shared, shmem = min(anon, _kib(text, b"\nRss:") - pss), 0
+    swap = _kib(text, b"\nSwap:") - _kib(text, b"\nSwapPss:")
+    return Overlap(max(0, shared), max(0, swap), shmem, pss)
+
+
+def overlap(pid: int, proc: str = "/proc") -> Overlap | None:
+    """As costly as ``pss``; None where it may not be read, or the process has gone."""
+    text = _read(f"{proc}/{pid}/smaps_rollup")
+    try:
+        return parse_overlap(text) if text else None
+    except ValueError:
+        return None
+
+
 def children(pid: int, proc: str = "/proc") -> list[int]:
     """Direct children, over all threads of the process: a child hangs on the thread that forked it."""
     found: list[int] = []
@@ -147,6 +177,7 @@ if sys.platform == "darwin":
         descendants,
         is_alive,
         memory,
+        overlap,
         pss,
         start_time,
     )

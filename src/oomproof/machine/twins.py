@@ -228,7 +228,7 @@ def _folder(pid: int, proc: str) -> str:
 
 def _comm(pid: int, proc: str) -> str:
     try:
-        with open(f"{proc}/{pid}/comm") as file:
+        with open(f"{proc}/{pid}/comm", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def read_now(path: Path) -> Now | None:
         words = line.split(None, 4)
         pid = int(path.name.split("-")[0])
         version, t, step, rank, phase = words
-        if version != "1":
+        if version != "1" or not math.isfinite(float(t)):
             return None
         return Now(
             pid,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomproof.recording.runs import Run, runs_folder, take_lock
+from oomproof.recording.runs import ELSEWHERE, Run, runs_folder, take_lock
 
 _ALIVE = ("running", "frozen", "lost its guard", "starting", "waiting")
+_SILENT = 7 * 86400.0  # seconds without a write after which a run on another host is taken for over
 _LOCKS = ("waiting.lock", "keeper.lock", "guard.lock")
 
 
@@ -38,7 +40,21 @@ def stored(run: Run) -> Stored:
 
 def _lives(run: Run) -> bool:
     """Also one that has ended and whose keeper or guard still cleans up."""
-    return run.state() in _ALIVE or run.keeper_lives() or run.guard_lives()
+    state = run.state()
+    if state == ELSEWHERE and _written_lately(run):  # a guard writes every second, whatever its job does
+        return True
+    return state in _ALIVE or run.keeper_lives() or run.guard_lives()
+
+
+def _written_lately(run: Run) -> bool:
+    try:
+        with os.scandir(run.attempt) as entries:
+            newest = max(
+                (entry.stat(follow_symlinks=False).st_mtime for entry in entries), default=run.created
+            )
+    except OSError:
+        return True  # cannot be told
+    return time.time() - newest < _SILENT
 
 
 def disk_use(folder: str) -> int:

@@ -13,12 +13,18 @@ def listeners(attempt: Path, what: str, proc: str = "/proc") -> list[str]:
     found = []
     for path in sorted((attempt / "agent").glob("*-listens.txt")):
         try:
-            kinds, by = path.read_text().split("\n")[:2]
+            kinds, by = path.read_text(errors="replace").split("\n")[:2]
         except (OSError, ValueError):
             continue
         if what in kinds.split() and os.path.exists(f"{proc}/{path.name.split('-')[0]}"):
             found.append(by)
     return list(dict.fromkeys(found))
+
+
+def is_unanswered(attempt: Path, what: str) -> bool:
+    """Whether somebody listens for this kind of request and has not begun to act on it."""
+    begun = any((attempt / "agent" / f"{what}.{mark}").exists() for mark in ("at", "taken"))
+    return not begun and bool(listeners(attempt, what))
 
 
 def save_file(attempt: Path) -> Path:
@@ -31,6 +37,6 @@ def ask_to_save(attempt: Path, why: str) -> None:
     if not path.exists():
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, f"{SAVE_TEXT}: {why}\n".encode())
+            os.write(fd, f"{SAVE_TEXT}: {why}\n".encode("utf-8", "replace"))
         finally:
             os.close(fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,9 +15,14 @@ from typing import Any
 
 from oomproof.errors import OUR_FAILURE, USAGE, OomproofError
 from oomproof.machine import processes
+from oomproof.machine.identity import host_name, machine_id
+from oomproof.printable import one_line
+from oomproof.recording import shapes
+from oomproof.recording.json_text import parse
 
 SCHEMA = 1
 FROZEN = "frozen.json"  # in the attempt's folder while the job is meant to stand still
+ELSEWHERE = "on another host"  # a run that has not ended, of a machine that shares this home
 GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back
 
 
@@ -28,14 +35,25 @@ def make_private(folder: Path) -> Path:
     """The folder, there and closed to others."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.geteuid():  # root may write there too, and its owner may lay links
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         folder.chmod(0o700)
     except OSError as error:
         raise OomproofError(
             f"cannot use the state folder {folder}: {error.strerror}",
-            "set XDG_STATE_HOME to a folder you may write, for example XDG_STATE_HOME=/tmp/$USER-state",
+            "set XDG_STATE_HOME to a folder of your own, for example XDG_STATE_HOME=$(mktemp -d)",
             OUR_FAILURE,
         ) from error
     return folder
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of it: a disk that fills up takes a part first, and says so only at the next write."""
+    while data:
+        written = os.write(fd, data)
+        if not written:
+            raise OSError(errno.EIO, "nothing was written")
+        data = data[written:]
 
 
 def write_json(path: Path, value: object) -> None:
@@ -44,12 +62,14 @@ def write_json(path: Path, value: object) -> None:
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, json.dumps(value, indent=1).encode())
+            write_all(fd, json.dumps(value, indent=1).encode())
             os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
     except OSError as error:
+        with contextlib.suppress(OSError):  # the old file stands; half a new one would only fill the disk
+            temporary.unlink()
         raise OomproofError(
             f"cannot write {path}: {error.strerror}", "free some space there, or set XDG_STATE_HOME elsewhere"
         ) from error
@@ -70,7 +90,7 @@ def sync(path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The file's object; empty when it is absent, cut or not ours: a reader shows what there is."""
     try:
-        value = json.loads(path.read_bytes())
+        value = parse(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -87,7 +107,7 @@ def append(path: Path, line: bytes) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, line)
+            write_all(fd, line)
             getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the latter
         finally:
             os.close(fd)
@@ -104,7 +124,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     try:
         for line in path.read_bytes().splitlines():
             try:
-                value = json.loads(line)
+                value = parse(line.decode())
             except ValueError:  # cut in the middle by a crash
                 continue
             if isinstance(value, dict):
@@ -154,38 +174,61 @@ class Run:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        return read_json(self.folder / "run.json")
+        return shapes.shaped(read_json(self.folder / "run.json"), shapes.RUN)
 
     @property
     def name(self) -> str:
-        return str(self.info.get("name") or self.id)
+        return one_line(str(self.info.get("name") or self.id))
 
     @property
     def argv(self) -> list[str]:
-        return [str(word) for word in self.info.get("argv", [])]
+        return [str(word) for word in self.info.get("argv") or ()]
 
     @property
     def created(self) -> float:
-        return float(self.info.get("created", 0.0))
+        return float(self.info.get("created") or 0.0)
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """Its place in the history. A damaged run.json has no date; then the id has one."""
+        return self.created or _time_of(self.id), self.id
 
     @property
     def attempt(self) -> Path:
         """The newest attempt's folder."""
         try:
-            numbers = [int(name) for name in os.listdir(self.folder) if name.isdigit()]
-        except OSError:  # gone, or no descriptor to look
-            numbers = []
+            names = os.listdir(self.folder)
+        except OSError:  # removed meanwhile
+            names = []
+        numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
         return self.folder / str(max(numbers, default=1))
 
     def started(self) -> dict[str, Any]:
-        return read_json(self.attempt / "started.json")
+        return shapes.shaped(read_json(self.attempt / "started.json"), shapes.STARTED)
 
     def exit(self) -> dict[str, Any]:
-        return read_json(exit_file(self.attempt))
+        return shapes.shaped(read_json(exit_file(self.attempt)), shapes.EXIT)
+
+    def has_ended(self) -> bool:
+        """Also when what its keeper wrote cannot be read any more."""
+        return bool(self.exit()) or os.path.exists(f"{self.attempt}/exit.json")
+
+    def damage(self) -> str | None:
+        """Which of its files cannot be read, or hold what does not belong there; None: none of them."""
+        attempt, found = self.attempt, []
+        for path, shape in (
+            (self.folder / "run.json", shapes.RUN),
+            (attempt / "started.json", shapes.STARTED),
+            (attempt / "exit.json", shapes.EXIT),
+        ):
+            value = read_json(path)
+            if (not value and path.exists()) or shapes.wrong(value, shape):
+                found.append(path.name)
+        return f"damaged: {', '.join(found)}" if found else None
 
     def frozen(self) -> dict[str, Any]:
         """Who made the job stand still, since when, until when; empty when nobody did."""
-        return read_json(self.attempt / FROZEN)
+        return shapes.shaped(read_json(self.attempt / FROZEN), shapes.MARK)
 
     def keeper_lives(self) -> bool:
         """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
@@ -210,19 +253,28 @@ class Run:
     def guard_lives(self) -> bool:
         return is_locked(self.folder / "guard.lock")
 
+    def elsewhere(self, boot_id: str | None = None) -> str | None:
+        """The host it ran or runs on, where that is not this machine: its processes cannot be seen from here."""
+        boot = boot_id if boot_id is not None else processes.boot_id()
+        if self.info.get("boot_id", boot) == boot:
+            return None
+        return other_host(self.info)
+
     def state(self, boot_id: str | None = None) -> str:
-        """waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        """on another host, waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.elsewhere(boot_id) is not None and not self.exit():
+            return ELSEWHERE
         if self.waits():
             return "waiting"
         started = self.started()  # looked at before the keeper, who is there before it is written
-        if self.exit():
+        if self.has_ended():
             return "ended"
         if self.keeper_lives():
             if not self.guard_lives():
                 return "lost its guard"
             paused = self.frozen() or (self.attempt / GPU_PAUSED).exists()
             return "frozen" if paused else "running"
-        if self.exit():  # written before the keeper went, perhaps since we looked
+        if self.has_ended():  # written before the keeper went, perhaps since we looked
             return "ended"
         boot = boot_id if boot_id is not None else processes.boot_id()
         if (started or self.info).get("boot_id", boot) != boot:
@@ -231,6 +283,17 @@ class Run:
             return "starting" if self.guard_lives() else "failed to start"
         # keeper gone, no exit status, same boot: the keeper was killed too, perhaps without the job
         return "lost its guard" if self.job_lives() else "vanished"
+
+
+def other_host(info: dict[str, Any]) -> str | None:
+    """The host that wrote this ``run.json``, if it was another machine than this one. A boot alone does not tell.
+
+    Both count: nodes of a cluster may share one image with its machine id, or all be called localhost."""
+    host, machine = str(info.get("host") or ""), info.get("machine")
+    mine = machine_id() if machine else ""
+    if (host and host != host_name()) or (machine and mine and machine != mine):
+        return one_line(host) or "another host"
+    return None
 
 
 def runs_folder() -> Path:
@@ -263,7 +326,15 @@ def list_runs() -> list[Run]:
     except OSError:
         return []
     found = [Run(runs_folder() / name) for name in names if (runs_folder() / name / "run.json").exists()]
-    return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
+    return sorted(found, key=lambda run: run.place, reverse=True)
+
+
+def _time_of(run_id: str) -> float:
+    """When a run of that id began."""
+    try:
+        return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def find(text: str | None) -> Run:
@@ -286,3 +357,15 @@ def find(text: str | None) -> Run:
         choices = ", ".join(run.id for run in found[:4])
         raise OomproofError(f"{text!r} fits {len(found)} runs: {choices}", "give more of the id", USAGE)
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+
+
+def find_here(text: str | None) -> Run:
+    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
+    found = find(text)
+    if found.state() == ELSEWHERE:
+        host = found.elsewhere()
+        raise OomproofError(
+            f"{found.name} is on {host}, not visible from here",
+            f"do it there: ssh {host}; its id is {found.id}",
+        )
+    return found

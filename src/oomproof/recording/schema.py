@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 VERSION = 1
+_LARGEST = (1 << 63) - 1  # of SQLite's integers
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
@@ -28,3 +29,12 @@ INSERTS = {
 
 # Columns that came after the first version: a guard that is taken up again may find a recording without them.
 ADDED = (("phase", "pid INT"), ("phase", "anon INT"), ("phase", "gpu INT"))
+
+
+def storable(value: object) -> object:
+    """What SQLite takes: paths and arguments are bytes to the kernel, and a number no machine can hold says nothing."""
+    if value is None or isinstance(value, float | bytes):
+        return value
+    if isinstance(value, int):
+        return value if -_LARGEST <= value <= _LARGEST else None
+    return str(value).encode("utf-8", "backslashreplace").decode()

@@ -50,6 +50,13 @@ _NAME = re.compile(
     rf"passw(?:or)?d|passphrase|(?:^|[-_])(?:{SECRET_WORDS})$|secret[-_]|(?:{SECRET_KEYS})[-_]?key",
     re.IGNORECASE,
 )
+# The shell keeps its folder under the name that ODBC has for a password: what it holds tells them apart.
+_SHELL_FOLDER = re.compile(r"(?:OLD)?PWD", re.IGNORECASE)
+_FOLDER = re.compile(
+    r"/(?:(?:home|root|tmp|work|workspace|mnt|media|data|datasets|opt|var|usr|srv|etc|run|scratch|project|projects|nfs|gpfs"
+    r"|lustre|share|shared|content|kaggle|app|code|Users|Volumes|private)(?:/.*)?)?|[A-Za-z]:[\\/]Users[\\/].*",
+    re.DOTALL,
+)
 _WANDB = re.compile(r"\b[0-9a-f]{40}\b")
 
 # Only what explains a run's memory or its launch is worth keeping of the environment.
@@ -85,6 +92,11 @@ def mask_text(text: str) -> str:
     return hide_shapes(text, lambda value, kind: MASK)
 
 
+def is_folder(name: str, value: str) -> bool:
+    """``PWD=/home/ada/nlp`` is where the shell stands; ``PWD=hunter2`` and ``DB_PWD=…`` are passwords."""
+    return bool(_SHELL_FOLDER.fullmatch(name) and _FOLDER.fullmatch(value))
+
+
 def mask_argv(argv: Iterable[str]) -> list[str]:
     """``--token X``, ``--token=X``, ``key=X`` and token shapes; the rest word for word."""
     masked: list[str] = []
@@ -97,7 +109,7 @@ def mask_argv(argv: Iterable[str]) -> list[str]:
         hide_next = False
         name, equals, value = word.partition("=")
         bare = name.lstrip("-").rpartition(".")[2]
-        if _NAME.search(bare) and equals and value:
+        if _NAME.search(bare) and equals and value and not is_folder(bare, value):
             masked.append(f"{name}={MASK}")
             continue
         hide_next = word.startswith("-") and not equals and bool(_NAME.search(bare))

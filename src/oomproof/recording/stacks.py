@@ -8,7 +8,7 @@ from dataclasses import dataclass
 _FATAL = re.compile(r"^Fatal Python error: (.+)$")
 _ASKED = re.compile(r"^--- ([\d.]+) (.*)$")
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|_oomproof_agent|oomproof[/\\]agent|<frozen"
 )
@@ -58,7 +58,7 @@ def parse(text: str) -> list[Dump]:
             close()
             fatal, time, why, current, last, is_current, begun = (
                 None,
-                float(match[1]),
+                _seconds(match[1]),
                 match[2],
                 [],
                 [],
@@ -70,9 +70,16 @@ def parse(text: str) -> list[Dump]:
         elif match := _FRAME.match(line):
             frames = current if is_current else last
             if len(frames) < _MOST:
-                frames.append(Frame(match[1], None if match[2] == "???" else int(match[2]), match[3]))
+                frames.append(Frame(match[1], int(match[2]) if match[2].isdecimal() else None, match[3]))
     close()
     return found
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # a damaged line
+        return None
 
 
 def users_frame(frames: tuple[Frame, ...]) -> Frame | None:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.kept import mistaken
 from oomproof.diagnosis.verdict import MEMORY_CAUSES
 from oomproof.errors import OomproofError
 from oomproof.evidence.collect import collect
 from oomproof.ledger import history
+from oomproof.machine.identity import host_name
 from oomproof.recording import runs
 from oomproof.recording.reader import open_recording
 from oomproof.reports.verdict import three_lines
@@ -34,11 +36,14 @@ def conclude(run: runs.Run) -> Conclusion:
     case = collect(run.attempt)
     verdict = judge(case)
     as_json = verdict.to_json()
+    found = Conclusion(as_json, three_lines(verdict))
+    if case.elsewhere is not None:
+        return found  # its own host knows more: nothing said from here is kept
     try:
-        runs.write_json(run.attempt / "verdict.json", {**as_json, "lines": three_lines(verdict)})
+        kept = {**as_json, "lines": found.text, "host": host_name()}
+        runs.write_json(run.attempt / "verdict.json", kept)
     except OomproofError:
         pass  # a full disk: said on the terminal all the same
-    found = Conclusion(as_json, three_lines(verdict))
     gpu = open_recording(run.attempt / "recording.sqlite").peaks().gpu if case.gpus else None
     history.keep(run, case.job_peak, gpu, whole=found.cause == "finished")
     return found
@@ -47,8 +52,8 @@ def conclude(run: runs.Run) -> Conclusion:
 def verdict_of(run: runs.Run) -> Conclusion | None:
     """The kept verdict, or a fresh one when nobody was there to judge; None while the run goes on."""
     kept = runs.read_json(run.attempt / "verdict.json")
-    if kept.get("verdict"):
+    if kept.get("verdict") and not mistaken(kept, run.attempt):
         return Conclusion(kept, str(kept.get("lines", "")))
-    if run.state() in ("running", "frozen", "lost its guard", "starting", "waiting"):
+    if run.state() in ("running", "frozen", "lost its guard", "starting", "waiting", runs.ELSEWHERE):
         return None
     return conclude(run)

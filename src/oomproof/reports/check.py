@@ -16,6 +16,7 @@ from oomproof.ledger.risks import Risk
 from oomproof.ledger.rows import Row
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
+from oomproof.printable import coloured_stream, one_line, printable
 from oomproof.recording.secrets import mask_argv
 from oomproof.units import format_size
 
@@ -60,9 +61,9 @@ def show(check: Check) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(file=coloured_stream(sys.stdout), highlight=False)
     for line in screen(check, console.width, bars=True):
-        console.print(Text.assemble(*line), soft_wrap=True)
+        console.print(Text.assemble(*((printable(text), style) for text, style in line)), soft_wrap=True)
 
 
 def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
@@ -224,7 +225,12 @@ def _ledger(check: Check, width: int) -> Iterable[Line]:
         yield [(_cut(f"  {run_words(one)}; {known}", width - 1), "")]
     for entry in picture.waiting:
         yield [
-            (_cut(f"  {entry.name} waits for {format_size(entry.need)}{_on_gpu(entry)}", width - 1), "yellow")
+            (
+                _cut(
+                    f"  {one_line(entry.name)} waits for {format_size(entry.need)}{_on_gpu(entry)}", width - 1
+                ),
+                "yellow",
+            )
         ]
 
 
@@ -270,7 +276,7 @@ def _command(job: Job) -> str:
     if len(words) > 1 and os.path.basename(words[1]) == "oomproof":
         words = words[1:]  # a script of ours: its interpreter says nothing
     words[0] = os.path.basename(words[0]) or words[0]
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(words))
+    return one_line(" ".join(words))
 
 
 def _cut(text: str, width: int) -> str:

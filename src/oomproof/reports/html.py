@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
+from oomproof.printable import printable
 from oomproof.recording.runs import Run
 from oomproof.reports import gpu_account, saving
 from oomproof.reports.choice import decisive_first, how, notable
@@ -63,7 +64,7 @@ def render(story: Story) -> str:
     # Second lock behind the escaping: no script but ours runs, and nothing is ever fetched.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     title = f"{story.verdict.cause}: {story.title}"
-    return (
+    return printable(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -96,6 +97,11 @@ def _head(story: Story) -> str:
     )
 
 
+def _shown(value: object) -> str:
+    """A number as text; whatever else came in its place is no markup."""
+    return escape(str(value))
+
+
 def _section(title: str, body: str, long: bool = False) -> str:
     if not body:
         return ""
@@ -113,7 +119,7 @@ def _holders(story: Story) -> str:
         held = one.anon + one.shared + one.swap
         rows.append(
             f'<tr><td>{escape(one.name)}<span class="bar" style="width:{100 * held / most:.0f}%"></span></td>'
-            f'<td>{escape(one.role)}</td><td class="n optional">{one.pid}</td><td class="n">{format_size(one.anon)}</td>'
+            f'<td>{escape(one.role)}</td><td class="n optional">{_shown(one.pid)}</td><td class="n">{format_size(one.anon)}</td>'
             f'<td class="n">{format_size(one.shared)}</td><td class="n">{format_size(one.swap)}</td>'
             f'<td class="n optional">{before_end(one.seen)}</td></tr>'
         )
@@ -172,7 +178,7 @@ def _card(story: Story) -> str:
             '<div class="legend keys"><ul><li class="job">allocated</li><li class="reserved">reserved, unused</li>'
             '<li class="others">others</li><li class="free">free</li></ul></div>'
         )
-    index = f"<p>GPU {gpu.index}</p>" if gpu.index is not None else ""
+    index = f"<p>GPU {_shown(gpu.index)}</p>" if gpu.index is not None else ""
     return f"{index}{bar}{_table(rows)}" if rows else ""
 
 
@@ -207,13 +213,13 @@ def _phases(story: Story) -> str:
     head += '<th class="n">at exit</th><th class="n optional">floor</th>'
     head += ('<th class="n">peak on the GPU</th>' if gpu else "") + '<th class="n">last step</th></tr>'
     body = "".join(
-        f'<tr><td>{escape(row.name)}</td><td class="n">{row.entered}</td><td class="n">{format_duration(row.seconds)}</td>'
+        f'<tr><td>{escape(row.name)}</td><td class="n">{_shown(row.entered)}</td><td class="n">{format_duration(row.seconds)}</td>'
         + "".join(
             f'<td class="n{extra}">{format_size(size) if size is not None else "–"}</td>'
             for size, extra in ((row.entry, ""), (row.peak, ""), (row.exit, ""), (row.floor, " optional"))
         )
         + (f'<td class="n">{format_size(row.gpu_peak) if row.gpu_peak else "–"}</td>' if gpu else "")
-        + f'<td class="n">{row.last_step if row.last_step is not None else "–"}</td></tr>'
+        + f'<td class="n">{_shown(row.last_step) if row.last_step is not None else "–"}</td></tr>'
         for row in rows
     )
     return f'<div class="scroll"><table>{head}{body}</table></div>'

@@ -187,7 +187,7 @@ def _phases(timeline: Timeline) -> str:
         steps = ""
         if span.last_step is not None:
             same = span.first_step in (None, span.last_step)
-            steps = f" {span.last_step}" if same else f" {span.first_step}–{span.last_step}"
+            steps = escape(f" {span.last_step}" if same else f" {span.first_step}–{span.last_step}")
         left, right = (_percent(t, timeline) for t in (span.begin, span.end))
         style, hidden = _between(left, right)
         text = escape(span.name) + f"<i>{steps}</i>"

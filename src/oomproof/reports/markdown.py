@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
+from oomproof.printable import printable
 from oomproof.recording.runs import Run
 from oomproof.reports import gpu_account, saving
 from oomproof.reports.chart import draw
@@ -60,7 +61,7 @@ def render(story: Story) -> str:
     title = f"# {_text(story.title)}: {_text(story.verdict.headline)}"
     parts = [title, *(f"## {name}\n\n{body}" for name, body in sections if body)]
     parts.append(f"<sub>Written by oomproof {version()} on {time.strftime('%F %T')}.</sub>")
-    return "\n\n".join(parts) + "\n"
+    return printable("\n\n".join(parts)) + "\n"
 
 
 def _what_happened(story: Story) -> str:
@@ -112,7 +113,7 @@ def _account(story: Story) -> str:
 
 def _root_cause(story: Story) -> str:
     verdict = story.verdict
-    parts = [f"`{verdict.cause}`, {verdict.certainty}: {_text(verdict.why)}."]
+    parts = [f"{_code(verdict.cause)}, {_text(verdict.certainty)}: {_text(verdict.why)}."]
     where = []
     if verdict.phase != "unknown":
         where.append(f"in phase {_text(verdict.phase)}")

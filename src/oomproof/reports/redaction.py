@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from oomproof.recording.secrets import MASK, SECRET_KEYS, SECRET_WORDS, hide_shapes, mask_argv
+from oomproof.recording.secrets import MASK, SECRET_KEYS, SECRET_WORDS, hide_shapes, is_folder, mask_argv
 
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{16,}")
@@ -40,7 +40,10 @@ _HEX_KEY = re.compile(
 )  # W&B, Kaggle, Comet: only where the line speaks of a key
 _HEX_WORDS = re.compile(r"(?i)wandb|kaggle|comet|api.?key|neptune|login")
 # wider than what is left out of a recording: a bundle goes to strangers, and a word hidden too many costs less
-_SECRET_NAME = re.compile(rf"(?i)passw|passphrase|(?:^|_)(?:{SECRET_WORDS})(?:_|$)|(?:{SECRET_KEYS})_?key")
+_SECRET_NAME = re.compile(
+    rf"(?i:passw|passphrase|(?:^|[-_.])(?:{SECRET_WORDS})(?:[-_.]|$)|(?:{SECRET_KEYS})[-_.]?key)"
+    r"|(?<=[a-z])(?:Token|Secret)(?![a-z])"  # authToken, clientSecret; not maxTokens
+)
 _HOME = re.compile(r"(?<![\w/])(/home/|/Users/|/mnt/[a-z]/Users/|[A-Za-z]:\\Users\\)([^/\\\s:'\"<>]+)")
 _LONG_ENOUGH = 8  # a shorter value may be an ordinary word
 
@@ -53,7 +56,8 @@ class Redactor:
         self._values: set[str] = set()
         self._hide_user = hide_user
         for name, value in (os.environ if environment is None else environment).items():
-            if _SECRET_NAME.search(name):
+            # the shell's folder is one wherever it lies: this environment is no connection string
+            if _SECRET_NAME.search(name) and not (name in ("PWD", "OLDPWD") and value.startswith("/")):
                 self._learn(value)
 
     def text(self, text: str, where: str) -> str:
@@ -120,7 +124,7 @@ class Redactor:
         if secret and isinstance(value, list):
             return [self._field(key, each, where) for each in value]
         if secret and isinstance(value, str) and value not in ("", MASK):
-            if _HARMLESS.fullmatch(value) or _SPECIAL.search(key):
+            if _HARMLESS.fullmatch(value) or _SPECIAL.search(key) or is_folder(key, value):
                 return self.text(value, where)
             return self._taken(value, f"value of {key}", where)
         return self.value(value, where)
@@ -143,7 +147,7 @@ class Redactor:
         start = match.start()
         before = _NAME_BEFORE.search(match.string[max(0, start - 60) : start])
         name = (before[0] if before else "") + re.split(r"[\s:=\"']", match[0], maxsplit=1)[0]
-        if _SPECIAL.search(name):
+        if _SPECIAL.search(name) or is_folder(name.lstrip("-"), value):
             return match[0]
         # `--token VALUE` and `password VALUE` are told from prose by what follows: prose has no digits in that place
         told = bool(match["glue"].strip()) or name.startswith("-")

@@ -13,7 +13,7 @@ from oomproof.evidence.gpu_oom import last_oom
 from oomproof.machine.clock import boottime
 from oomproof.recording.now import best, read_all
 from oomproof.recording.reader import Peaks, Recording, open_recording
-from oomproof.recording.runs import Run
+from oomproof.recording.runs import ELSEWHERE, Run
 from oomproof.reports import gpu_account, pauses, timeline
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
@@ -41,6 +41,7 @@ class Summary:
     script_changed: bool
     problem: str | None
     paused: tuple[Paused, ...] = ()
+    elsewhere: str | None = None  # the host, where it is another one
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -99,6 +100,7 @@ def summarize(run: Run) -> Summary:
         script_changed=before is not None and before != now,
         problem=recording.problem,
         paused=tuple(pauses.pauses(run.attempt)),
+        elsewhere=run.elsewhere(),
     )
 
 
@@ -114,11 +116,15 @@ def _clock(wall: float) -> str:
     return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", time.localtime(wall))
 
 
+def _state_words(summary: Summary) -> str:
+    return f"on {summary.elsewhere}, not visible from here" if summary.state == ELSEWHERE else summary.state
+
+
 def _end(summary: Summary) -> str:
     if summary.cause == "machine-down":
         return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
     if summary.state != "ended":
-        return summary.state
+        return _state_words(summary)
     return summary.cause or "ended"
 
 
@@ -171,7 +177,7 @@ def show(run: Run, width: int = 80) -> str:
         ("in", str(run.info.get("cwd", "-"))),
         ("started", time.strftime("%F %T", time.localtime(summary.created))),
         ("lasted", format_duration(summary.seconds)),
-        ("state", summary.state),
+        ("state", _state_words(summary)),
         ("held by", rung + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
         ("peak", _peak_words(summary.peaks)),
     ]
@@ -240,7 +246,10 @@ def agent_words(run: Run) -> str | None:
         if (pace := _phases(recording_of(run)).get("per step")) is not None:
             told += f", {pace} a step"
     listeners = {
-        path.read_text().split("\n")[1] for path in folder.glob("*-listens.txt") if path.stat().st_size
+        by
+        for path in folder.glob("*-listens.txt")
+        for by in path.read_text(errors="replace").split("\n")[1:2]
+        if by
     }
     return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ def refuse_to_overwrite(path: Path, force: bool) -> None:
     """Asked before the work, so that nobody waits for a report that has no place."""
     if path.is_dir():
         raise OomproofError(f"{path} is a folder", f"name a file in it, such as {path / 'report'}", USAGE)
-    if path.exists() and not force:
+    if path.exists() and not force and not _is_device(path):
         raise OomproofError(f"{path} exists already", "give another name, or add --force", USAGE)
 
 
@@ -22,6 +23,10 @@ def save(path: Path, data: bytes, *, force: bool = False) -> None:
     refuse_to_overwrite(path, force)
     temporary = None
     try:
+        if _is_device(path):  # /dev/stdout, a fifo: a rename would put a file in its place
+            with open(path, "wb") as file:
+                file.write(data)
+            return
         fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(fd, "wb") as file:
             file.write(data)
@@ -32,3 +37,10 @@ def save(path: Path, data: bytes, *, force: bool = False) -> None:
         raise OomproofError(
             f"cannot write {path}: {error.strerror}", "name a file in a folder you may write, with room left"
         ) from error
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False

@@ -14,9 +14,10 @@ from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
 from oomproof.recording.runs import Run, list_runs
+from oomproof.reports.numbers import load_numbers
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.runs import Summary, compare_rows, summarize
-from oomproof.reports.timeline import Timeline, load
+from oomproof.reports.timeline import Timeline
 from oomproof.units import GIB, MIB, format_duration, format_size
 
 GPU_CAUSES = frozenset(("cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc", "cudnn"))
@@ -66,7 +67,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
     clean = from_json(redactor.value(verdict.to_json(), "verdict"))
     if run is None:
         return Story(clean, versions=tuple(_versions(None)))
-    attempt = run.folder / str(verdict.attempt) if verdict.attempt else run.attempt
+    attempt = run.folder / str(verdict.attempt) if isinstance(verdict.attempt, int) else run.attempt
     earlier = earlier_run(run)
     rows = [
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))
@@ -78,7 +79,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
         verdict=clean,
         run=run,
         summary=summarize(run),
-        timeline=_masked(load(attempt), redactor),
+        timeline=_masked(load_numbers(attempt), redactor),
         command=shlex.join(redactor.value(run.argv, "command")),
         limit=settings.get("limit") or rung.get("limit"),
         earlier=earlier,

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.facts import Evidence
+from oomproof.printable import printable
 from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.units import format_size
 
@@ -22,11 +23,14 @@ _NARROW = 40  # columns: below, a terminal's own wrapping reads better
 def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = None) -> str:
     """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
     headline = verdict.headline if verdict.cause in _GOOD else f"{verdict.headline} ({verdict.certainty})"
-    label = _told("verdict", headline, width)
+    label, why, following = (
+        printable(_told(name, text, width))
+        for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
+    )
     if colour:
         kind = "good" if verdict.cause in _GOOD else "ours" if verdict.cause in _OURS else "bad"
         label = f"\x1b[1;{_COLOURS[kind]}m{label}\x1b[0m"
-    return "\n".join((label, _told("why", verdict.why, width), _told("next", verdict.next, width)))
+    return "\n".join((label, why, following))
 
 
 def fitted(lines: str, stream: TextIO) -> str:
@@ -107,7 +111,7 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
             if gap.how_to_grant:
                 lines.append(f"      {gap.how_to_grant}")
         parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    return "\n\n".join((parts[0], *(printable(part) for part in parts[1:])))
 
 
 def _evidence(item: Evidence, width: int) -> list[str]:

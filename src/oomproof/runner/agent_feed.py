@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.runtime import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
+from oomproof.recording.json_text import parse
 from oomproof.recording.now import read_now
 from oomproof.recording.writer import Writer
 from oomproof.units import MIB, format_size
 
+_FAULT = re.compile(r"([0-9]{1,9})-fault\.txt")
 _SITE = Path(__file__).parents[1] / "agent" / "site"
 _LONGEST = 100  # bytes of a socket's path: the kernel takes 107
 _TICK = 1.0  # seconds between two looks at the job's step and growth
@@ -29,7 +34,18 @@ _TICK_ALONE = (
     4.0  # while nobody in the job has said anything: a wake-up costs half a millisecond of cold caches
 )
 _STORED = 4000  # characters of what an agent tells, kept with one event
-_EVENTS = 2000  # of one run: a job that tells more has told it
+_DEEPEST = 20  # levels of what an agent tells
+_EVENTS = 500  # of one kind: a job that tells more has told it, and takes nothing from the other kinds
+_KINDS = 40  # further ones share one count
+_MATTERS = (
+    "exception",
+    "saved",
+    "stacks",
+    "worker-lost",
+)  # why a job ended: always kept, shorter once they are many
+_MOST = 20_000  # even of those
+_SHORT = 400  # characters
+_TROUBLES = 20  # told in one run, each once
 _STEEP = 64 * MIB  # bytes a second: slower growth needs no stack to be explained
 _LARGE = 256 * MIB  # of a job: importing PyTorch alone grows fast to nearly that
 _STEEPER = 1.5  # times the steepest so far
@@ -66,13 +82,12 @@ def without(variables: Mapping[str, str]) -> dict[str, str]:
 
 def socket_path(run_id: str) -> Path:
     """In the runtime folder; where that lies too deep for a socket's name, in ours under /tmp."""
-    try:
-        path = runtime_folder() / f"agent-{run_id}"
-    except OomproofError:
-        path = Path(f"/tmp/oomproof-{os.getuid()}/agent-{run_id}")
-    if len(os.fsencode(path)) > _LONGEST:
-        path = Path(f"/tmp/oomproof-{os.getuid()}/agent-{run_id}")
-    return path
+    for folder in (runtime_folder, temporary_folder):
+        with contextlib.suppress(OomproofError):
+            path = folder() / f"agent-{run_id}"
+            if len(os.fsencode(path)) <= _LONGEST:
+                return path
+    return TEMPORARY / f"oomproof-{os.getuid()}" / f"agent-{run_id}"  # cannot be had: _bind says so
 
 
 class AgentFeed:
@@ -83,25 +98,27 @@ class AgentFeed:
         writer: Writer,
         tell: Callable[[str], None],
         use: Callable[[], int | None],
-        note_phase: Callable[[str], None] | None = None,
+        note_phase: Callable[[str, int | None], None] | None = None,
     ) -> None:
         self._path, self._folder = socket_path(run_id), attempt / "agent"
         self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
-        self._events = 0
+        self._events: Counter[str] = Counter()
+        self._troubles: set[str] = set()
         self._voice: tuple[bool, int] | None = None  # whose phases are the job's: has it steps, its pid
         self._last_step: tuple[str, int | None] | None = None
         self._steepest = float(_STEEP)
         self._looks = 0
         self._before: tuple[float, int] | None = None
         self._swept = boottime()
-        self._stopping = False
+        self._over = threading.Event()
         self._socket = self._bind()
         self._thread = threading.Thread(target=self._loop, name="agent", daemon=True)
 
     def _bind(self) -> socket.socket | None:
         """None where no socket can be had: the agent's files still tell most of it."""
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        made = None
         try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             if self._path.parent.lstat().st_uid != os.getuid():
                 raise PermissionError("the socket's folder belongs to somebody else")
@@ -111,16 +128,25 @@ class AgentFeed:
             self._path.chmod(0o600)
             return made
         except OSError as error:
-            made.close()
-            self._writer.event(boottime(), "trouble", f"no socket for the agent: {error}")
+            if made is not None:
+                made.close()
+            self._trouble(f"no socket for the agent: {error}")
             return None
 
+    def _trouble(self, text: str) -> None:
+        if text not in self._troubles and len(self._troubles) < _TROUBLES:
+            self._troubles.add(text)
+            self._writer.event(boottime(), "trouble", text)
+
     def start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread left: the run goes on without what agents tell
+            self._trouble(f"nobody listens to the agent: {error}")
 
     def stop(self) -> None:
         """After the job's end: what is still in the socket is read."""
-        self._stopping = True
+        self._over.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.sendto(b"{}", str(self._path))  # wakes the thread; a full queue does as well
@@ -140,32 +166,38 @@ class AgentFeed:
                 data = self._receive(max(0.01, next_tick - boottime()))
                 if data is not None:
                     self._take(data)
-                elif self._stopping:
+                elif self._over.is_set():
                     return
-                if boottime() >= next_tick and not self._stopping:
+                if boottime() >= next_tick and not self._over.is_set():
                     next_tick = boottime() + (_TICK if self._voice is not None else _TICK_ALONE)
                     self._look(boottime())
-            except Exception as error:  # a bug here must cost what agents tell, not the run
-                self._writer.event(boottime(), "trouble", f"agent: {type(error).__name__}: {error}")
-                return
+            except Exception as error:  # costs this one datagram or look, never those after it
+                self._trouble(f"agent: {type(error).__name__}: {error}")
 
     def _receive(self, seconds: float) -> bytes | None:
         if self._socket is None:
-            threading.Event().wait(seconds)
+            self._over.wait(seconds)
             return None
-        self._socket.settimeout(0.0 if self._stopping else seconds)
+        self._socket.settimeout(0.0 if self._over.is_set() else seconds)
         try:
             return self._socket.recv(64 << 10)
         except (BlockingIOError, TimeoutError):
             return None
+        except OSError as error:  # the socket itself: the next look makes another
+            self._trouble(f"agent: {error}")
+            self._socket.close()
+            self._socket = None
+            return None
 
     def _take(self, data: bytes) -> None:
         try:
-            value = json.loads(data)
+            value: Any = parse(data.decode(), _DEEPEST)
             kind, pid, t = str(value["kind"]), int(value["pid"]), float(value["t"])
             fields, rank = dict(value.get("fields") or {}), value.get("rank")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return  # our own wake-up, or something that is no agent
+        if not (math.isfinite(t) and 0 < pid < 1 << 31):
+            return
         self.handle(kind, pid, fields, min(t, boottime()), rank if isinstance(rank, int) else None)
 
     # --- what they tell ---------------------------------------------------------------------------------------
@@ -189,13 +221,18 @@ class AgentFeed:
             self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)
 
     def _store(self, t: float, kind: str, text: str, pid: int, fields: dict[str, Any]) -> None:
-        self._events += 1
-        if self._events > _EVENTS:
+        matters = kind in _MATTERS
+        counted = kind if matters or kind in self._events or len(self._events) < _KINDS else "others"
+        self._events[counted] += 1
+        many = self._events[counted] > _EVENTS
+        if many and (not matters or self._events[counted] > _MOST):
             return
         data = json.dumps({"pid": pid, **fields}, default=str)
         if len(data) > _STORED * 8:
             data = json.dumps({"pid": pid, "left_out": sorted(fields)[:20]})
-        self._writer.put("event", (t, kind, text[:_STORED], data))
+        if many:
+            data = json.dumps({"pid": pid})
+        self._writer.put("event", (t, kind, text[: _SHORT if many else _STORED], data))
 
     def _phase(self, pid: int, fields: dict[str, Any], t: float, rank: int | None) -> None:
         """Of several processes one speaks for the job: the first that makes steps, on rank 0."""
@@ -213,7 +250,7 @@ class AgentFeed:
     def _in_phase(self, name: str, step: int | None) -> None:
         self._last_step = (name, step)
         if self._note_phase is not None:
-            self._note_phase(name)
+            self._note_phase(name, step)
 
     def _speaks(self, pid: int, has_steps: bool, rank: int | None) -> bool:
         if rank:
@@ -228,12 +265,21 @@ class AgentFeed:
     # --- what we look at --------------------------------------------------------------------------------------
 
     def _look(self, t: float) -> None:
+        if self._socket is None or not self._path.exists():
+            self._bind_again()  # the runtime folder was cleaned: agents send to the name
         if self._voice is not None:
             self._read_step(self._voice[1])
         self._watch_growth(t)
         if t - self._swept > _SWEEP:
             self._swept = t
             self._sweep(everybody=False)
+
+    def _bind_again(self) -> None:
+        made = self._bind()
+        if made is not None:
+            before, self._socket = self._socket, made
+            if before is not None:
+                before.close()
 
     def _read_step(self, pid: int) -> None:
         """The job's step about once a second, from the record it keeps: steps themselves send nothing."""
@@ -300,7 +346,7 @@ class AgentFeed:
             names = os.listdir(self._folder)
         except OSError:
             return []
-        return sorted({int(name.split("-")[0]) for name in names if name.endswith("-fault.txt")})
+        return sorted({int(match[1]) for name in names if (match := _FAULT.fullmatch(name))})
 
     def _note_presence(self) -> None:
         count = len(self._pids())
@@ -335,15 +381,26 @@ def _catches(pid: int, number: int) -> bool:
     return False
 
 
+def _variables(frame: Mapping[str, Any]) -> list[Any]:
+    told = frame.get("locals")
+    rows = told if isinstance(told, list) else []
+    return [one for one in rows if isinstance(one, list) and len(one) == 3 and _is_size(one[1])]
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 1 << 62
+
+
 def exception_words(fields: Mapping[str, Any]) -> str:
     """`ValueError at train.py:12 in collate; largest: batch 37 MiB (Tensor [64x3x224x224] float32 on cpu)`."""
-    frames = [each for each in fields.get("frames") or () if isinstance(each, dict)]
+    told = fields.get("frames")
+    frames = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
     name = str(fields.get("type", "?")).removeprefix("builtins.")
     if not frames:
         return name
     last = frames[-1]
     text = f"{name} at {last.get('file')}:{last.get('line')} in {last.get('name')}"
-    found = [(int(one[1]), str(one[0]), str(one[2])) for each in frames for one in each.get("locals") or ()]
+    found = [(int(size), str(name), str(what)) for each in frames for name, size, what in _variables(each)]
     large = sorted({(size, name, what) for size, name, what in found if size >= MIB}, reverse=True)[:3]
     if large:
         text += "; largest variables: " + ", ".join(

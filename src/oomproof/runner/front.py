@@ -18,6 +18,7 @@ from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.machine import cgroups, cuda_checkpoint, processes
+from oomproof.printable import one_line
 from oomproof.recording import runs
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
@@ -478,7 +479,7 @@ class Front:
             self._over_since = self._over_since or time.monotonic()
 
     def _tell_leftovers(self, news: dict[str, Any]) -> None:
-        names = ", ".join(sorted(set(news["leftovers"]))[:4])
+        names = one_line(", ".join(sorted(set(news["leftovers"]))[:4]))
         wait = f"ending them in {news['wait']:.0f} s (Ctrl-C: now)" if news["wait"] else "ending them"
         count = len(news["leftovers"])
         self.terminal.message(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.gpu_pause import GpuPause, Result, held_by
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.ledger.turns import ON, WAITING, Place, Turns
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpu

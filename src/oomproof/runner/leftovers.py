@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.live import runtime_folder
+from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine import cgroups
 from oomproof.recording import runs
 

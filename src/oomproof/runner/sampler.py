@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Moment
 from oomproof.machine import openmp, processes
@@ -27,6 +28,9 @@ _SIGN_OF_LIFE = 30.0  # seconds
 _LIBRARIES_FIRST, _LIBRARIES_EVERY = 10.0, 300.0  # seconds; the libraries of a training are loaded by then
 _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to read
 _SHORTEST = 0.2  # seconds between samples, however thin the room
+_SHARE = 0.005  # of a core at most: 500 processes take 20 ms a sample
+_LONGEST = 30.0
+_WITHOUT = "single processes may be missing in the recording"
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Sampler:
         self._pss: dict[int, int] = {}
         self._alerted: set[str] = set()
         self._swap_before: int | None = None
+        self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
 
     def start(self) -> None:
@@ -68,25 +73,27 @@ class Sampler:
     def stop(self) -> None:
         self._stop.set()
         self._moment.hurry.set()
-        self._thread.join(1.0)
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def _trouble(self, text: str) -> None:
+        self._writer.event(boottime(), "trouble", text)
 
     def _loop(self) -> None:
         while True:
-            try:
-                self.sample(boottime())
-            except Exception as error:  # a bug here must cost samples, not the run
-                self._writer.event(boottime(), "trouble", f"sampler: {type(error).__name__}: {error}")
-                return
+            begun = time.thread_time()
+            self._try("a sample of the processes", lambda: self.sample(boottime()), None, _WITHOUT)
+            spent = time.thread_time() - begun
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
             eager = self._gpu is not None or self._alerts != Alerts()
             pause = self._moment.sample_seconds * (1 if eager else 4)
-            if self._stop.wait(_SHORTEST):
+            if self._stop.wait(max(_SHORTEST, min(_LONGEST, spent / _SHARE))):
                 return
             self._moment.hurry.wait(max(0.0, pause - _SHORTEST))
             self._moment.hurry.clear()
 
     def sample(self, t: float) -> None:
-        pids = self._job.pids()
+        pids = self._job.known_pids()
         found = [one for one in map(processes.memory, pids) if one is not None]
         found.sort(key=lambda one: one.anon + one.shmem + one.swap, reverse=True)
         if t >= self._next_pss:
@@ -128,16 +135,7 @@ class Sampler:
 
     def _look_at_shared_pages(self, t: float, found: list[processes.ProcessMemory]) -> None:
         begun = time.monotonic()
-        counted = shared_once = 0
-        self._pss = {}
-        for one in found[:_PROCESSES]:
-            share = processes.pss(one.pid)
-            if share is None:  # not permitted, or gone
-                continue
-            counted += one.anon + one.shmem
-            shared_once += share[0]
-            self._pss[one.pid] = share[1]
-        self._job.calibrate(counted, shared_once)
+        self._pss = self._job.pss([one.pid for one in found[:_PROCESSES]])
         spent = time.monotonic() - begun
         # Soon at first (workers are forked in the first seconds), then ever rarer.
         self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)

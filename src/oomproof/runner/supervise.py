@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
-from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands, deed
 from oomproof.guard.facts import FREEZE_MAX, Settings
@@ -23,12 +22,15 @@ from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
 from oomproof.guard.pause import Pause
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
+from oomproof.ledger.needs import AT_LEAST
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
+from oomproof.machine.identity import host_name, machine_id
+from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
-from oomproof.recording.writer import Row, Writer
+from oomproof.recording.writer import Writer
 from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
@@ -100,8 +102,6 @@ def describe_run(
     run: runs.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
-    import socket
-
     return {
         "schema": runs.SCHEMA,
         "id": run.id,
@@ -111,7 +111,8 @@ def describe_run(
         "env": mask_environment(os.environ),
         "created": time.time(),
         "boot_id": processes.boot_id(),
-        "host": socket.gethostname(),
+        "host": host_name(),
+        "machine": machine_id(),
         "user": os.getuid(),
         "version": __version__,
         "settings": {
@@ -133,10 +134,11 @@ def describe_run(
     }
 
 
-def shall_save(time_to_full: float | None, now: float, saved_at: float | None) -> bool:
-    """Growth that fills memory within the warning's time; a checkpoint an hour is enough, and a full machine cannot bear more."""
+def shall_save(time_to_full: float | None, is_sure: bool, now: float, saved_at: float | None) -> bool:
+    """Growth that fills memory within the warning's time and will hardly end by itself; a checkpoint an hour is enough, and a full machine cannot bear more."""
     return (
         time_to_full is not None
+        and is_sure
         and time_to_full < policy.TREND_WARNING
         and (saved_at is None or now - saved_at > _SAVE_EVERY)
     )
@@ -149,36 +151,6 @@ def _or_none(say: Callable[[str], None], what: str, make: Callable[[], T]) -> T 
     except Exception as error:
         say(f"oomproof: {what} ({error})")
         return None
-
-
-class _NoRecording(Writer):
-    """In place of a recording whose thread cannot be started."""
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self.trouble = "its thread could not be started"
-
-    def put(self, table: str, row: Row) -> None:
-        self.dropped += 1
-
-    def close(self, timeout: float = 0.0) -> None:
-        pass
-
-
-class _AtOnce(Errands):
-    """In place of errands whose thread cannot be started: whoever has one waits for it."""
-
-    def __init__(self) -> None:
-        pass
-
-    def do(self, errand: Callable[[], None]) -> None:
-        try:
-            errand()
-        except (OSError, OomproofError):
-            pass
-
-    def close(self, timeout: float = 0.0) -> None:
-        pass
 
 
 class Watch:
@@ -201,27 +173,19 @@ class Watch:
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
-        self.errands = (
-            _or_none(say, "no thread for slow work: the guard does it itself", Errands) or _AtOnce()
-        )
+        self.errands = Errands(self._on_trouble)
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
-        self.writer = (
-            _or_none(say, "nothing is recorded", lambda: Writer(self._attempt / "recording.sqlite", meta))
-            or _NoRecording()
-        )
+        self.writer = Writer(self._attempt / "recording.sqlite", meta)
         self.job = Job(started)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
-        self._live: LiveClaim | None = _or_none(
-            say,
-            "no runtime folder: this run acts alone, without regard to your other runs",
-            lambda: LiveClaim(
-                run.id,
-                float(started.get("boottime") or boottime()),
-                protected=settings.protected,
-                leader=(self.job.leader, self.job.leader_start),
-                reserved=settings.need is not None,
-            ),
+        # Without a runtime folder this run acts for itself alone, and joins the others when there is one.
+        self._live = LiveClaim(
+            run.id,
+            float(started.get("boottime") or boottime()),
+            protected=settings.protected,
+            leader=(self.job.leader, self.job.leader_start),
+            reserved=settings.need is not None,
         )
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
         actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
@@ -230,8 +194,17 @@ class Watch:
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
         )
         self.guard = Guard(
-            self.job, host, settings, actions, self.writer, self._live, self._on_action, self._pause
+            self.job,
+            host,
+            settings,
+            actions,
+            self.writer,
+            self._live,
+            self._on_action,
+            self._pause,
+            self._on_trouble,
         )
+        self.guard.on_growth = self._on_growth if agent else None
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
@@ -247,7 +220,6 @@ class Watch:
                     run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
                 ),
             )
-        self._samples: bool | None = None
         self._next_step = 0.0
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
@@ -255,9 +227,20 @@ class Watch:
         memory = self.guard.moment.memory
         return memory.use if memory is not None else None
 
-    def _note_phase(self, name: str) -> None:
-        if self._live is not None:
-            self._live.phase = name
+    def _note_phase(self, name: str, step: int | None) -> None:
+        """From the agent's thread, about once a second while the job makes steps."""
+        self._live.phase = name
+        self.guard.growth.warm_up.note(name, step, boottime())
+
+    def _on_growth(self) -> None:
+        if self._shall_save():
+            self.errands.do(self._ask_to_save)
+
+    def _shall_save(self) -> bool:
+        growth = self.guard.growth
+        return not self.guard.settings.watch_only and shall_save(
+            growth.time_to_full, growth.is_sure, boottime(), self._saved_at
+        )
 
     def start(self) -> None:
         try:
@@ -265,15 +248,9 @@ class Watch:
         except RuntimeError as error:
             self._without_thread = True
             self._say(f"oomproof: no thread for the guard: it acts between the job's output ({error})")
-        self._samples = _or_none(
-            self._say, "processes, GPUs and alerts are not looked at", self._start_sampler
-        )
+        _or_none(self._say, "processes, GPUs and alerts are not looked at", self.sampler.start)
         if self.agents is not None:
             _or_none(self._say, "nobody listens to the agent in the job", self.agents.start)
-
-    def _start_sampler(self) -> bool:
-        self.sampler.start()
-        return True
 
     def tick(self) -> float | None:
         """For a guard that got no thread: a step when it is due. Seconds to the next; None when it has its thread."""
@@ -310,13 +287,12 @@ class Watch:
             "kill": "killed the job, all of it",
             "freeze": "paused",
             "thaw": "goes on",
+            "withdraw": "took back the request to save and stop",
         }
         text = f"{words[kind]}: {why}"
         if kind == "freeze":
             text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
         self._tell(text)
-        if kind == "warn" and self.agents is not None:
-            self.errands.do(self._ask_to_save)
         if self.agents is not None and kind == "ask":
             agents = self.agents
             self.errands.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
@@ -324,7 +300,7 @@ class Watch:
     def _ask_to_save(self) -> None:
         """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A rung nobody answers is skipped."""
         now, left = boottime(), self.guard.moment.time_to_full
-        if self.guard.settings.watch_only or not shall_save(left, now, self._saved_at):
+        if not self._shall_save():
             return
         who = requests.listeners(self._attempt, "save")
         if not who:
@@ -338,7 +314,16 @@ class Watch:
         self.writer.event(boottime(), "alert", text)
         self._tell(text)
 
+    def _on_trouble(self, text: str) -> None:
+        """Something of ours fails; the job is guarded all the same. The terminal first: the recording may be what failed."""
+        self._tell(text)
+        try:
+            self.writer.event(boottime(), "trouble", text)
+        except Exception:
+            pass  # the user has heard it
+
     def _tell(self, text: str) -> None:
+        text = printable(text)
         self._say(f"oomproof: {text}")
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
         self.errands.do(lambda: runs.append(self._attempt / "memory_alerts.log", line))
@@ -352,14 +337,12 @@ class Watch:
             _or_none(self._say, "ending the watch", leave)
 
     def _stop_guard(self) -> None:
-        if not self._without_thread:
-            self.guard.stop()
+        self.guard.stop()
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
             self.guard.let_go("its guard leaves")
 
     def _stop_helpers(self) -> None:
-        if self._samples:
-            self.sampler.stop()
+        self.sampler.stop()
         if self.agents is not None:
             self.agents.stop()
         if self._gpu is not None:
@@ -368,8 +351,7 @@ class Watch:
     def _close(self) -> None:
         self.errands.close()
         self.writer.close()
-        if self._live is not None:
-            self._live.leave()
+        self._live.leave()
         self._pause.close()
         self.guard.close()
         self.job.close()
@@ -421,6 +403,11 @@ def known_need(claim: dict[str, Any] | None) -> int | None:
     return need if isinstance(need, int) else None
 
 
+def usual_peak(claim: dict[str, Any] | None) -> int | None:
+    """The same, unless all that is known of it is where it was ended before."""
+    return None if str((claim or {}).get("basis")).startswith(AT_LEAST) else known_need(claim)
+
+
 def oom_score_by_age(older: int) -> int:
     """What is added to the job's oom_score_adj: the more runs are older, the sooner the kernel takes this one.
 
@@ -447,7 +434,7 @@ def supervise(
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     claim = ticket.as_json() if ticket else None
-    settings = replace(settings, need=known_need(claim))
+    settings = replace(settings, need=known_need(claim), usual_peak=usual_peak(claim))
     info = describe_run(run, order, settings, claim)
     runs.write_json(run.folder / "run.json", info)
     environment = {

@@ -10,6 +10,8 @@ import time
 import tty
 from typing import Any
 
+from oomproof.printable import one_line, printable
+
 _IDLE = 0.6  # seconds without output before the status line may show
 _ALTERNATE_ON, _ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 
@@ -131,7 +133,7 @@ class Terminal:
         raw = self._saved is not None
         end = "\r\n" if raw else "\n"
         start = end if self.is_tty[2] and not self._column_zero else ""
-        self._write(2, (start + text.replace("\n", end) + end).encode())
+        self._write(2, (start + printable(text).replace("\n", end) + end).encode())
         self._column_zero = True
 
     def status(self, text: str) -> None:
@@ -140,7 +142,7 @@ class Terminal:
             return
         if self._saved is None or time.monotonic() - self._last_output < _IDLE:
             return
-        text = text[: max(20, self.size()[1]) - 1]
+        text = one_line(text)[: max(20, self.size()[1]) - 1]
         dim, plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
         self._write(self._screen, f"\r\x1b[K{dim}{text}{plain}".encode())
         self._status_shown = True

@@ -21,9 +21,10 @@ from oomproof.ledger.words import waiting_words, when_words
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpus, Query, read_amd
 from oomproof.machine.nvidia import driver_present
+from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.runner.admission import Question, Ticket, at_once
-from oomproof.runner.waiting import Waiting
+from oomproof.runner.waiting import Waiting, only_waited
 from oomproof.units import format_duration, format_size
 
 _TICK = 1.0  # seconds between looks of one that waits
@@ -275,14 +276,11 @@ class Turn:
 
 def _sweep(dead: Sequence[Entry]) -> None:
     """A run of ours that was killed while it waited never was a run."""
-    from shutil import rmtree
-
     for entry in dead:
-        folder = Path(entry.folder)
-        ours = entry.uid == os.getuid() and entry.folder and folder.parent.name == "runs"
-        never_ran = (folder / "waiting.json").exists() and not (folder / "1" / "started.json").exists()
-        if ours and never_ran:
-            rmtree(folder, ignore_errors=True)
+        if entry.uid == os.getuid() and only_waited(Path(entry.folder)):
+            from oomproof.recording import prune, runs
+
+            prune.remove(runs.Run(Path(entry.folder)))
 
 
 def _held_on_cards(gpus: Gpus) -> dict[tuple[int, int], int]:
@@ -316,4 +314,4 @@ def _largest_strangers(picture: Picture) -> list[str]:
 
 def _called(command: Sequence[str]) -> str:
     words = [os.path.basename(command[0]), *mask_argv(command)[1:3]]
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(words))[:60]
+    return one_line(" ".join(words))[:60]

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import stat
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry
 from oomproof.ledger.store import Ledger
+from oomproof.printable import one_line
 from oomproof.recording import runs
+
+# what the front and readers (`verdict.json`) write; a job's start leaves other files at once
+_OF_WAITING = re.compile(
+    r"(?:waiting|guard)\.lock|\.?(?!keeper|started|exit)[a-z]+\.json(?:\.\d+)?", re.ASCII
+)
 
 
 class Cancelled(Exception):
@@ -89,7 +98,7 @@ class Waiting:
     def pause(self, seconds: float, status: str) -> None:
         if self._tty:
             columns = _columns()
-            text = f"oomproof · waiting {status}"[: max(20, columns) - 1]
+            text = one_line(f"oomproof · waiting {status}")[: max(20, columns) - 1]
             with contextlib.suppress(OSError):
                 os.write(2, f"\r\x1b[K\x1b[2m{text}\x1b[0m".encode())
             self._status = True
@@ -100,6 +109,23 @@ class Waiting:
             with contextlib.suppress(OSError):
                 os.write(2, b"\r\x1b[K")
             self._status = False
+
+
+def only_waited(folder: Path) -> bool:
+    """Whether it is a run folder of ours in which nothing but waiting happened. What the ledger says is not believed:
+    the folder is removed for it."""
+    try:
+        if folder.parent != runs.runs_folder() or folder.name in ("", ".", ".."):
+            return False
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return False
+        marked = stat.S_ISREG((folder / "waiting.json").lstat().st_mode)
+        attempt = folder / "1"
+        names = [name for name in os.listdir(folder) if name != "1"] + os.listdir(attempt)
+        return marked and not attempt.is_symlink() and all(_OF_WAITING.fullmatch(name) for name in names)
+    except OSError:
+        return False
 
 
 def _columns() -> int:

@@ -32,7 +32,12 @@ _CONTROL = bytes(each for each in range(32) if each not in b"\x00\t\n\r\x1b\x08\
 _MOST_ODD = (
     25  # one byte in so many; compressed or random data has one in ten, a text of any language hardly one
 )
-_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+_BROKEN: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
+_XZ_MEMORY = (
+    80 << 20
+)  # `xz -9` asks for 65 MiB; a header may ask for 4 GiB. zstd refuses above 128 MiB by itself
+# A log packs to a hundredth; what grows a thousandfold, and goes on past this, was made to keep us busy.
+_MOST_UNPACKED, _MOST_GROWTH = 256 << 20, 1000
 
 
 class UnreadableText(OomproofError):
@@ -54,6 +59,8 @@ class Stream:
         self.packed = False
         self._close: list[Callable[[], object]] = []
         self._unpacker: subprocess.Popen[bytes] | None = None
+        self._again: _Again | None = None  # the archive, where it is one
+        self._broken = _BROKEN
         raw = self._open()
         self._begin(raw)
 
@@ -62,6 +69,7 @@ class Stream:
             if self.first:
                 yield self.first
             left = None if self.size is None else self.size - len(self.first)
+            given = len(self.first)
             while left is None or left > 0:
                 block = self._piece(BLOCK if left is None else min(BLOCK, left))
                 if not block:
@@ -70,8 +78,15 @@ class Stream:
                     break
                 if left is not None:
                     left -= len(block)
+                given += len(block)
+                if self._grows_too_much(given):
+                    size = (
+                        f"{given >> 20} MiB came out of {(self._again.given if self._again else 0) >> 10} KiB"
+                    )
+                    self.notes.append(f"{self.name} was read only in part: {size}, which is no log")
+                    break
                 yield block
-        except _BROKEN as error:
+        except self._broken as error:
             self.notes.append(f"{self.name} could be read only in part: {error or 'it ends too early'}")
         finally:
             self.close()
@@ -80,6 +95,9 @@ class Stream:
         """Of an archive, what is unpacked so far: a cut one then gives all it has before it fails."""
         read1 = getattr(self._source, "read1", None)
         return read1(most) if self.packed and read1 is not None else self._source.read(most)
+
+    def _grows_too_much(self, given: int) -> bool:
+        return self._again is not None and given > max(_MOST_UNPACKED, self._again.given * _MOST_GROWTH)
 
     def _unpacker_failed(self) -> bool:
         """zstd has written all it could: whether that was all there should be."""
@@ -137,12 +155,15 @@ class Stream:
         if opener is not None:
             self.packed = True
             self.first = b""
-            self._source = opener(io.BufferedReader(_Again(first, raw, self.size), BLOCK))
+            self._again = _Again(first, raw, self.size)
+            self._source = opener(io.BufferedReader(self._again, BLOCK))
             self.size = None
             try:
                 self.first = self._piece(BLOCK)
-            except _BROKEN as error:
+            except self._broken as error:
                 self.close()
+                if isinstance(error, _TooLarge):
+                    raise UnreadableText("unreadable", f"{self.name}: {error}", error.cure) from None
                 raise UnreadableText(
                     "unreadable", f"{self.name}: broken archive ({error})", "copy it again"
                 ) from None
@@ -176,7 +197,7 @@ class Stream:
         if first.startswith(_GZIP):
             return lambda raw: cast(IO[bytes], gzip.GzipFile(fileobj=raw))
         if first.startswith(_XZ):
-            return lambda raw: lzma.LZMAFile(raw)
+            return lambda raw: cast(IO[bytes], io.BufferedReader(_Xz(raw), BLOCK))
         if first.startswith(_BZIP2):
             return lambda raw: bz2.BZ2File(raw)
         if first.startswith(_ZSTD):
@@ -187,6 +208,7 @@ class Stream:
         try:
             from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
 
+            self._broken = (*_BROKEN, zstd.ZstdError)
             return zstd.ZstdFile(raw)  # type: ignore[no-any-return,unused-ignore]
         except ImportError:
             pass
@@ -230,6 +252,7 @@ class _Again(io.RawIOBase):
         self._first = first
         self._rest = rest
         self._left = None if size is None else size - len(first)
+        self.given = 0
 
     def readable(self) -> bool:
         return True
@@ -250,7 +273,50 @@ class _Again(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         piece = self.read(len(buffer))
         buffer[: len(piece)] = piece
+        self.given += len(piece)
         return len(piece)
+
+
+class _TooLarge(lzma.LZMAError):
+    cure = "unpack it where there is memory for it (xz -d), and give the plain file"
+
+
+class _Xz(io.RawIOBase):
+    """An .xz as lzma.LZMAFile reads it, of several streams too, but never with more memory than we allow."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._packed = packed
+        self._unpack = self._begin()
+
+    @staticmethod
+    def _begin() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        while True:
+            data = b""
+            if self._unpack.eof:
+                data = (self._unpack.unused_data or self._packed.read(BLOCK)).lstrip(b"\0")  # padding
+                if not data:
+                    return 0
+                self._unpack = self._begin()
+            elif self._unpack.needs_input:
+                data = self._packed.read(1 << 16)
+                if not data:
+                    raise EOFError("it ends too early")
+            try:
+                piece = self._unpack.decompress(data, len(buffer))
+            except lzma.LZMAError as error:
+                if "emory usage limit" not in str(error):
+                    raise
+                limit = f"unpacking it takes more than {_XZ_MEMORY >> 20} MiB of memory"
+                raise _TooLarge(limit) from None
+            if piece:
+                buffer[: len(piece)] = piece
+                return len(piece)
 
 
 def _some(raw: IO[bytes]) -> bytes:

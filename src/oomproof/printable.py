@@ -1,0 +1,58 @@
+"""What may go to a terminal: everything of ours that is printed passes here.
+
+A log line, a process's name or an argument may hold bytes that clear the screen, hide a line or turn its order round.
+They are shown as they are written in JSON (``\\u001b``), so that JSON stays whole too. The job's own output does not
+pass here: it is relayed as it is."""
+
+from __future__ import annotations
+
+import re
+from typing import IO, Any, TextIO
+
+# C0 but newline and tab, DEL, C1, line separators, marks that reorder or hide text, halves of surrogates (bytes that are
+# no text). Joiners of letters and emoji stay.
+_CONTROLS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e007f"
+)
+_UNSAFE = re.compile(f"[{_CONTROLS}]")
+_UNSAFE_IN_LINE = re.compile(f"[\n\t{_CONTROLS}]")
+
+
+def printable(text: str) -> str:
+    """``text`` with nothing in it that a terminal obeys, but newlines and tabs."""
+    return _UNSAFE.sub(_shown, text)
+
+
+def one_line(text: str) -> str:
+    """The same for a name: its newlines would begin a line that looks like ours."""
+    return _UNSAFE_IN_LINE.sub(_shown, text)
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class PrintableStream:
+    """Standard output or error: what is printed there is printable. Colours of ours go through ``inner``."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:
+        self.inner.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def coloured_stream(stream: IO[str]) -> IO[str]:
+    """The stream for text that was made printable before its colours were put in."""
+    return stream.inner if isinstance(stream, PrintableStream) else stream

@@ -1,0 +1,83 @@
+"""No right to any cgroup: the guard goes by the processes alone. Forked workers are no growth, and growth is seen."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from conftest import Cgroup, Lab
+
+from oomproof.recording import runs
+from oomproof.recording.reader import open_recording
+
+MIB = 1 << 20
+HIDE = 'mount -t tmpfs tmpfs /sys/fs/cgroup && exec "$@"'
+
+
+@pytest.fixture
+def bare(lab: Lab, small_machine: Callable[[int], Cgroup]) -> Lab:
+    """No cgroup to be seen; one around it all, so that a guard that fails does not fill the machine."""
+    probe = subprocess.run(["unshare", "-m", "sh", "-c", HIDE, "sh", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        pytest.skip(f"cannot hide the cgroups here: {probe.stderr.strip()}")
+    lab.prefix = [*small_machine(1500 * MIB).prefix, "unshare", "-m", "sh", "-c", HIDE, "sh"]
+    return lab
+
+
+def deeds(lab: Lab, name: str) -> list[str]:
+    folder = lab.folder_of(name)
+    assert folder is not None
+    return [line["action"] for line in runs.read_lines(folder / "1" / "actions.jsonl")]
+
+
+def held_at_most(lab: Lab, name: str) -> int:
+    folder = lab.folder_of(name)
+    assert folder is not None
+    peak = open_recording(folder / "1" / "recording.sqlite").peaks().use
+    assert peak is not None
+    return peak
+
+
+def test_forked_workers_that_sleep_are_left_alone(bare: Lab) -> None:
+    """200 MiB and eight workers that share it: 200 MiB under a limit of 600, not 1.8 GiB."""
+    for number in range(3):
+        name = f"forks{number}"
+        done = bare.run(
+            "run", "--name", name, "--limit", "600M", "--grace", "1", "--", *bare.job("forks.py", 200, 8)
+        )
+        assert done.returncode == 0, done.stderr
+        assert deeds(bare, name) == [], done.stderr
+        assert bare.verdict(name)["verdict"]["cause"] == "finished"
+        # what the next run of this command is taken to need
+        assert 190 * MIB < held_at_most(bare, name) < 320 * MIB
+
+
+def test_workers_that_write_to_what_they_inherited_are_seen(bare: Lab) -> None:
+    """Copies of shared pages change no process's own figure; they fill the machine all the same."""
+    done = bare.run(
+        "run",
+        "--name",
+        "copies",
+        "--limit",
+        "600M",
+        "--grace",
+        "1",
+        "--",
+        *bare.job("forks.py", 200, 4, "write"),
+    )
+    assert {"ask", "term", "kill"} & {*deeds(bare, "copies")}, done.stderr
+    assert bare.verdict("copies")["verdict"]["cause"] == "stopped-by-guard"
+    assert 400 * MIB < held_at_most(bare, "copies") < 800 * MIB
+
+
+@pytest.mark.parametrize("rate", [100, 2000])
+def test_a_leak_beside_workers_is_ended_before_its_limit(bare: Lab, rate: int) -> None:
+    job = bare.job("forks.py", 100, 8)
+    grow = bare.job("grow.py", rate, 2000)
+    script = " ".join(job) + " & exec " + " ".join(grow)
+    done = bare.run("run", "--name", "leak", "--limit", "500M", "--grace", "0.5", "--", "sh", "-c", script)
+    assert done.returncode in (128 + signal.SIGTERM, 128 + signal.SIGKILL), done.stderr
+    assert bare.verdict("leak")["verdict"]["cause"] == "stopped-by-guard"
+    assert held_at_most(bare, "leak") < 700 * MIB

@@ -1,0 +1,632 @@
+"""The guard acts, whatever breaks around it: each helper fails at every call, the job fills memory, and is ended."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oomproof.guard import freezing, loop, timeouts
+from oomproof.guard.actions import Actions, Errands
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.facts import Settings
+from oomproof.guard.freezing import Freezer
+from oomproof.guard.loop import Guard
+from oomproof.guard.pause import Pause
+from oomproof.ledger.outlook import LiveClaim
+from oomproof.machine import processes
+from oomproof.machine.cgroups import JobMemory
+from oomproof.recording import runs
+from oomproof.runner.sampler import Alerts, Sampler
+from oomproof.units import GIB, MIB
+
+SETTINGS = Settings(margin=4 * GIB, floor=GIB, grace=30.0)
+TICK = 0.1
+
+
+class Host:
+    """Loses what the job takes."""
+
+    mem_total = swap_total = ram = 16 * GIB
+    psi = (0, 0)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def room(self) -> tuple[int, int]:
+        return max(0, 6 * GIB - self._job.use), 0
+
+    def stall(self, t: float) -> float:
+        return 0.0
+
+
+class Job:
+    """Takes 150 MiB at each look, until it is ended."""
+
+    leader, corrected, reclaim = 4711, 0, None
+
+    def __init__(self) -> None:
+        self.use, self.signals, self.killed = 0, [], False
+        self.freezer = Freezer(None, list)
+
+    def memory(self, available: int | None = None, headroom: int = 0) -> JobMemory | None:
+        if not self.signals and not self.killed:
+            self.use += 150 * MIB
+        return JobMemory(self.use, 0, 0, 0, 0, self.use)
+
+    def settle(self, seconds: float) -> None:
+        pass
+
+    def known_pids(self) -> list[int]:
+        return [self.leader]
+
+    pids = known_pids
+
+    def pss(self, pids: list[int]) -> dict[int, int]:
+        return {}
+
+    def is_gone(self) -> bool:
+        return False
+
+    def signal_leader(self, number: int) -> bool:
+        self.signals.append(number)
+        return True
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Rows:
+    """A recording that takes everything."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+
+    def put(self, table: str, row: tuple[Any, ...]) -> None:
+        self.rows.append((table, *row))
+
+    def event(self, t: float, kind: str, text: str, **data: object) -> None:
+        self.rows.append(("event", t, kind, text))
+
+
+class ByHand(Errands):
+    """Does an errand when the test says so, or at once."""
+
+    def __init__(self, at_once: bool = True) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self._at_once = at_once
+
+    def do(self, errand: Callable[[], None]) -> None:
+        self.waiting.append(errand)
+        if self._at_once:
+            self.work()
+
+    def work(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class Scene:
+    """A guard over a job that fills memory, with a clock of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = 1000.0
+        monkeypatch.setattr(loop, "boottime", lambda: self.clock)
+        self.said: list[str] = []
+        self.told: list[str] = []
+        self.job, self.rows, self.errands = Job(), Rows(), ByHand()
+        self.host = Host(self.job)
+        self.runtime = folder / "runtime"
+        self.runtime.mkdir()
+        self.attempt = folder / "1"
+        self.attempt.mkdir()
+        self.live = LiveClaim("me", 1.0, self.runtime)
+        self.pause = Pause(self.job, self.attempt, self.errands, self.told.append)  # type: ignore[arg-type]
+        self.guard = Guard(
+            self.job,  # type: ignore[arg-type]
+            self.host,  # type: ignore[arg-type]
+            SETTINGS,
+            Actions(self.job, self.attempt, self.errands, [self.attempt / "stop"]),  # type: ignore[arg-type]
+            self.rows,  # type: ignore[arg-type]
+            self.live,
+            lambda kind, why: self.said.append(kind),
+            self.pause,
+            self.told.append,
+        )
+
+    def steps(self, count: int = 50) -> None:
+        for _ in range(count):
+            self.clock += TICK
+            self.guard.step(self.clock)
+
+    def close(self) -> None:
+        self.guard.close()
+        self.live.leave()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Scene(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+def broken(*_: object, **__: object) -> Any:
+    raise RuntimeError("broken for the test")
+
+
+def acted(scene: Scene) -> bool:
+    return bool(scene.job.signals or scene.job.killed)
+
+
+def test_the_scene_itself_calls_for_an_action(scene: Scene) -> None:
+    scene.steps()
+    assert acted(scene) and scene.told == []
+    assert "term" in scene.said or "kill" in scene.said
+    assert {"host", "job"} <= {row[0] for row in scene.rows.rows}
+
+
+BREAKS: dict[str, Callable[[Scene], object]] = {
+    "the other runs": lambda scene: setattr(scene.live, "others", broken),
+    "telling them": lambda scene: setattr(scene.live, "update", broken),
+    "the latch": lambda scene: setattr(scene.live, "take_latch", broken),
+    "all of live": lambda scene: scene.live.__dict__.update(others=broken, update=broken, take_latch=broken),
+    "rows": lambda scene: setattr(scene.rows, "put", broken),
+    "events": lambda scene: setattr(scene.rows, "event", broken),
+    "unmanaged jobs": lambda scene: setattr(scene.guard._strangers, "look", broken),
+    "pauses by hand": lambda scene: setattr(scene.pause, "look", broken),
+    "the forecast": lambda scene: setattr(loop.trend, "time_to_full", broken),
+    "pressure": lambda scene: setattr(scene.host, "stall", broken),
+    "shared pages": lambda scene: setattr(scene.job, "settle", broken),
+    "the terminal": lambda scene: setattr(scene.guard, "_say", broken),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_it_acts_and_says_once_what_is_broken(
+    scene: Scene, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.trend, "time_to_full", loop.trend.time_to_full)  # put back afterwards
+    BREAKS[what](scene)
+    scene.steps()
+    assert acted(scene)
+    assert len(scene.told) == 1 and "broken for the test" in scene.told[0], scene.told
+    if "put" not in scene.rows.__dict__:
+        rows = [row for row in scene.rows.rows if row[0] == "job"]
+        assert len(rows) > 5, "the recording goes on"
+
+
+def test_errands_that_fail_cost_only_themselves(scene: Scene) -> None:
+    told: list[str] = []
+    errands = Errands(told.append)
+    done = threading.Event()
+    for _ in range(5):
+        errands.do(broken)
+    errands.do(done.set)
+    assert done.wait(10), "the thread lives"
+    assert len(told) == 1 and "broken for the test" in told[0]
+    errands.close()
+
+
+def test_without_a_thread_errands_are_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        errands = Errands()
+        done: list[int] = []
+        errands.do(lambda: done.append(1))
+        assert done == [1]
+    ready = threading.Event()
+    errands.do(ready.set)  # threads can be had again
+    assert ready.wait(10)
+    errands.close()
+
+
+def test_the_machine_unreadable_leaves_the_limit(scene: Scene) -> None:
+    scene.guard.settings = Settings(
+        margin=4 * GIB, floor=GIB, grace=30.0, limit=2 * GIB, limit_floor=20 * MIB
+    )
+    scene.host.room = broken  # type: ignore[method-assign]
+    scene.steps()
+    assert acted(scene) and len(scene.told) == 1
+    assert "only the job's own limit is guarded" in scene.told[0]
+
+
+def test_the_machine_unreadable_ends_nobody_without_a_limit(scene: Scene) -> None:
+    scene.host.room = broken  # type: ignore[method-assign]
+    scene.steps()
+    assert not acted(scene), "unknown is not full"
+
+
+@pytest.mark.parametrize("answer", [broken, lambda *_: None])
+def test_a_job_that_cannot_be_read_is_no_job_that_has_gone(scene: Scene, answer: Any) -> None:
+    scene.steps(5)
+    rows = len(scene.rows.rows)
+    scene.job.memory = answer
+    scene.host.room = lambda: (100 * MIB, 0)  # type: ignore[method-assign]
+    scene.steps(20)
+    assert len(scene.told) == 1 and "goes by what it held last" in scene.told[0]
+    assert scene.said and len(scene.rows.rows) > rows, "it warns, and the recording goes on"
+
+
+def test_a_vanished_runtime_folder_and_its_return(scene: Scene) -> None:
+    """At the logout of a root ssh session the runtime folder goes; at the next login it comes back."""
+    away = scene.runtime.rename(scene.runtime.parent / "away")
+    scene.steps(120)
+    assert acted(scene)
+    assert len(scene.told) == 1 and "acts alone" in scene.told[0], scene.told
+    scene.runtime.mkdir()
+    scene.steps(120)
+    assert (scene.runtime / "live" / scene.live.name).exists(), "it has joined the others again"
+    assert (scene.runtime / "outlook" / "me").stat().st_size > 0
+    assert len(scene.told) == 1
+    assert away.exists()
+
+
+def test_a_folder_that_comes_back_as_another_is_joined(scene: Scene) -> None:
+    scene.steps(20)
+    scene.runtime.rename(scene.runtime.parent / "away")
+    scene.runtime.mkdir()
+    scene.steps(120)
+    other = LiveClaim("other", 2.0, scene.runtime)
+    assert [one.id for one in other.others(scene.clock)] == ["me"]
+    other.leave()
+
+
+def test_a_full_runtime_folder(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("oomproof.ledger.live.os.pwrite", full)
+    scene.steps()
+    assert acted(scene) and len(scene.told) == 1 and "acts alone" in scene.told[0]
+
+
+def test_no_runtime_folder_at_the_start(tmp_path: Path) -> None:
+    live = LiveClaim("me", 1.0, tmp_path / "none")
+    with pytest.raises(OSError):
+        live.update(1, 10.0)
+    with pytest.raises(OSError):
+        live.others(10.0)
+    (tmp_path / "none").mkdir()
+    live.update(1, 20.0)
+    assert live.others(20.0) == []
+    live.leave()
+
+
+def test_what_is_read_from_every_process_is_not_read_at_every_row(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The throttles once counted with a deque of 600 rows: full, it never moved again."""
+    monkeypatch.setattr(loop, "_HISTORY", 10)
+    scene.guard._history = loop.deque(maxlen=10)
+    scene.job.signals.append(0)  # it takes no more
+    scene.host.room = lambda: (3 * GIB, 0)  # type: ignore[method-assign]  # below the margin, above the floor
+    scans: list[float] = []
+    looks: list[float] = []
+    scene.guard._strangers.look = lambda ours: scans.append(scene.clock)  # type: ignore[method-assign]
+    scene.pause.look = lambda: looks.append(scene.clock)  # type: ignore[method-assign]
+    scene.steps(600)
+    rows = [row for row in scene.rows.rows if row[0] == "job"]
+    assert len(rows) > 100
+    assert len(scans) < len(rows) / 2 and len(scans) >= 10
+    assert len(looks) < len(rows) / 2 and len(looks) >= 10
+
+
+def test_the_loop_goes_on_after_a_step_that_raises(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    enough = threading.Event()
+    count = 0
+
+    def step(t: float) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            enough.set()
+        raise MemoryError
+
+    scene.guard.step = step  # type: ignore[method-assign]
+    scene.guard.start()
+    assert enough.wait(20)
+    scene.guard.stop()
+    assert len(scene.told) == 1
+
+
+def test_the_sampler_survives_anything(scene: Scene) -> None:
+    rows = Rows()
+    moment = loop.Moment(sample_seconds=0.05)
+    sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None)  # type: ignore[arg-type]
+    enough = threading.Event()
+    calls = 0
+
+    def pids() -> list[int]:
+        nonlocal calls
+        calls += 1
+        if calls >= 3:
+            enough.set()
+            return [os.getpid()]
+        raise RuntimeError("broken for the test")
+
+    scene.job.known_pids = pids  # type: ignore[method-assign]
+    sampler.start()
+    assert enough.wait(20)
+    sampler.stop()
+    troubles = [row for row in rows.rows if row[:1] == ("event",) and row[2] == "trouble"]
+    assert len(troubles) == 1 and "broken for the test" in troubles[0][3]
+
+
+def test_a_message_that_nobody_heard_is_told_again() -> None:
+    heard: list[str] = []
+    deaf = [True]
+
+    def tell(text: str) -> None:
+        if deaf[0]:
+            raise OSError("the terminal has gone")
+        heard.append(text)
+
+    attempt = BestEffort(tell)
+    for _ in range(3):
+        assert attempt("reading", broken, 7) == 7
+    deaf[0] = False
+    for _ in range(3):
+        attempt("reading", broken, 7)
+    assert len(heard) == 1
+
+
+# --- pauses that cross each other -------------------------------------------------------------------------------------
+
+
+class Still(Freezer):
+    """Remembers what it was asked, as a cgroup does."""
+
+    how = "cgroup v2 freezer"
+
+    def __init__(self) -> None:
+        self.frozen = self._asked = False
+
+    def freeze(self) -> bool:
+        self.frozen = self._asked = True
+        return True
+
+    def thaw(self) -> bool:
+        self.frozen = self._asked = False
+        return True
+
+    def is_frozen(self) -> bool:
+        return self.frozen
+
+    def let_go_by_others(self) -> bool:
+        return self._asked and not self.frozen
+
+
+def begin(scene: Scene) -> None:
+    """The guard pauses, as `_act` does."""
+    facts = scene.guard._look(scene.clock)
+    assert facts is not None
+    scene.job.freezer.freeze()
+    scene.guard._begin_pause("short of memory", facts)
+
+
+def end(scene: Scene) -> None:
+    facts = scene.guard._look(scene.clock)
+    assert facts is not None
+    scene.guard._act(loop.Action("thaw", "room is back", "machine"), facts)
+
+
+@pytest.fixture
+def pausing_scene(scene: Scene) -> Scene:
+    scene.errands._at_once = False
+    scene.job.freezer = Still()
+    scene.job.signals.append(0)  # it takes no more
+    scene.guard._live = None
+    return scene
+
+
+def still_paused(scene: Scene) -> bool:
+    """By the guard's own knowledge and in truth alike; anything else would stay so for good."""
+    knows = scene.guard._state.frozen_at is not None
+    assert knows == scene.job.freezer.is_frozen(), "the guard believes what is not so"
+    assert (scene.pause.by == "guard") == knows
+    return knows
+
+
+def rows(scene: Scene, count: int = 3) -> None:
+    for _ in range(count):
+        scene.clock += 1.1
+        scene.guard.step(scene.clock)
+
+
+def test_a_late_removal_of_the_old_mark_is_no_thaw_of_the_new_pause(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    begin(scene)
+    scene.errands.work()
+    rows(scene, 2)
+    end(scene)  # its mark is still there: the disk is slow
+    begin(scene)
+    marks = scene.errands.waiting
+    scene.errands.waiting = []
+    marks.pop(0)()  # now the old mark goes
+    rows(scene, 2)
+    assert still_paused(scene)
+    for late in marks:
+        late()
+    rows(scene, 2)
+    assert still_paused(scene)
+    assert runs.read_json(scene.attempt / runs.FROZEN)["by"] == "guard"
+    (scene.attempt / runs.FROZEN).unlink()  # the user's thaw, of this very pause
+    rows(scene, 2)
+    assert not still_paused(scene)
+
+
+def test_a_mark_that_is_written_and_removed_between_two_looks(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    begin(scene)
+    scene.errands.work()
+    (scene.attempt / runs.FROZEN).unlink()
+    rows(scene, 2)
+    assert not still_paused(scene)
+
+
+def test_a_thaw_from_outside_is_noticed_where_no_mark_could_be_written(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    begin(scene)
+    scene.errands.waiting.clear()  # a full disk
+    rows(scene, 2)
+    assert still_paused(scene)
+    scene.job.freezer.frozen = False  # type: ignore[attr-defined]
+    rows(scene, 2)
+    assert not still_paused(scene)
+
+
+def test_a_pause_by_hand_is_not_undone_by_the_guards_thaw(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    begin(scene)
+    scene.errands.work()
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze")  # before the guard has looked
+    end(scene)
+    scene.errands.work()
+    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+    assert freezing.read_mark(scene.attempt)["by"] == "user"
+
+
+@pytest.mark.parametrize("paused_before", [False, True])
+def test_a_job_that_moves_its_gpu_memory_for_a_pause_by_hand_is_not_frozen_meanwhile(
+    pausing_scene: Scene, paused_before: bool
+) -> None:
+    """Seen on a card: the guard froze the job in the middle, and the driver waited for its threads until a deadline."""
+    scene = pausing_scene
+    if paused_before:
+        begin(scene)
+        scene.errands.work()
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one", moving=True)
+    scene.job.freezer.thaw()  # as `oomproof freeze --gpu` does before it asks the driver
+    rows(scene, 6)
+    scene.errands.work()
+    assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one")
+    scene.job.freezer.freeze()
+    rows(scene, 6)
+    scene.errands.work()
+    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+
+
+def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    begin(scene)
+    scene.errands.work()
+    take = scene.guard._actions.take
+
+    def crossed(*arguments: Any) -> None:
+        freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+        scene.job.freezer.freeze()
+        take(*arguments)
+
+    scene.guard._actions.take = crossed  # type: ignore[method-assign]
+    end(scene)
+    scene.errands.work()
+    rows(scene, 2)
+    assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
+    assert freezing.read_mark(scene.attempt)["by"] == "user"
+
+
+def test_the_guards_late_mark_does_not_replace_the_users(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    begin(scene)
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+    scene.errands.work()
+    rows(scene, 2)
+    assert scene.pause.by == "hand"
+    assert freezing.read_mark(scene.attempt)["by"] == "user"
+
+
+def test_a_job_paused_by_hand_whose_folder_is_removed_goes_on(pausing_scene: Scene) -> None:
+    scene = pausing_scene
+    freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+    scene.job.freezer.freeze()
+    rows(scene, 4)
+    assert scene.pause.by == "hand"
+    (scene.attempt / runs.FROZEN).unlink()
+    scene.attempt.rmdir()
+    rows(scene, 4)
+    assert scene.pause.by == "" and not scene.job.freezer.is_frozen()
+
+
+def test_what_was_found_about_an_old_pause_does_not_bound_the_new_one(
+    pausing_scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = pausing_scene
+    found = [SimpleNamespace(seconds=60.0, text="NCCL")]
+    monkeypatch.setattr(timeouts, "look", lambda *_: found)
+    begin(scene)
+    first, scene.errands.waiting = scene.errands.waiting, []
+    end(scene)
+    begin(scene)
+    for late in first:
+        late()
+    assert scene.pause.limit is None and scene.told == []
+
+
+def test_let_go_and_the_guards_pause_do_not_cross(pausing_scene: Scene) -> None:
+    """A signal comes for a job that is paused: it goes on, and the guard knows."""
+    scene = pausing_scene
+    begin(scene)
+    scene.errands.work()
+    scene.guard.let_go("SIGINT came for it")
+    rows(scene, 2)
+    assert not still_paused(scene)
+
+
+def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By signals, as without cgroups: whatever the order of marks on disk, it stands still or runs as the guard believes."""
+    sleeper = subprocess.Popen(["sleep", "300"])
+    scene = Scene(tmp_path, monkeypatch)
+    scene.errands._at_once = False
+    scene.job.freezer = Freezer(None, lambda: [sleeper.pid])
+    scene.job.signals.append(0)
+    scene.guard._live = None
+
+    def stands_still() -> bool:
+        fields = processes.stat_fields(sleeper.pid)
+        return fields is not None and fields[0] == b"T"
+
+    def becomes(still: bool) -> None:
+        end = time.monotonic() + 10
+        while stands_still() != still:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    try:
+        for order in itertools.permutations(range(3)):
+            begin(scene)
+            end(scene)
+            begin(scene)
+            waiting, scene.errands.waiting = scene.errands.waiting, []
+            # three groups of errands: what belongs to the first pause, its end, and what belongs to the second
+            groups = [waiting[:2], waiting[2:4], waiting[4:]]
+            for number in order:
+                for errand in groups[number]:
+                    errand()
+                rows(scene, 1)
+            becomes(still=scene.guard._state.frozen_at is not None)
+            end(scene)
+            scene.errands.work()
+            rows(scene, 1)
+            becomes(still=False)
+            assert scene.pause.by == "" and not (scene.attempt / runs.FROZEN).exists()
+            scene.guard._state = loop.State()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        scene.close()

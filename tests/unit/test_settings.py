@@ -1,0 +1,145 @@
+"""Settings come only from files that nobody else could have written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oomproof import settings
+from oomproof.errors import OomproofError
+
+SOMEBODY = 4242
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_said", set())
+
+
+def project(tmp_path: Path, name: str = "oomproof.toml", text: str = "watch_only = true\n") -> Path:
+    """A file in a parent folder of a folder to work in."""
+    (tmp_path / "work").mkdir()
+    path = tmp_path / name
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+def read(path: Path) -> dict[str, object]:
+    return settings.file_settings(path.parent / "work")
+
+
+def test_ones_own_file_is_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(project(tmp_path)) == {"watch_only": True}
+    assert capsys.readouterr().err == ""
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["oomproof.toml", "pyproject.toml"])
+def test_another_users_file_is_passed_over_and_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = project(tmp_path, name, "[tool.oomproof]\nwatch_only = true\n")
+    os.chown(path, SOMEBODY, SOMEBODY)
+    assert read(path) == {} and read(path) == {}
+    assert capsys.readouterr().err.count(f"passed over {path}: it belongs to user {SOMEBODY}") == 1
+
+
+@needs_root
+def test_what_says_nothing_to_us_is_passed_over_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project(tmp_path, "pyproject.toml", "[tool.ruff]\n")
+    os.chown(path, SOMEBODY, SOMEBODY)
+    assert read(path) == {}
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("mode", "says"), [(0o646, "everybody may write it"), (0o666, "everybody may")])
+def test_a_file_that_others_may_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, says: str
+) -> None:
+    path = project(tmp_path)
+    path.chmod(mode)
+    assert read(path) == {}
+    assert says in capsys.readouterr().err
+
+
+@needs_root
+def test_a_group_of_others_and_a_group_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project(tmp_path)
+    path.chmod(0o664)
+    assert read(path) == {"watch_only": True}  # root's own group
+    os.chown(path, 0, SOMEBODY)
+    assert read(path) == {}
+    assert "its group may write it" in capsys.readouterr().err
+
+
+@needs_root
+def test_a_link_that_another_user_laid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("watch_only = true\n")
+    (tmp_path / "work").mkdir()
+    link = tmp_path / "oomproof.toml"
+    link.symlink_to(mine)
+    assert read(link) == {"watch_only": True}
+    os.chown(link, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    assert read(link) == {}
+    assert "it belongs to user" in capsys.readouterr().err
+
+
+@needs_root
+@pytest.mark.parametrize("text", ["limit = [", "[" * 5000, "\udcff"])
+def test_another_users_broken_file_stops_nobody(tmp_path: Path, text: str) -> None:
+    path = project(tmp_path)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    os.chown(path, SOMEBODY, SOMEBODY)
+    assert read(path) == {}
+
+
+@pytest.mark.parametrize("text", ["limit = [", "x = " + "[" * 5000, "\udcff"])
+def test_ones_own_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    path = project(tmp_path)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(OomproofError, match=r"cannot read .*oomproof\.toml"):
+        read(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_none_of_ours(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / "work").mkdir()
+    make(tmp_path / "oomproof.toml")
+    assert read(tmp_path / "oomproof.toml") == {}
+
+
+@needs_root
+def test_the_users_own_file_is_looked_at_alike(
+    folders_of_their_own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folders_of_their_own / "config" / "oomproof"
+    folder.mkdir()
+    (folder / "config.toml").write_text('ledger = "/somewhere"\n')
+    os.chown(folder / "config.toml", SOMEBODY, SOMEBODY)
+    assert settings.file_settings(tmp_path) == {}
+    assert "passed over" in capsys.readouterr().err
+
+
+@needs_root
+def test_a_run_below_another_users_file_is_guarded_all_the_same(tmp_path: Path) -> None:
+    path = project(tmp_path, text='limit = "1K"\nname = "theirs"\n')
+    os.chown(path, SOMEBODY, SOMEBODY)
+    done = subprocess.run(
+        [sys.executable, "-m", "oomproof", "run", "--", "true"],
+        cwd=tmp_path / "work", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("passed over") == 1
+    assert "theirs" not in done.stderr

@@ -1,0 +1,70 @@
+"""The wall clock jumps a day ahead and a day back while one job runs, one is paused and one waits: nobody may notice.
+
+What is measured in seconds since boot stays so: a reservation, a pause's end, the longest wait, how long a run took.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from lab import Machine
+from test_replay import deeds, frozen
+from test_run import IN_GUEST, User, guest, room, root  # noqa: F401 - fixtures too
+
+pytestmark = pytest.mark.vm
+
+DAY = 86400
+PAUSE = 20  # seconds: the longest pause of the job that is paused
+WAITS = "test -s /root/.local/state/oomproof/runs/*/waiting.json"
+GROW, LOAD = f"python3 {IN_GUEST}/grow.py", f"python3 {IN_GUEST}/loader.py"
+
+
+@pytest.fixture
+def clock(guest: Machine) -> Iterator[Machine]:  # noqa: F811
+    yield guest
+    guest.run(f"date -s @{time.time():.0f}")
+
+
+def jump(machine: Machine, seconds: int) -> None:
+    machine.run(f"date -s @$(( $(date +%s) + {seconds} ))")
+
+
+def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None:  # noqa: F811
+    runs = root.run("runs", f"--need 60M -- {GROW} 100 40")
+    runs.printed("ready")
+    with room(clock, 350):
+        paused = root.run("paused", f"--freeze-max {PAUSE} --grace 3 -- {LOAD} 30 300 0")
+        frozen(paused)
+        waits = root.machine.start("oomproof run --name waits --wait-max 2h --need 500M -- echo was let in")
+        clock.wait_until(WAITS)
+        jump(clock, DAY)
+        frozen(paused)
+        assert runs.lives() and "goes on" not in paused.words(), "a day has passed only on the clock"
+        jump(clock, -2 * DAY)
+        clock.wait_until(f"! test -e {paused.attempt}/frozen.json")  # also a day back the pause ends
+        clock.run(WAITS)  # two hours have not passed
+    reserved = json.loads(root.oomproof("check --json"))["ledger"]["running"]
+    assert "runs" in [entry["name"] for entry in reserved]
+    at = {line["action"]: line["boottime"] for line in actions(clock, paused.attempt)}
+    assert at["thaw"] - at["freeze"] > PAUSE - 1, "the pause's limit counts real seconds"
+    answer = clock.wait(waits, timeout=240)
+    assert answer.rc == 0 and "was let in" in answer.out
+    paused.ended()
+    assert "freeze" not in deeds(runs)
+    root.stop(runs)
+    assert runs.verdict()[0] == "stopped-by-user"
+    rows = {row["name"]: row for row in json.loads(root.oomproof("runs --json"))["runs"]}
+    for name in ("runs", "paused", "waits"):
+        assert rows[name]["state"] == "ended"
+        assert 0 <= rows[name]["seconds"] < 3600, f"{name} took {rows[name]['seconds']} s"
+    assert rows["runs"]["seconds"] > PAUSE, "it ran all the while"
+    for name in ("runs", "paused", "waits"):
+        assert "d " not in root.oomproof(f"runs show {name}").split("\n\n")[0]
+        root.oomproof(f"why --short {name}")
+
+
+def actions(machine: Machine, attempt: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in machine.run(f"cat {attempt}/actions.jsonl").out.splitlines()]
