@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
-from oomproof.errors import OomproofError
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands, deed
 from oomproof.guard.facts import FREEZE_MAX, Settings
@@ -31,7 +30,7 @@ from oomproof.machine.identity import host_name, machine_id
 from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
-from oomproof.recording.writer import Row, Writer
+from oomproof.recording.writer import Writer
 from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
@@ -154,36 +153,6 @@ def _or_none(say: Callable[[str], None], what: str, make: Callable[[], T]) -> T 
         return None
 
 
-class _NoRecording(Writer):
-    """In place of a recording whose thread cannot be started."""
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self.trouble = "its thread could not be started"
-
-    def put(self, table: str, row: Row) -> None:
-        self.dropped += 1
-
-    def close(self, timeout: float = 0.0) -> None:
-        pass
-
-
-class _AtOnce(Errands):
-    """In place of errands whose thread cannot be started: whoever has one waits for it."""
-
-    def __init__(self) -> None:
-        pass
-
-    def do(self, errand: Callable[[], None]) -> None:
-        try:
-            errand()
-        except (OSError, OomproofError):
-            pass
-
-    def close(self, timeout: float = 0.0) -> None:
-        pass
-
-
 class Watch:
     """Guard, sampler and recording over one job; used by `run` and, when the guard was lost, by `watch`."""
 
@@ -204,17 +173,9 @@ class Watch:
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
-        self.errands = (
-            _or_none(
-                say, "no thread for slow work: the guard does it itself", lambda: Errands(self._on_trouble)
-            )
-            or _AtOnce()
-        )
+        self.errands = Errands(self._on_trouble)
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
-        self.writer = (
-            _or_none(say, "nothing is recorded", lambda: Writer(self._attempt / "recording.sqlite", meta))
-            or _NoRecording()
-        )
+        self.writer = Writer(self._attempt / "recording.sqlite", meta)
         self.job = Job(started)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
@@ -259,7 +220,6 @@ class Watch:
                     run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
                 ),
             )
-        self._samples: bool | None = None
         self._next_step = 0.0
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
@@ -288,15 +248,9 @@ class Watch:
         except RuntimeError as error:
             self._without_thread = True
             self._say(f"oomproof: no thread for the guard: it acts between the job's output ({error})")
-        self._samples = _or_none(
-            self._say, "processes, GPUs and alerts are not looked at", self._start_sampler
-        )
+        _or_none(self._say, "processes, GPUs and alerts are not looked at", self.sampler.start)
         if self.agents is not None:
             _or_none(self._say, "nobody listens to the agent in the job", self.agents.start)
-
-    def _start_sampler(self) -> bool:
-        self.sampler.start()
-        return True
 
     def tick(self) -> float | None:
         """For a guard that got no thread: a step when it is due. Seconds to the next; None when it has its thread."""
@@ -383,14 +337,12 @@ class Watch:
             _or_none(self._say, "ending the watch", leave)
 
     def _stop_guard(self) -> None:
-        if not self._without_thread:
-            self.guard.stop()
+        self.guard.stop()
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
             self.guard.let_go("its guard leaves")
 
     def _stop_helpers(self) -> None:
-        if self._samples:
-            self.sampler.stop()
+        self.sampler.stop()
         if self.agents is not None:
             self.agents.stop()
         if self._gpu is not None:
