@@ -24,6 +24,7 @@ from oomproof.reports import gpu_account, pauses, summary_file, timeline
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
 from oomproof.reports.summary_file import Summary
+from oomproof.reports.timeline import PhaseRow
 from oomproof.runner.code import hash_file
 from oomproof.units import format_duration, format_size
 
@@ -165,14 +166,15 @@ def show(run: Run, width: int = 80) -> str:
         rows.append(("missing", str(problem)))
     lines = [f"{name:>8}  {value}" for name, value in rows]
     columns = max(20, min(100, width - 22))
-    none: list[tuple[float, float]] = []
-    if samples := recording.ask(lambda connection: _uses(connection, columns), none):
+    nothing: tuple[list[tuple[float, float]], list[PhaseRow]] = ([], [])
+    samples, phases = recording.ask(lambda connection: _drawn(connection, columns), nothing)
+    if samples:
         lines += ["", "  memory of the job (anonymous + shared + swapped)"]
         lines.append(draw(samples, width=columns, limit=settings.get("limit")))
     oom = last_oom(run.attempt)
     if oom is not None and summary.cause == "cuda-oom":
         lines += ["", *gpu_account.lines(oom, width)]
-    lines += _phase_table(run)
+    lines += _phase_table(phases)
     events = recording.rows(
         f"SELECT t, kind, text FROM event WHERE kind != 'agent' AND {NUMBERS} AND abs(t) < 1e12"
         " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t DESC, rowid DESC LIMIT 20"
@@ -247,8 +249,7 @@ def phases_json(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _phase_table(run: Run) -> list[str]:
-    rows = timeline.load_phases(run.attempt)
+def _phase_table(rows: list[PhaseRow]) -> list[str]:
     if not rows:
         return []
     gpu = any(row.gpu_peak for row in rows)
@@ -276,8 +277,10 @@ def _phase_table(run: Run) -> list[str]:
     return lines
 
 
-def _uses(connection: sqlite3.Connection, columns: int) -> list[tuple[float, float]]:
-    return Samples(connection, "job", "anon+shmem+swap").highest(columns)
+def _drawn(connection: sqlite3.Connection, columns: int) -> tuple[list[tuple[float, float]], list[PhaseRow]]:
+    """The chart's moments and the table of phases, from one pass over the job's samples."""
+    samples = Samples(connection, "job", "anon+shmem+swap")
+    return samples.highest(columns), timeline.phase_rows(connection, samples)
 
 
 def _paused_words(run: Run, summary: Summary) -> str:

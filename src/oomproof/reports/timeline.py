@@ -163,13 +163,14 @@ def _load(connection: sqlite3.Connection, recording: Recording, attempt: Path) -
 
 def load_phases(attempt: Path) -> list[PhaseRow]:
     """The table of phases alone."""
+    return open_recording(attempt / "recording.sqlite").ask(phase_rows, [])
 
-    def rows(connection: sqlite3.Connection) -> list[PhaseRow]:
-        end = _end(connection)
-        spans = _phases(connection, end) if end is not None else []
-        return _phase_rows(_tables(connection, ("gpu",)), connection, spans, end or 0.0) if spans else []
 
-    return open_recording(attempt / "recording.sqlite").ask(rows, [])
+def phase_rows(connection: sqlite3.Connection, samples: Samples | None = None) -> list[PhaseRow]:
+    """``samples`` where the caller has read them already."""
+    end = _end(connection)
+    spans = _phases(connection, end) if end is not None else []
+    return _phase_rows(_tables(connection, ("gpu",)), connection, spans, end or 0.0, samples) if spans else []
 
 
 def thin(points: Sequence[Point], begin: float, end: float, count: int = POINTS) -> list[Point]:
@@ -434,13 +435,17 @@ def _phases(connection: sqlite3.Connection, end: float) -> list[Span]:
 
 
 def _phase_rows(
-    tables: Tables, connection: sqlite3.Connection, spans: list[Span], end: float
+    tables: Tables,
+    connection: sqlite3.Connection,
+    spans: list[Span],
+    end: float,
+    samples: Samples | None = None,
 ) -> list[PhaseRow]:
     """Exact peaks, from every sample and not only the drawn ones."""
     if not spans:
         return []
     try:
-        samples = Samples(connection, "job", "anon+shmem+swap")
+        samples = samples or Samples(connection, "job", "anon+shmem+swap")
     except UNREADABLE:
         return []
     # what the job itself saw where a phase began: of its main process only, so never too much
