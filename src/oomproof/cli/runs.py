@@ -15,12 +15,16 @@ import argparse
 import csv
 import json
 import shutil
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from oomproof.cli.damage import readable
 from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import runs
+from oomproof.recording.reader import connect
 from oomproof.reports import runs as report
 from oomproof.units import parse_size
 
@@ -74,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     found = runs.list_runs()
     shown = found if arguments.all or arguments.json else found[:20]
-    summaries = [report.summarize(one) for one in shown]
+    summaries = report.summaries_of(shown)
     if arguments.json:
         print(json.dumps({"schema": 1, "runs": [one.as_json() for one in summaries]}, indent=1))
         return 0
@@ -86,6 +90,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
+    with readable(found):
+        return _show_one(arguments, found)
+
+
+def _show_one(arguments: argparse.Namespace, found: runs.Run) -> int:
     if arguments.json:
         value = {
             "schema": 1,
@@ -105,11 +114,12 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     before, after = runs.find(arguments.before), runs.find(arguments.after)
-    if arguments.json:
-        rows = [{"what": a, "before": b, "after": c} for a, b, c in report.compare_rows(before, after)]
-        print(json.dumps({"schema": 1, "before": before.id, "after": after.id, "rows": rows}, indent=1))
-        return 0
-    print(report.compare(before, after, _width()))
+    with readable(before, after):
+        if arguments.json:
+            rows = [{"what": a, "before": b, "after": c} for a, b, c in report.compare_rows(before, after)]
+            print(json.dumps({"schema": 1, "before": before.id, "after": after.id, "rows": rows}, indent=1))
+        else:
+            print(report.compare(before, after, _width()))
     return 0
 
 
@@ -123,12 +133,20 @@ def _export(arguments: argparse.Namespace) -> int:
     out = csv.writer(sys.stdout, lineterminator="\n")
     names = ["wall_seconds", "anon", "shmem", "file", "swap", "kernel", "limit_headroom", "processes"]
     out.writerow([*names, "host_available", "host_swap_free"])
-    rows = recording.rows(
+    query = (
         "SELECT job.t, anon, shmem, file, swap, kernel, headroom, processes, mem_available, swap_free "
         "FROM job LEFT JOIN host ON host.t = job.t ORDER BY job.t"
     )
-    for row in rows:
-        out.writerow([f"{float(str(row[0])) + recording.wall_offset:.3f}", *row[1:]])
+    try:
+        with closing(connect(recording.path)) as connection:
+            for t, *values in connection.execute(query):  # one by one: there may be millions
+                if isinstance(t, float):
+                    out.writerow([f"{t + recording.wall_offset:.3f}", *values])
+    except (sqlite3.Error, ValueError) as error:
+        raise OomproofError(
+            f"{found.id}: the recording cannot be read from here on: {error}",
+            "see what there is: oomproof runs show " + found.id,
+        ) from error
     return 0
 
 

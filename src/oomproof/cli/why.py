@@ -20,9 +20,11 @@ import os
 import shutil
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.cli.damage import readable
 from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, printable
 from oomproof.recording import runs
@@ -111,10 +113,12 @@ def _one(arguments: argparse.Namespace) -> int:
         from oomproof.diagnosis.kept import verdict_of
 
         found = _found(arguments.what[0] if arguments.what else None)
-        verdict = verdict_of(found.attempt)
-        if verdict.cause == "machine-down" and not arguments.short:
-            story = _outage(found)
-    _write_files(arguments, verdict, found)
+        with readable(found):
+            verdict = verdict_of(found.attempt)
+            if verdict.cause == "machine-down" and not arguments.short:
+                story = _outage(found)
+    with readable(found) if found is not None else nullcontext():
+        _write_files(arguments, verdict, found)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if arguments.short:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)

@@ -17,8 +17,8 @@ def verdict_of(attempt: Path) -> Verdict:
     if kept.get("verdict") and not mistaken(kept, attempt):
         try:
             return from_json(kept)
-        except (KeyError, TypeError, ValueError):
-            pass  # written by another version
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass  # damaged, or written by another version
     return judge(collect(attempt))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oomproof.evidence.facts import Evidence, KernelKill, Missing
 
@@ -195,7 +195,7 @@ def plain(record: Any) -> dict[str, Any] | None:
 def from_json(value: Mapping[str, Any]) -> Verdict:
     """A verdict as ``verdict.json`` holds it. Raises KeyError, TypeError or ValueError for anything else."""
     head = value["verdict"]
-    return Verdict(
+    found = Verdict(
         run=value["run"],
         attempt=value["attempt"],
         **{key: head[key] for key in ("cause", "certainty", "probability", "headline", "why", "next")},
@@ -212,6 +212,30 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
         missing=tuple(Missing(**each) for each in value["missing"]),
         remedies=tuple(_remedy(each) for each in value["remedies"]),
     )
+    _check(found)
+    return found
+
+
+def _check(record: Any) -> None:
+    """Raises TypeError where a field holds another type than it says, as a damaged file has it."""
+    hints = get_type_hints(type(record))
+    for name in record.__dataclass_fields__:
+        if not _fits(getattr(record, name), hints[name]):
+            raise TypeError(f"{type(record).__name__}.{name} is damaged")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(each, get_args(hint)[0]) for each in value)
+    if get_args(hint):
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and abs(value) < 1e12  # seconds and shares; also no NaN
+    if hasattr(value, "__dataclass_fields__"):
+        _check(value)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def _remedy(value: Mapping[str, Any]) -> Remedy:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oomproof.evidence.agent_files import Told
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
-from oomproof.recording.reader import connect
+from oomproof.recording.reader import UNREADABLE, connect
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
 _TOLD = 50  # events of the job's agent, the last ones
@@ -37,7 +37,7 @@ def _rows(connection: sqlite3.Connection, query: str, *values: Any) -> list[tupl
     """Rows of one table; a table that is not there or is damaged has none."""
     try:
         return connection.execute(query, values).fetchall()
-    except sqlite3.Error:
+    except UNREADABLE:
         return []
 
 
@@ -111,8 +111,9 @@ def last_samples(path: Path) -> RecordingTail:
         return RecordingTail(reason=f"{path.name} is not there")
     try:
         connection = connect(path)
-    except sqlite3.Error as error:
-        return RecordingTail(reason=f"{path.name} cannot be read: {error}")
+    except UNREADABLE as error:
+        words = "its tables are damaged" if isinstance(error, UnicodeDecodeError) else str(error)
+        return RecordingTail(reason=f"{path.name} cannot be read: {words}")
     try:
         meta = {str(key): str(value) for key, value in _rows(connection, "SELECT key, value FROM meta")}
         job, shm_low = _job(connection)
@@ -142,7 +143,7 @@ def last_samples(path: Path) -> RecordingTail:
             told=tuple(Told(float(t), str(kind), str(text or "")) for t, kind, text in told[-_TOLD:]),
             openmp=str(openmp[0][0]) if openmp else None,
         )
-    except (TypeError, ValueError) as error:  # text where a number belongs
+    except (TypeError, ValueError, ArithmeticError) as error:  # text where a number belongs
         return RecordingTail(reason=f"{path.name} is damaged: {error}")
     finally:
         connection.close()

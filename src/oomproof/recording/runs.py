@@ -321,11 +321,12 @@ def new_run() -> Run:
 
 def list_runs() -> list[Run]:
     """Newest first."""
+    folder = runs_folder()
     try:
-        names = os.listdir(runs_folder())
+        names = os.listdir(folder)
     except OSError:
         return []
-    found = [Run(runs_folder() / name) for name in names if (runs_folder() / name / "run.json").exists()]
+    found = [Run(folder / name) for name in names if os.path.exists(f"{folder}/{name}/run.json")]
     return sorted(found, key=lambda run: run.place, reverse=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from oomproof.ledger import history
 from oomproof.machine.identity import host_name
 from oomproof.recording import runs
 from oomproof.recording.reader import open_recording
+from oomproof.reports import summary_file
 from oomproof.reports.verdict import three_lines
 
 
@@ -46,14 +48,35 @@ def conclude(run: runs.Run) -> Conclusion:
         pass  # a full disk: said on the terminal all the same
     gpu = open_recording(run.attempt / "recording.sqlite").peaks().gpu if case.gpus else None
     history.keep(run, case.job_peak, gpu, whole=found.cause == "finished")
+    with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
+        summary = summary_file.make(run, as_json)
+        if summary.state == "ended" and summary.problem is None:
+            summary_file.keep(run, summary)
     return found
 
 
 def verdict_of(run: runs.Run) -> Conclusion | None:
     """The kept verdict, or a fresh one when nobody was there to judge; None while the run goes on."""
     kept = runs.read_json(run.attempt / "verdict.json")
-    if kept.get("verdict") and not mistaken(kept, run.attempt):
+    if _is_whole(kept.get("verdict")) and not mistaken(kept, run.attempt):
         return Conclusion(kept, str(kept.get("lines", "")))
     if run.state() in ("running", "frozen", "lost its guard", "starting", "waiting", runs.ELSEWHERE):
         return None
     return conclude(run)
+
+
+def _is_whole(verdict: object) -> bool:
+    """What the tables show of a kept verdict is there; a damaged one is judged anew."""
+    if not isinstance(verdict, dict):
+        return False
+    victim = verdict.get("victim")
+    sizes = (
+        [value for name, value in victim.items() if name.endswith("_bytes")]
+        if isinstance(victim, dict)
+        else []
+    )
+    return (
+        all(isinstance(verdict.get(name), str) for name in ("cause", "headline", "why"))
+        and (victim is None or isinstance(victim, dict))
+        and all(size is None or isinstance(size, int) for size in sizes)
+    )

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from oomproof.recording.reader import connect
+from oomproof.recording.reader import UNREADABLE, connect
 from oomproof.reports.redaction import Redactor
 from oomproof.units import format_size
 
@@ -32,7 +32,7 @@ def redacted_copy(path: Path, redactor: Redactor) -> tuple[bytes | None, str | N
                 note = _thin(target) if copy.stat().st_size > CAP else None
                 target.execute("VACUUM")  # without it, freed pages would still hold what was masked
             return copy.read_bytes(), note
-        except (sqlite3.Error, OSError) as error:
+        except UNREADABLE as error:
             return None, f"left out, it cannot be read and so not be masked: {error}"
 
 

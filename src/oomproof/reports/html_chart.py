@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from oomproof.reports.story import Story
-from oomproof.reports.timeline import GpuPoint, HostPoint, Mark, Timeline, drawn
+from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
 from oomproof.units import GIB, MIB, TIB, format_duration, format_size
 
 _SHORT = 3600.0  # seconds: below this, hundredths of a second can be told apart
@@ -241,7 +241,8 @@ def _note(story: Story) -> str:
     words = []
     if story.limit and timeline.host and story.limit >= 4 * max(p.use for p in timeline.host):
         words.append(f"The limit of {format_size(story.limit)} lies far above and is not drawn.")
-    if len(timeline.host) > len(drawn(timeline.host, timeline)):
+    sliced = timeline.begin < timeline.window and len(timeline.host) >= POINTS
+    if sliced or len(timeline.host) > len(drawn(timeline.host, timeline)):
         words.append("Of each slice of time the highest sample is drawn.")
     if timeline.problem:
         words.append(f"The recording has a gap: {timeline.problem}.")

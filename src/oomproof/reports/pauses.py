@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomproof.recording.reader import number
 from oomproof.recording.runs import exit_file, read_json, read_lines
 
 _GOES_ON = ("thaw", "term", "kill")  # SIGTERM and the kill wake a frozen job too
@@ -19,12 +20,12 @@ class Paused:
 
 def pauses(attempt: Path) -> list[Paused]:
     deeds = [
-        (float(line["boottime"]), str(line.get("action") or line.get("event")), str(line.get("by", "keeper")))
+        (at, str(line.get("action") or line.get("event")), str(line.get("by", "keeper")))
         for name in ("actions.jsonl", "keeper.jsonl")
         for line in read_lines(attempt / name)
-        if isinstance(line.get("boottime"), int | float)
+        if (at := number(line.get("boottime"))) is not None
     ]
-    ended = read_json(exit_file(attempt)).get("boottime")
+    ended = number(read_json(exit_file(attempt)).get("boottime"))
     found: list[Paused] = []
     begin: tuple[float, str] | None = None
     for at, what, by in sorted(deeds):
@@ -34,7 +35,7 @@ def pauses(attempt: Path) -> list[Paused]:
             found.append(Paused(begin[0], at, begin[1]))
             begin = None
     if begin is not None:
-        found.append(Paused(begin[0], float(ended) if ended is not None else None, begin[1]))
+        found.append(Paused(begin[0], ended, begin[1]))
     return found
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sqlite3
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from oomproof.diagnosis.rules.machine_down import ORDERLY
@@ -14,101 +19,50 @@ from oomproof.machine.clock import boottime
 from oomproof.recording.now import best, read_all
 from oomproof.recording.reader import Peaks, Recording, open_recording
 from oomproof.recording.runs import ELSEWHERE, Run
-from oomproof.reports import gpu_account, pauses, timeline
+from oomproof.recording.samples import NUMBERS, Samples
+from oomproof.reports import gpu_account, pauses, summary_file, timeline
 from oomproof.reports.after import verdict_of
 from oomproof.reports.chart import draw
-from oomproof.reports.pauses import Paused
+from oomproof.reports.summary_file import Summary
+from oomproof.reports.timeline import PhaseRow
 from oomproof.runner.code import hash_file
 from oomproof.units import format_duration, format_size
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One run as the history shows it."""
-
-    id: str
-    name: str
-    command: str
-    created: float
-    state: str
-    seconds: float | None
-    peaks: Peaks
-    code: int | None
-    signal: int | None
-    cause: str | None
-    headline: str | None
-    why: str | None
-    script_changed: bool
-    problem: str | None
-    paused: tuple[Paused, ...] = ()
-    elsewhere: str | None = None  # the host, where it is another one
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "command": self.command,
-            "created": self.created,
-            "state": self.state,
-            "seconds": self.seconds,
-            "peak_bytes": self.peaks.use,
-            "peak_gpu_bytes": self.peaks.gpu,
-            "lowest_available_bytes": self.peaks.lowest_available,
-            "code": self.code,
-            "signal": self.signal,
-            "cause": self.cause,
-            "headline": self.headline,
-            "why": self.why,
-            "script_changed_since": self.script_changed,
-            "problem": self.problem,
-            "pauses": len(self.paused),
-            "paused_seconds": pauses.seconds(list(self.paused), boottime()),
-        }
 
 
 def recording_of(run: Run) -> Recording:
     return open_recording(run.attempt / "recording.sqlite")
 
 
+def summaries_of(found: Iterable[Run]) -> list[Summary]:
+    """Each run on its own: one whose files are damaged is listed as such, with what can be told."""
+    return [_summary_of(run) for run in found]
+
+
+def _summary_of(run: Run) -> Summary:
+    try:
+        return summarize(run)
+    except Exception as error:  # whatever a damaged file makes us do: the others are to be listed
+        if os.environ.get("OOMPROOF_DEBUG"):
+            raise
+        problem = run.damage() or f"damaged: {type(error).__name__}: {error}"
+        return Summary(
+            run.id, run.name, shlex.join(run.argv), run.place[0], "damaged", None, Peaks(), None, None, None,
+            None, None, False, problem,
+        )  # fmt: skip
+
+
 def summarize(run: Run) -> Summary:
-    recording = recording_of(run)
-    state = run.state()
-    started, ended = run.started(), run.exit()
-    verdict = verdict_of(run)
-    begin = float(started.get("wall") or run.created)
-    end: float | None = ended.get("wall")
-    if end is None and state in ("running", "frozen", "lost its guard"):
-        end = time.time()
-    last = recording.last_sample_time()
-    if end is None and last is not None:
-        end = last + recording.wall_offset
+    """Kept beside the recording once the run has ended: a history of thousands is not read anew each time."""
+    kept = summary_file.read(run)
+    if kept is None:
+        verdict = verdict_of(run)
+        kept = summary_file.make(run, verdict.as_json if verdict else None)
+        if kept.state == "ended" and kept.problem is None:
+            summary_file.keep(run, kept)
     code = run.info.get("code") or {}
-    before, now = code.get("script_sha256"), hash_file(code.get("script"))
-    return Summary(
-        id=run.id,
-        name=run.name,
-        command=shlex.join(run.argv),
-        created=run.created,
-        state=state,
-        seconds=max(0.0, end - begin) if end is not None else None,
-        peaks=_with_victim(recording.peaks(), verdict.as_json if verdict else {}),
-        code=ended.get("code"),
-        signal=ended.get("signal"),
-        cause=verdict.cause if verdict else None,
-        headline=verdict.as_json["verdict"]["headline"] if verdict else None,
-        why=verdict.as_json["verdict"].get("why") if verdict else None,
-        script_changed=before is not None and before != now,
-        problem=recording.problem,
-        paused=tuple(pauses.pauses(run.attempt)),
-        elsewhere=run.elsewhere(),
-    )
-
-
-def _with_victim(peaks: Peaks, verdict: dict[str, Any]) -> Peaks:
-    """A death between two samples: what the kernel says the victim held is then the better figure."""
-    victim = (verdict.get("verdict") or {}).get("victim") or {}
-    held = (victim.get("anon_rss_bytes") or 0) + (victim.get("shmem_rss_bytes") or 0)
-    return replace(peaks, use=held) if held > (peaks.use or 0) else peaks
+    before = code.get("script_sha256")
+    changed = before is not None and before != _hash_now(code.get("script"))
+    return replace(kept, script_changed=changed)
 
 
 def _clock(wall: float) -> str:
@@ -120,7 +74,23 @@ def _state_words(summary: Summary) -> str:
     return f"on {summary.elsewhere}, not visible from here" if summary.state == ELSEWHERE else summary.state
 
 
+def _hash_now(path: str | None) -> str | None:
+    """A history has many runs of one script: it is read once, until it changes."""
+    try:
+        stat = os.stat(path) if path else None
+    except (OSError, ValueError):
+        stat = None
+    return _hash(str(path), stat.st_mtime_ns, stat.st_size) if stat is not None else None
+
+
+@lru_cache(maxsize=512)
+def _hash(path: str, _changed: int, _size: int) -> str | None:
+    return hash_file(path)
+
+
 def _end(summary: Summary) -> str:
+    if (summary.problem or "").startswith("damaged"):
+        return "damaged"
     if summary.cause == "machine-down":
         return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
     if summary.state != "ended":
@@ -160,6 +130,10 @@ def history(summaries: list[Summary], width: int = 100) -> str:
             lines += [f"    {text}" for text in (of.headline, of.why) if text]
     if any(one.script_changed for one in summaries):
         lines.append("* the script was changed after this run started")
+    if damaged := [one for one in summaries if _end(one) == "damaged"]:
+        lines.append(
+            f"damaged: some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
+        )
     lines.append("")
     lines.append(f"next: oomproof runs show {summaries[0].id}")
     return "\n".join(lines)
@@ -192,26 +166,28 @@ def show(run: Run, width: int = 80) -> str:
         rows.append(("script", f"{code.get('script')} was changed after this run started"))
     if recording.meta.get("trouble"):
         rows.append(("missing", recording.meta["trouble"]))
-    if recording.problem:
-        rows.append(("missing", recording.problem))
+    for problem in {recording.problem, summary.problem} - {None}:
+        rows.append(("missing", str(problem)))
     lines = [f"{name:>8}  {value}" for name, value in rows]
-    samples = [(float(t), float(use)) for t, use in _uses(recording)]
+    columns = max(20, min(100, width - 22))
+    nothing: tuple[list[tuple[float, float]], list[PhaseRow]] = ([], [])
+    samples, phases = recording.ask(lambda connection: _drawn(connection, columns), nothing)
     if samples:
         lines += ["", "  memory of the job (anonymous + shared + swapped)"]
-        lines.append(draw(samples, width=max(20, min(100, width - 22)), limit=settings.get("limit")))
+        lines.append(draw(samples, width=columns, limit=settings.get("limit")))
     oom = last_oom(run.attempt)
     if oom is not None and summary.cause == "cuda-oom":
         lines += ["", *gpu_account.lines(oom, width)]
-    lines += _phase_table(run)
+    lines += _phase_table(phases)
     events = recording.rows(
-        "SELECT t, kind, text FROM event WHERE kind != 'agent'"
-        " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t"
+        f"SELECT t, kind, text FROM event WHERE kind != 'agent' AND {NUMBERS} AND abs(t) < 1e12"
+        " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t DESC, rowid DESC LIMIT 20"
     )
     if events:
         lines += ["", "  what happened"]
         lines += [
             f"  {_clock(float(str(t)) + recording.wall_offset)}  {kind}: {text}"
-            for t, kind, text in events[-20:]
+            for t, kind, text in reversed(events)
         ]
     verdict = verdict_of(run)
     lines.append("")
@@ -243,15 +219,17 @@ def agent_words(run: Run) -> str | None:
     now = best(read_all(folder))
     if now is not None and now.step is not None:
         told += f"; phase {now.phase}, step {now.step}"
-        if (pace := _phases(recording_of(run)).get("per step")) is not None:
+        if (pace := _step_pace(_marks(recording_of(run)))) is not None:
             told += f", {pace} a step"
-    listeners = {
-        by
-        for path in folder.glob("*-listens.txt")
-        for by in path.read_text(errors="replace").split("\n")[1:2]
-        if by
-    }
+    listeners = {words[1] for path in folder.glob("*-listens.txt") if len(words := _lines(path)) > 1}
     return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
 
 
 def _pace(seconds: float) -> str:
@@ -271,12 +249,11 @@ def phases_json(run: Run) -> list[dict[str, Any]]:
             "peak_gpu_bytes": row.gpu_peak,
             "last_step": row.last_step,
         }
-        for row in timeline.load(run.attempt).phase_rows
+        for row in timeline.load_phases(run.attempt)
     ]
 
 
-def _phase_table(run: Run) -> list[str]:
-    rows = timeline.load(run.attempt).phase_rows
+def _phase_table(rows: list[PhaseRow]) -> list[str]:
     if not rows:
         return []
     gpu = any(row.gpu_peak for row in rows)
@@ -304,8 +281,10 @@ def _phase_table(run: Run) -> list[str]:
     return lines
 
 
-def _uses(recording: Recording) -> list[Any]:
-    return recording.rows("SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL ORDER BY t")
+def _drawn(connection: sqlite3.Connection, columns: int) -> tuple[list[tuple[float, float]], list[PhaseRow]]:
+    """The chart's moments and the table of phases, from one pass over the job's samples."""
+    samples = Samples(connection, "job", "anon+shmem+swap")
+    return samples.highest(columns), timeline.phase_rows(connection, samples)
 
 
 def _paused_words(run: Run, summary: Summary) -> str:
@@ -415,29 +394,41 @@ def _phase_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
     return [(name, first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
 
 
+def _marks(recording: Recording) -> list[tuple[float, str, int | None]]:
+    rows = recording.rows(f"SELECT t, name, step FROM phase WHERE {NUMBERS} ORDER BY t")
+    return [(float(str(t)), str(name), step if isinstance(step, int) else None) for t, name, step in rows]
+
+
 def _phases(recording: Recording) -> dict[str, str]:
-    marks = recording.rows("SELECT t, name, step FROM phase ORDER BY t")
+    marks = _marks(recording)
     found: dict[str, str] = {}
     if not marks:
         return found
-    end = recording.last_sample_time() or float(str(marks[-1][0]))
-    peaks: dict[str, int] = {}
-    for mark, following in zip(marks, [*marks[1:], (end, "", None)], strict=True):
-        rows = recording.rows(
-            "SELECT max(anon+shmem+swap) FROM job WHERE t BETWEEN ? AND ?", (mark[0], following[0])
-        )
-        if rows and isinstance(rows[0][0], int):
-            peaks[str(mark[1])] = max(peaks.get(str(mark[1]), 0), rows[0][0])
-    found.update({f"peak in {name}": format_size(size) for name, size in peaks.items()})
+
+    def peaks(connection: sqlite3.Connection) -> dict[str, int]:
+        samples = Samples(connection, "job", "anon+shmem+swap")
+        highest: dict[str, int] = {}
+        ends = [*(t for t, _, _ in marks[1:]), max(samples.end if samples else 0.0, marks[-1][0])]
+        for (begin, name, _), end in zip(marks, ends, strict=True):
+            if (inside := samples.between(begin, end)) is not None:
+                highest[name] = max(highest.get(name, 0), int(inside[1]))
+        return highest
+
+    none: dict[str, int] = {}
+    found.update({f"peak in {name}": format_size(size) for name, size in recording.ask(peaks, none).items()})
+    if (pace := _step_pace(marks)) is not None:
+        found["per step"] = pace
+    return found
+
+
+def _step_pace(marks: list[tuple[float, str, int | None]]) -> str | None:
     seconds, count = 0.0, 0
     for (t, name, step), (after, same, later) in pairwise(marks):
         # only what lies inside training: an evaluation between two steps is no slower step
-        if name == same == "train" and isinstance(step, int) and isinstance(later, int) and later > step:
-            seconds += float(str(after)) - float(str(t))
+        if name == same == "train" and step is not None and later is not None and later > step:
+            seconds += after - t
             count += later - step
-    if count:
-        found["per step"] = _pace(seconds / count)
-    return found
+    return _pace(seconds / count) if count else None
 
 
 def compare(one: Run, two: Run, width: int = 100) -> str:

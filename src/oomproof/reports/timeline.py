@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from oomproof.recording.reader import Recording, open_recording
+from oomproof.recording.reader import UNREADABLE, Recording, open_recording
 from oomproof.recording.runs import read_lines
+from oomproof.recording.samples import NUMBERS, Samples, Table
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
+_MANY = 50_000  # rows of processes, above which not all of them are read
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
@@ -130,34 +133,44 @@ class Timeline:
 
 
 def load(attempt: Path) -> Timeline:
-    """The whole recording of an attempt; empty with its ``problem`` when there is nothing to draw."""
+    """The recording of an attempt, as much of it as is drawn and told; empty with its ``problem`` when there is nothing."""
     recording = open_recording(attempt / "recording.sqlite")
     if recording.problem:
         return Timeline(problem=recording.problem)
-    begin, end = _limits(recording)
+    damaged = Timeline(problem="the recording is damaged")
+    return recording.ask(lambda connection: _load(connection, recording, attempt), damaged)
+
+
+def _load(connection: sqlite3.Connection, recording: Recording, attempt: Path) -> Timeline:
+    tables = _tables(connection)
+    begin, end = _limits(tables, connection)
     if begin is None or end is None:
         return Timeline(problem="no sample was taken: the job ended at once")
-    events = tuple(
-        Mark(float(t) - end, str(kind), str(text or ""))
-        for t, kind, text in _rows(
-            recording,
-            "SELECT t, kind, text FROM event WHERE t IS NOT NULL"
-            " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t",  # figures, without words
-        )
-    )
-    phases = _phases(recording, end)
+    phases = _phases(connection, end)
     return Timeline(
         begin=begin - end,
         end_wall=end + recording.wall_offset,
-        host=tuple(_with_deeds(_host(recording, begin, end), attempt, end)),
-        room=tuple(_room(recording, begin, end)),
-        gpus=_gpus(recording, begin, end),
+        host=tuple(_with_deeds(_host(tables, begin, end), attempt, end)),
+        room=tuple(_room(tables, begin, end)),
+        gpus=_gpus(tables, begin, end),
         phases=tuple(phases),
-        phase_rows=tuple(_phase_rows(recording, phases, end)),
-        events=events,
-        holders=tuple(_holders(recording, end)),
+        phase_rows=tuple(_phase_rows(tables, connection, phases, end)),
+        events=tuple(_events(connection, end)),
+        holders=tuple(_holders(tables, end)),
         problem=recording.meta.get("trouble"),
     )
+
+
+def load_phases(attempt: Path) -> list[PhaseRow]:
+    """The table of phases alone."""
+    return open_recording(attempt / "recording.sqlite").ask(phase_rows, [])
+
+
+def phase_rows(connection: sqlite3.Connection, samples: Samples | None = None) -> list[PhaseRow]:
+    """``samples`` where the caller has read them already."""
+    end = _end(connection)
+    spans = _phases(connection, end) if end is not None else []
+    return _phase_rows(_tables(connection, ("gpu",)), connection, spans, end or 0.0, samples) if spans else []
 
 
 def thin(points: Sequence[Point], begin: float, end: float, count: int = POINTS) -> list[Point]:
@@ -193,27 +206,86 @@ def drawn(points: Sequence[Point], timeline: Timeline) -> list[Point]:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _rows(recording: Recording, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-    return recording.rows(query, parameters)
+def _rows(
+    connection: sqlite3.Connection, query: str, parameters: tuple[object, ...] = ()
+) -> list[tuple[Any, ...]]:
+    """Of one table; a damaged one has none."""
+    try:
+        return connection.execute(query, parameters).fetchall()
+    except UNREADABLE:
+        return []
 
 
-def _limits(recording: Recording) -> tuple[float | None, float | None]:
-    tables = ("host", "job", "gpu", "event", "process")
-    query = " UNION ALL ".join(f"SELECT min(t), max(t) FROM {table}" for table in tables)
-    rows = [row for row in _rows(recording, query) if row[0] is not None]
-    if not rows:
-        return None, None
-    return min(float(row[0]) for row in rows), max(float(row[1]) for row in rows)
+Tables = dict[str, Table]
 
 
-def _host(recording: Recording, begin: float, end: float) -> list[HostPoint]:
-    shares = _shares(recording)
-    times = [t for t, _ in shares]
+def _tables(
+    connection: sqlite3.Connection, names: Sequence[str] = ("host", "job", "gpu", "process")
+) -> Tables:
+    """Those that can be read."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = Table(connection, name)
+        except UNREADABLE:
+            pass  # damaged: the others tell what they can
+    return found
+
+
+def _windows(
+    tables: Tables, name: str, columns: str, begin: float, end: float, where: str = "1", tail: str = ""
+) -> list[tuple[Any, ...]]:
+    try:
+        return tables[name].rows(columns, begin, end, where, tail) if name in tables else []
+    except UNREADABLE:
+        return []
+
+
+def _limits(tables: Tables, connection: sqlite3.Connection) -> tuple[float | None, float | None]:
+    known = [(table.begin, table.end) for table in tables.values()]
+    known += [
+        (row[0], row[1]) for row in _rows(connection, f"SELECT min(t), max(t) FROM event WHERE {NUMBERS}")
+    ]
+    begins, ends = ([float(t) for t in times if t is not None] for times in zip(*known, strict=True))
+    return min(begins, default=None), max(ends, default=None)
+
+
+def _end(connection: sqlite3.Connection) -> float | None:
+    """The newest time of all, as `_limits` finds it, from the last rows of each table."""
+    found = []
+    for table in ("host", "job", "gpu", "event", "process"):
+        newest = f"SELECT t FROM {table} ORDER BY rowid DESC LIMIT 5000"
+        found += _rows(connection, f"SELECT max(t) FROM ({newest}) WHERE {NUMBERS}")
+    return max((float(row[0]) for row in found if row[0] is not None), default=None)
+
+
+def _events(connection: sqlite3.Connection, end: float) -> Iterator[Mark]:
+    rows = _rows(
+        connection,
+        f"SELECT t, kind, text FROM event WHERE {NUMBERS}"
+        " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t",  # figures, without words
+    )
+    return (Mark(float(t) - end, str(kind), str(text or "")) for t, kind, text in rows)
+
+
+def _plain(rows: list[tuple[Any, ...]], texts: tuple[int, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Rows whose columns, but for those, are numbers or nothing: a damaged one may hold anything."""
+    return (
+        row
+        for row in rows
+        if all(
+            place in texts or isinstance(value, (int, float, type(None))) for place, value in enumerate(row)
+        )
+    )
+
+
+def _host(tables: Tables, begin: float, end: float) -> list[HostPoint]:
+    columns, worth = "t, anon, shmem, file, swap", "anon+shmem+swap"
+    rows = _plain(_sliced(tables, "job", columns, "anon IS NOT NULL", worth, begin, end))
+    shares = _Shares(tables, begin, end)
     points = []
-    for t, anon, shmem, file, swap, _ in _sliced(
-        recording, "t, anon, shmem, file, swap, anon+shmem+swap", "job WHERE anon IS NOT NULL", begin, end
-    ):
-        part = _share_at(shares, times, t)
+    for t, anon, shmem, file, swap, _ in rows:
+        part = shares.at(t)
         workers, other = int(anon * part[1]), int(anon * part[2])
         points.append(
             HostPoint(
@@ -238,7 +310,11 @@ def _share_at(shares: list[tuple[float, Share]], times: list[float], t: float) -
 
 def _with_deeds(points: list[HostPoint], attempt: Path, end: float) -> list[HostPoint]:
     """The guard looks more often than it records: what it saw when it acted is a sample too."""
-    seen = [line.get("facts") or {} for line in read_lines(attempt / "actions.jsonl")]
+    seen = [
+        facts
+        for line in read_lines(attempt / "actions.jsonl")
+        if isinstance(facts := line.get("facts"), dict)
+    ]
     for facts in seen:
         t, use = facts.get("t"), facts.get("use")
         if (
@@ -259,37 +335,61 @@ def _with_deeds(points: list[HostPoint], attempt: Path, end: float) -> list[Host
     return points
 
 
-def _room(recording: Recording, begin: float, end: float) -> list[tuple[float, int]]:
+def _room(tables: Tables, begin: float, end: float) -> list[tuple[float, int]]:
     """(when, the least the machine had available then)."""
-    rows = _sliced(recording, "t, mem_available, -mem_available", "host WHERE mem_available > 0", begin, end)
+    rows = _plain(
+        _sliced(tables, "host", "t, mem_available", "mem_available > 0", "-mem_available", begin, end)
+    )
     return [(float(t) - end, available) for t, available, _ in rows]
 
 
 def _sliced(
-    recording: Recording, columns: str, table: str, begin: float, end: float
+    tables: Tables, name: str, columns: str, where: str, worth: str, begin: float, end: float, group: str = ""
 ) -> list[tuple[Any, ...]]:
-    """All rows of the last ten minutes; before that, the row with the highest last column of each slice of time."""
+    """All rows of the last ten minutes; before that, of each slice of time the row (of each group) that is worth most."""
     border = max(begin, end - WINDOW)
-    *_, highest = columns.split(", ")
-    step = max((border - begin) / (4 * POINTS), 0.001)
-    earlier = _rows(
-        recording,
+    count = POINTS if border > begin else 0  # as many as are drawn
+    edges = [begin + (border - begin) * number / max(1, count) for number in range(count)]
+    found: list[tuple[Any, ...]] = []
+    for first, last in pairwise([*edges, border]):
         # SQLite takes the other columns from the row that has the maximum
-        f"SELECT {columns.removesuffix(highest)} max({highest}) FROM {table} AND t < ? "
-        "GROUP BY CAST((t - ?) / ? AS INT) ORDER BY t",
-        (border, begin, step),
-    )
-    return [*earlier, *_rows(recording, f"SELECT {columns} FROM {table} AND t >= ? ORDER BY t", (border,))]
+        rows = _windows(
+            tables, name, f"{columns}, max({worth})", first, last, where, f"GROUP BY {group}" if group else ""
+        )
+        found += [row for row in rows if row[-1] is not None]
+    return [*found, *_windows(tables, name, f"{columns}, {worth}", border, end + 1.0, where, "ORDER BY t")]
 
 
-def _shares(recording: Recording) -> list[tuple[float, Share]]:
+class _Shares:
     """How the anonymous memory was parted between main, workers and others, whenever that was looked at.
 
-    Shares, not sums: pages shared after a fork stand with parent and child; the job's own figure counts them once."""
+    Shares, not sums: pages shared after a fork stand with parent and child; the job's own figure counts them once. Of a
+    long recording, before its last ten minutes, only the look before each drawn moment is read."""
+
+    def __init__(self, tables: Tables, begin: float, end: float) -> None:
+        self._tables = tables
+        long = "process" in tables and tables["process"].size > _MANY
+        self._border = max(begin, end - WINDOW) if long else begin
+        rows = self._between("t, pid, role, anon", self._border - _GONE, end + 1.0, "ORDER BY t")
+        self._looks = _shares(rows)
+        self._at = [t for t, _ in self._looks]
+
+    def at(self, t: float) -> Share:
+        if t >= self._border:
+            return _share_at(self._looks, self._at, t)
+        # SQLite takes the other columns from the row that has the maximum
+        rows = self._between("max(t), pid, role, anon", t - _GONE, t + _MOMENT, "GROUP BY pid")
+        looks = _shares([(t, *row[1:]) for row in rows])
+        return looks[0][1] if looks else (1.0, 0.0, 0.0)
+
+    def _between(self, columns: str, begin: float, end: float, tail: str) -> list[tuple[Any, ...]]:
+        return list(_plain(_windows(self._tables, "process", columns, begin, end, tail=tail), texts=(2,)))
+
+
+def _shares(rows: list[tuple[Any, ...]]) -> list[tuple[float, Share]]:
     roles = {"main": 0, "worker": 1}
     held: dict[int, tuple[float, int, int]] = {}  # pid → when seen, role, bytes
     found: list[tuple[float, Share]] = []
-    rows = _rows(recording, "SELECT t, pid, role, anon FROM process WHERE t IS NOT NULL ORDER BY t")
     for t, group in groupby(rows, key=lambda row: float(row[0])):
         held.update({pid: (t, roles.get(str(role), 2), anon or 0) for _, pid, role, anon in group})
         held = {pid: one for pid, one in held.items() if t - one[0] <= _GONE}
@@ -302,25 +402,22 @@ def _shares(recording: Recording) -> list[tuple[float, Share]]:
     return found
 
 
-def _gpus(recording: Recording, begin: float, end: float) -> dict[int, tuple[GpuPoint, ...]]:
-    cards = [
-        int(row[0]) for row in _rows(recording, "SELECT DISTINCT idx FROM gpu WHERE total > 0 ORDER BY idx")
-    ]
+def _gpus(tables: Tables, begin: float, end: float) -> dict[int, tuple[GpuPoint, ...]]:
+    columns, where = "idx, t, used, total, job_used", "used IS NOT NULL AND total > 0 AND idx IS NOT NULL"
+    found: dict[int, list[GpuPoint]] = {}
+    rows = _plain(_sliced(tables, "gpu", columns, where, "used", begin, end, group="idx"))
+    for index, t, used, total, job, _ in rows:
+        found.setdefault(index, []).append(GpuPoint(float(t) - end, used, total, job))
     # A machine of eight cards and a job on one: the cards it never touched say nothing about it.
-    touched = [int(row[0]) for row in _rows(recording, "SELECT DISTINCT idx FROM gpu WHERE job_used > 0")]
-    found: dict[int, tuple[GpuPoint, ...]] = {}
-    for index in cards:
-        if touched and index not in touched:
-            continue
-        where = f"gpu WHERE used IS NOT NULL AND total > 0 AND idx = {index}"
-        rows = _sliced(recording, "t, used, total, job_used, used", where, begin, end)
-        found[index] = tuple(GpuPoint(float(t) - end, used, total, job) for t, used, total, job, _ in rows)
-    return found
+    everything = (begin, end + 1.0, "job_used > 0")
+    touched = {row[0] for row in _windows(tables, "gpu", "DISTINCT idx", *everything)}
+    return {index: tuple(found[index]) for index in sorted(found) if not touched or index in touched}
 
 
-def _phases(recording: Recording, end: float) -> list[Span]:
+def _phases(connection: sqlite3.Connection, end: float) -> list[Span]:
     spans: list[Span] = []
-    for t, name, step in _rows(recording, "SELECT t, name, step FROM phase WHERE t IS NOT NULL ORDER BY t"):
+    query = f"SELECT t, name, CASE WHEN typeof(step) = 'integer' THEN step END FROM phase WHERE {NUMBERS} ORDER BY t"
+    for t, name, step in _rows(connection, query):
         at = float(t) - end
         if spans and name != "unknown" == spans[-1].name and at - spans[-1].begin < _MOMENT:
             spans.pop()  # only the moment between two
@@ -337,20 +434,26 @@ def _phases(recording: Recording, end: float) -> list[Span]:
     return spans
 
 
-def _phase_rows(recording: Recording, spans: list[Span], end: float) -> list[PhaseRow]:
-    """Exact peaks, from every sample and not only the drawn ones; one pass, for there is no index on time."""
+def _phase_rows(
+    tables: Tables,
+    connection: sqlite3.Connection,
+    spans: list[Span],
+    end: float,
+    samples: Samples | None = None,
+) -> list[PhaseRow]:
+    """Exact peaks, from every sample and not only the drawn ones."""
     if not spans:
         return []
-    samples = [
-        (float(t), int(use))
-        for t, use in _rows(recording, "SELECT t, anon+shmem+swap FROM job WHERE anon IS NOT NULL ORDER BY t")
-    ]
+    try:
+        samples = samples or Samples(connection, "job", "anon+shmem+swap")
+    except UNREADABLE:
+        return []
     # what the job itself saw where a phase began: of its main process only, so never too much
-    inside = _peaks(recording, "SELECT t, anon FROM phase WHERE anon IS NOT NULL", spans, end)
-    gpu = _peaks(
-        recording, "SELECT t, sum(job_used) FROM gpu WHERE job_used IS NOT NULL GROUP BY t", spans, end
-    )
-    for name, size in _peaks(recording, "SELECT t, gpu FROM phase WHERE gpu IS NOT NULL", spans, end).items():
+    inside = _peaks(connection, "SELECT t, anon FROM phase WHERE anon IS NOT NULL", spans, end)
+    gpu = _gpu_peaks(tables, spans, end)
+    for name, size in _peaks(
+        connection, "SELECT t, gpu FROM phase WHERE gpu IS NOT NULL", spans, end
+    ).items():
         gpu[name] = max(size, gpu.get(name, 0))
     found: dict[str, PhaseRow] = {}
     for span in spans:
@@ -370,37 +473,58 @@ def _phase_rows(recording: Recording, spans: list[Span], end: float) -> list[Pha
     ]
 
 
-def _with_memory(row: PhaseRow, samples: list[tuple[float, int]], begin: float, end: float) -> PhaseRow:
+def _with_memory(row: PhaseRow, samples: Samples, begin: float, end: float) -> PhaseRow:
     """The samples of one more span. One that fell between two samples has what stood before and after it."""
-    first = max(0, bisect_right(samples, (begin, 1 << 62)) - 1)
-    last = max(first, bisect_right(samples, (end, 1 << 62)) - 1)
-    uses = [use for _, use in samples[first : last + 1]]
-    if not uses:
+    if not samples:
         return row
-    row = replace(row, floor=min(uses) if row.floor is None else min(row.floor, *uses))
-    if row.peak is None or max(uses) > row.peak:
-        row = replace(row, peak=max(uses), entry=uses[0], exit=uses[-1])
+    entry = samples.at(begin)
+    low, high = samples.between(begin, end) or (entry, entry)
+    low, high = int(min(low, entry)), int(max(high, entry))
+    row = replace(row, floor=low if row.floor is None else min(row.floor, low))
+    if row.peak is None or high > row.peak:
+        row = replace(row, peak=high, entry=int(entry), exit=int(samples.at(max(begin, end))))
     return row
 
 
-def _peaks(recording: Recording, query: str, spans: list[Span], end: float) -> dict[str, int]:
+def _gpu_peaks(tables: Tables, spans: list[Span], end: float) -> dict[str, int]:
+    """The most all cards held together in each phase, by its name."""
+    found: dict[str, int] = {}
+    if "gpu" not in tables or tables["gpu"].begin is None:
+        return found
+    for number, span in enumerate(spans):
+        begin, until = span.begin + end, span.end + end if number + 1 < len(spans) else float("inf")
+        looks = _windows(
+            tables, "gpu", "sum(job_used)", begin, until, "typeof(job_used) = 'integer'", "GROUP BY t"
+        )
+        peak = max((held for (held,) in looks if isinstance(held, int)), default=None)
+        if peak is not None:
+            found[span.name] = max(peak, found.get(span.name, -1))
+    return found
+
+
+def _peaks(connection: sqlite3.Connection, query: str, spans: list[Span], end: float) -> dict[str, int]:
     """The highest value in each phase, by its name."""
     begins = [span.begin + end for span in spans]
     found: dict[str, int] = {}
-    for t, value in _rows(recording, query):
+    for t, value in _rows(connection, f"{query} AND {NUMBERS}"):
         at = bisect_right(begins, t) - 1
-        if at >= 0 and value is not None and value > found.get(spans[at].name, -1):
+        if at >= 0 and isinstance(value, int) and value > found.get(spans[at].name, -1):
             found[spans[at].name] = value
     return found
 
 
-def _holders(recording: Recording, end: float) -> list[Holder]:
-    rows = _rows(
-        recording,
-        "SELECT pid, role, name, t, anon, shmem, swap, file, pss FROM process p WHERE t = "
-        "(SELECT max(t) FROM process q WHERE q.pid = p.pid AND q.start = p.start) AND t > ? ORDER BY t",
-        (end - _GONE,),
+def _holders(tables: Tables, end: float) -> list[Holder]:
+    """Each process as last seen, of those that lived to the end."""
+    rows = _windows(
+        tables,
+        "process",
+        # SQLite takes the other columns from the row that has the maximum
+        "pid, role, name, max(t), anon, shmem, swap, file, pss",
+        end - _GONE,
+        end + 1.0,
+        tail="GROUP BY pid, start ORDER BY max(t)",
     )
+    rows = list(_plain(rows, texts=(1, 2)))
     latest = {row[0]: row for row in rows}
     found = [
         Holder(pid, str(role), str(name), float(t) - end, anon or 0, shmem or 0, swap or 0, file or 0, pss)

@@ -1,0 +1,195 @@
+"""One table of a recording by time, without loading it: rows were written in the order of time and have no index on it.
+
+A recording at its cap has five million rows. Short runs of rows (pieces) are summed up by SQLite in one pass; only the pieces
+at the edges of a question are looked into."""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+_ROWS = 256  # of a piece
+_LOADED = 8  # pieces kept in memory
+NUMBERS = "typeof(t) = 'real'"  # as the column makes of every number; a damaged row may have anything there
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    first: int  # rowids
+    last: int
+    begin: float  # times
+    end: float
+    low: float
+    high: float
+
+
+class Samples:
+    """The values of one expression over time, in the order of their times. Raises what SQLite raises."""
+
+    def __init__(self, connection: sqlite3.Connection, table: str, value: str, where: str = "1") -> None:
+        self._connection, self._table, self._value = connection, table, value
+        self._where = f"{NUMBERS} AND {where}"
+        self.pieces = self._read()
+        if any(before.end > after.begin for before, after in pairwise(self.pieces)):
+            self._sort()
+        self._begins = [piece.begin for piece in self.pieces]
+        self._ends = [piece.end for piece in self.pieces]
+        self._kept: OrderedDict[int, tuple[list[float], list[float]]] = OrderedDict()
+
+    def _read(self) -> list[Piece]:
+        query = (
+            f"SELECT max(r), count(v), min(CASE WHEN v IS NOT NULL THEN r END), min(t), max(t), min(v), max(v) FROM "
+            f"(SELECT rowid AS r, CASE WHEN {self._where} THEN t END AS t, CASE WHEN {self._where} THEN {self._value} END AS v "
+            f"FROM {self._table} WHERE rowid > ? ORDER BY rowid LIMIT {_ROWS})"
+        )
+        found: list[Piece] = []
+        at = -1
+        while True:
+            last, count, first, begin, end, low, high = self._connection.execute(query, (at,)).fetchone()
+            if last is None or last <= at:
+                return found
+            if count:
+                found.append(Piece(first, last, begin, end, low, high))
+            at = last
+
+    def _sort(self) -> None:
+        """Rows out of order, as no writer of ours leaves them: a sorted copy, in SQLite's own temporary file."""
+        name = f"sorted_{self._table}_{id(self)}"
+        self._connection.execute(
+            f"CREATE TEMP TABLE {name} AS SELECT t, {self._value} AS v FROM {self._table} WHERE {self._where} ORDER BY t"
+        )
+        self._table, self._value, self._where = name, "v", "1"
+        self.pieces = self._read()
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces)
+
+    @property
+    def begin(self) -> float:
+        return self.pieces[0].begin
+
+    @property
+    def end(self) -> float:
+        return self.pieces[-1].end
+
+    def _rows(self, number: int) -> tuple[list[float], list[float]]:
+        """The times of a piece, in their order, and the values."""
+        found = self._kept.get(number)
+        if found is None:
+            piece = self.pieces[number]
+            rows = self._connection.execute(
+                f"SELECT t, {self._value} FROM {self._table} WHERE rowid BETWEEN ? AND ? AND {self._where}"
+                f" AND {self._value} IS NOT NULL ORDER BY t, rowid",
+                (piece.first, piece.last),
+            ).fetchall()
+            found = [t for t, _ in rows], [value for _, value in rows]
+            self._kept[number] = found
+            if len(self._kept) > _LOADED:
+                self._kept.popitem(last=False)
+        return found
+
+    def at(self, t: float) -> float:
+        """The value at that time: of the last sample until then, of the first one for what lies before it."""
+        times, values = self._rows(max(0, bisect_right(self._begins, t) - 1))
+        return values[max(0, bisect_right(times, t) - 1)]
+
+    def between(self, begin: float, end: float) -> tuple[float, float] | None:
+        """The lowest and the highest value from one time to another, both included; None when there was no sample."""
+        low, high = float("inf"), float("-inf")
+        for number in range(bisect_left(self._ends, begin), bisect_right(self._begins, end)):
+            piece = self.pieces[number]
+            if begin <= piece.begin and piece.end <= end:
+                low, high = min(low, piece.low), max(high, piece.high)
+                continue
+            times, values = self._rows(number)
+            inside = values[bisect_left(times, begin) : bisect_right(times, end)]
+            if inside:
+                low, high = min(low, min(inside)), max(high, max(inside))
+        return (low, high) if low <= high else None
+
+    def highest(self, count: int) -> list[tuple[float, float]]:
+        """At most a few moments for each of ``count`` equal slices of time, among them the highest of the slice; and
+        the first and the last moment."""
+        if not self.pieces:
+            return []
+        step = max(self.end - self.begin, 1e-9) / count
+        found: list[tuple[float, float]] = []
+        for number, piece in enumerate(self.pieces):
+            if int((piece.begin - self.begin) / step) == int((piece.end - self.begin) / step):
+                found.append((piece.begin, piece.high))
+                continue
+            best: dict[int, tuple[float, float]] = {}
+            for t, value in zip(*self._rows(number), strict=True):
+                slot = int((t - self.begin) / step)
+                if slot not in best or value > best[slot][1]:
+                    best[slot] = (t, value)
+            found += best.values()
+        (first, *_), (value, *_) = self._rows(0)
+        (*_, last), (*_, latest) = self._rows(len(self.pieces) - 1)
+        return [(first, value), *found, (last, latest)]
+
+
+class Table:
+    """Where in a table a time lies: the times of each piece, from one pass over it."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self.connection, self.name = connection, name
+        self._read()
+        if len(self._odd) > max(16, len(self._begins) // 20):  # no writer of ours leaves it so: a sorted copy
+            self.name = f"sorted_{name}"
+            copy = f"CREATE TEMP TABLE {self.name} AS SELECT * FROM {name} WHERE {NUMBERS} ORDER BY t"
+            connection.execute(copy)
+            self._read()
+
+    def _read(self) -> None:
+        query = (
+            "SELECT max(r), min(t), max(t) FROM (SELECT rowid AS r, "
+            f"CASE WHEN {NUMBERS} THEN t END AS t FROM {self.name} WHERE rowid > ? ORDER BY rowid LIMIT {_ROWS})"
+        )
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+        self._lasts: list[int] = []
+        self._odd: list[tuple[int, int, float, float]] = []  # pieces with a row out of its order
+        self.begin: float | None = None
+        self.end: float | None = None
+        at = -1
+        while True:
+            last, begin, end = self.connection.execute(query, (at,)).fetchone()
+            if last is None or last <= at:
+                return
+            if begin is not None:
+                self.begin = begin if self.begin is None else min(begin, self.begin)
+                self.end = end if self.end is None else max(end, self.end)
+                if self._ends and begin < self._ends[-1]:
+                    self._odd.append((at + 1, last, begin, end))
+                else:
+                    self._begins.append(begin)
+                    self._ends.append(end)
+                    self._lasts.append(last)
+            at = last
+
+    @property
+    def size(self) -> int:
+        """Rows, about."""
+        return (len(self._begins) + len(self._odd)) * _ROWS
+
+    def rows(
+        self, columns: str, begin: float, end: float, where: str = "1", tail: str = ""
+    ) -> list[tuple[Any, ...]]:
+        """Of the times from ``begin`` to before ``end``."""
+        first, last = bisect_left(self._ends, begin), bisect_left(self._begins, end)
+        ranges = (
+            [(self._lasts[first - 1] + 1 if first else -1, self._lasts[last - 1])] if last > first else []
+        )
+        ranges += [(a, b) for a, b, low, high in self._odd if low < end and high >= begin]
+        if not ranges:
+            return []
+        inside = " OR ".join(["rowid BETWEEN ? AND ?"] * len(ranges))
+        return self.connection.execute(
+            f"SELECT {columns} FROM {self.name} WHERE ({inside}) AND t >= ? AND t < ? AND {where} {tail}",
+            (*(rowid for pair in ranges for rowid in pair), begin, end),
+        ).fetchall()
