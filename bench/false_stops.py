@@ -101,7 +101,7 @@ HEALTHY = (
     Program("regression", ("{sources}/examples/regression/main.py",), "PyTorch example"),
     Program("nanoGPT", ("train.py", "config/train_shakespeare_char.py", "--device=cpu", "--compile=False", "--eval_iters=5", "--eval_interval=30", "--block_size=64", "--batch_size=12", "--n_layer=4", "--n_head=4", "--n_embd=128", "--max_iters=60", "--lr_decay_iters=60", "--always_save_checkpoint=True"), "its own Shakespeare recipe for a CPU", before=("data/shakespeare_char/prepare.py",), folder="nanoGPT"),
     Program("minGPT adder", ("projects/adder/adder.py", "--trainer.max_iters=80", "--trainer.num_workers=2"), "two loader workers", folder="minGPT"),
-    Program("minGPT chargpt", ("projects/chargpt/chargpt.py", "--trainer.max_iters=12", "--model.model_type=gpt-micro", "--trainer.num_workers=0"), "its own project", folder="minGPT"),
+    Program("minGPT chargpt", ("projects/chargpt/chargpt.py", "--trainer.max_iters=30", "--model.model_type=gpt-micro", "--trainer.batch_size=8", "--trainer.num_workers=0"), "its own project", folder="minGPT"),
     Program("Trainer with eval", ("{here}/programs/trainer_eval.py",), "Hugging Face Trainer, eval and checkpoints"),
     Program("accelerate", ("{here}/programs/accelerate_loop.py",), "accumulated gradients, saved states"),
     Program("Lightning images", ("{here}/programs/lightning_images.py", "2"), "Lightning, two workers, checkpoints"),

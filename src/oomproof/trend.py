@@ -12,7 +12,10 @@ _WINDOW = 16.0  # seconds of history
 _SHORT, _LONG, _LONGEST = 15.0, 60.0, 600.0
 _STEPS = 2  # in each third of such a window: what rises and falls within a step is no growth
 _SEEN = 9.0  # seconds before growth can be called lasting
-_NOISE = 1000  # growth of less than a thousandth of what is held is noise
+_NOISE, _BREATH = (
+    1000,
+    10,
+)  # less than a thousandth of what is held, or a tenth of the breath of its steps, is noise
 # The first steps make the optimizer's state and fill the allocator and the loaders' queues.
 _FIRST_STEPS, _FIRST_SECONDS = 5, 5.0
 _LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a step
@@ -138,7 +141,8 @@ class Lasting:
         lows = [min(lowest for lowest, _ in third) for third in thirds]
         tops = [max(highest for _, highest in third) for third in thirds]
         growth = min(lows[2] - lows[0], tops[2] - tops[0]) / (span * 2 / 3)
-        noise = tops[0] / _NOISE
+        breath = max(top - low for low, top in zip(lows, tops, strict=True))
+        noise = max(tops[0] / _NOISE, breath / _BREATH)
         rises = all(later - earlier > noise for each in (lows, tops) for earlier, later in pairwise(each))
         return growth, rises, tops[2] - tops[1] > noise
 
@@ -148,7 +152,7 @@ class WarmUp:
 
     def __init__(self) -> None:
         self.phase = ""
-        self._told_at = self._trains_since = 0.0
+        self._told_at = self._noted_at = self._trains_since = 0.0
         self._step: int | None = None
         self._first: tuple[float, int] | None = None  # the first step that was told, and when
 
@@ -158,9 +162,10 @@ class WarmUp:
         if phase != "load" and not self._trains_since:
             self._trains_since = t
         if step is not None:
-            self._first = self._first or (t, step)
+            if self._first is None or self._step is None or step < self._step:  # or another training begins
+                self._first = (t, step)
             self._step = step
-        self.phase = phase
+        self.phase, self._noted_at = phase, t
 
     def is_over(self, t: float) -> bool:
         """True too for a job that tells nothing."""
@@ -168,7 +173,7 @@ class WarmUp:
             return True
         if self._first is not None and self._step is not None:
             if self.phase == "load":
-                return False
+                return t - self._noted_at >= _LONGEST_LOAD
             begun, first = self._first
             return self._step - first >= _FIRST_STEPS and t - begun >= _FIRST_SECONDS
         if self._trains_since and t - self._trains_since >= _WITHOUT_STEPS:

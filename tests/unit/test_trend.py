@@ -130,6 +130,8 @@ def test_loading_and_the_first_steps_are_no_trend() -> None:
     assert warm_up.is_over(118.0) and not warm_up.counts(118.0), "an evaluation has peaks of its own"
     warm_up.note("load", 6, 119.0)
     assert not warm_up.is_over(119.0)
+    warm_up.note("train", 1, 130.0)
+    assert not warm_up.is_over(140.0), "another training begins"
 
 
 def test_a_program_that_makes_no_steps_is_warm_in_the_end() -> None:
