@@ -8,12 +8,14 @@ from itertools import pairwise
 
 _SPACING = 0.02  # seconds between kept points
 _WINDOW = 16.0  # seconds of history
-_SHORT, _LONG = (
-    15.0,
-    60.0,
-)  # seconds in which a leak must have grown, by the highest and the lowest of each second
+# Seconds in which a leak must have grown, by the highest and the lowest of each second.
+_SHORT, _LONG, _LONGEST = 15.0, 60.0, 600.0
+_STEPS = 2  # in each third of such a window: what rises and falls within a step is no growth
 _SEEN = 9.0  # seconds before growth can be called lasting
-_NOISE = 1000  # growth of less than a thousandth of what is held is noise
+_NOISE, _BREATH = (
+    1000,
+    10,
+)  # less than a thousandth of what is held, or a tenth of the breath of its steps, is noise
 # The first steps make the optimizer's state and fill the allocator and the loaders' queues.
 _FIRST_STEPS, _FIRST_SECONDS = 5, 5.0
 _LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a step
@@ -95,25 +97,32 @@ class Lasting:
             seconds[-1] = (start, min(lowest, value), max(highest, value))
             return
         seconds.append((t, value, value))
-        while t - seconds[0][0] > _LONG:
+        while t - seconds[0][0] > _LONGEST:
             seconds.popleft()
 
     def highest(self, window: float) -> int:
         """Of the last ``window`` seconds; 0 before the first look."""
-        seconds = self._seconds
-        return max((top for start, _, top in seconds if seconds[-1][0] - start <= window), default=0)
+        found = 0
+        for start, _, top in reversed(self._seconds):
+            if self._seconds[-1][0] - start > window:
+                break
+            found = max(found, top)
+        return found
 
-    def rate(self) -> float:
-        """Bytes per second; 0 when it does not last."""
+    def rate(self, step_seconds: float = 0.0) -> float:
+        """Bytes per second; 0 when it does not last. ``step_seconds``: how long a step of the job takes."""
         seconds = self._seconds
+        long = max(_LONG, 3 * _STEPS * step_seconds)
         if len(seconds) < 6 or seconds[-1][0] - seconds[0][0] < _SEEN:
             return 0.0
         short, rises, goes_on = self._thirds(_SHORT)
         if short <= 0 or not goes_on:
             return 0.0
-        if rises:
+        if rises and 3 * _STEPS * step_seconds <= _SHORT:
             return short
-        whole, rises, _ = self._thirds(_LONG)  # stairs and drips, which a short window misses
+        if seconds[-1][0] - seconds[0][0] < 3 * _STEPS * step_seconds:
+            return 0.0
+        whole, rises, _ = self._thirds(long)  # stairs and drips, which a short window misses
         return max(0.0, min(short, whole)) if rises else 0.0
 
     def _thirds(self, window: float) -> tuple[float, bool, bool]:
@@ -132,7 +141,8 @@ class Lasting:
         lows = [min(lowest for lowest, _ in third) for third in thirds]
         tops = [max(highest for _, highest in third) for third in thirds]
         growth = min(lows[2] - lows[0], tops[2] - tops[0]) / (span * 2 / 3)
-        noise = tops[0] / _NOISE
+        breath = max(top - low for low, top in zip(lows, tops, strict=True))
+        noise = max(tops[0] / _NOISE, breath / _BREATH)
         rises = all(later - earlier > noise for each in (lows, tops) for earlier, later in pairwise(each))
         return growth, rises, tops[2] - tops[1] > noise
 
@@ -142,7 +152,7 @@ class WarmUp:
 
     def __init__(self) -> None:
         self.phase = ""
-        self._told_at = self._trains_since = 0.0
+        self._told_at = self._noted_at = self._trains_since = 0.0
         self._step: int | None = None
         self._first: tuple[float, int] | None = None  # the first step that was told, and when
 
@@ -152,9 +162,10 @@ class WarmUp:
         if phase != "load" and not self._trains_since:
             self._trains_since = t
         if step is not None:
-            self._first = self._first or (t, step)
+            if self._first is None or self._step is None or step < self._step:  # or another training begins
+                self._first = (t, step)
             self._step = step
-        self.phase = phase
+        self.phase, self._noted_at = phase, t
 
     def is_over(self, t: float) -> bool:
         """True too for a job that tells nothing."""
@@ -162,12 +173,18 @@ class WarmUp:
             return True
         if self._first is not None and self._step is not None:
             if self.phase == "load":
-                return False
+                return t - self._noted_at >= _LONGEST_LOAD
             begun, first = self._first
             return self._step - first >= _FIRST_STEPS and t - begun >= _FIRST_SECONDS
         if self._trains_since and t - self._trains_since >= _WITHOUT_STEPS:
             return True
         return t - self._told_at >= _LONGEST_LOAD
+
+    def step_seconds(self, t: float) -> float:
+        """How long a step takes; 0 where none was told."""
+        if self._first is None or self._step is None or self._step <= self._first[1]:
+            return 0.0
+        return (t - self._first[0]) / (self._step - self._first[1])
 
     def counts(self, t: float) -> bool:
         """Whether what is held now belongs into a forecast: of a training, only what it holds while it trains."""

@@ -270,6 +270,16 @@ def test_a_job_that_grows_is_asked_to_save_long_before_it_is_asked_to_stop(
     running.wait()
 
 
+def test_a_request_is_taken_back_when_the_growth_ends(lab: Lab, kernel_limit: None) -> None:
+    running = lab.start("calms", "--limit", "200M", "--", *lab.job("calms_down.py"))
+    running.output_has("no longer asked")
+    assert running.wait() == 0
+    actions = [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
+    assert [action for action in actions if action != "warn"] == ["ask", "withdraw"]
+    assert "took back the request" in (running.attempt / "memory_alerts.log").read_text()
+    assert cause(lab, "calms")[0] == "finished", "its end was no answer"
+
+
 def test_state_of_a_live_run(lab: Lab) -> None:
     running = lab.start("live", "--", *lab.job("grow.py", 100, 10))
     running.output_has("ready")

@@ -99,7 +99,7 @@ def test_only_the_newest_run_acts() -> None:
         (350 * MIB, 50 * MIB, "ask"),
         (80 * MIB, 50 * MIB, "term"),
         (300 * MIB, 2 * GIB, "ask"),
-        (120 * MIB, 2 * GIB, "term"),
+        (60 * MIB, 2 * GIB, "term"),
         (20 * MIB, 50 * MIB, "kill"),
         (20 * MIB, 0, "none"),  # just below its limit and still: the kernel lets it live, so do we
     ],

@@ -92,6 +92,14 @@ def test_growth_lasts_where_peaks_and_lows_rise_in_each_third() -> None:
     assert lasting((60, 0, 0), (12, 10, 0)) > 0.5, "a late one, from its eleventh second on"
 
 
+def test_what_rises_within_a_step_is_no_growth() -> None:
+    """Steps of twelve seconds: memory climbs for nine of them and is given back."""
+    found = Lasting()
+    for tenth in range(1800):
+        found.add(tenth / 10, GIB + tenth % 120 * MIB)
+        assert found.rate(12.0) == 0
+
+
 def test_bursts_steps_plateaus_and_breath_do_not_last() -> None:
     assert lasting((60, 0, 100)) == 0
     assert lasting((60, 0, 0), (1, 200, 0), (5, 0, 0)) == 0, "one step up"
@@ -122,6 +130,8 @@ def test_loading_and_the_first_steps_are_no_trend() -> None:
     assert warm_up.is_over(118.0) and not warm_up.counts(118.0), "an evaluation has peaks of its own"
     warm_up.note("load", 6, 119.0)
     assert not warm_up.is_over(119.0)
+    warm_up.note("train", 1, 130.0)
+    assert not warm_up.is_over(140.0), "another training begins"
 
 
 def test_a_program_that_makes_no_steps_is_warm_in_the_end() -> None:

@@ -12,11 +12,11 @@ from oomproof.guard.facts import Settings
 _HISTORY = 600  # points kept for the forecast, one a second: ten minutes
 _BLINK = 0.3  # seconds, as for the rate of what the job holds
 _LOOK_AGAIN = 0.2  # seconds; near a limit there are a hundred looks a second
-_PEAK_WINDOW = 5.0  # seconds: a step of a training has its highest point in there
+_PEAK_WINDOW = 5.0  # seconds, or two steps of the job: its highest point is in there
 _FORECAST_EVERY = 10.0
-# A cache or a buffer that fills looks like a leak until it is full. One that fills half of a limit 5 % above the job's
-# peak ends with a tenth of its growth left to the limit.
-_SEEN_LONGER = 10.0
+# A cache or a buffer that fills looks like a leak until it is full: with a limit 5 % above its peak, it ends with a
+# twentieth of its growth left to the limit.
+_SEEN_LONGER = 20.0
 
 
 class JobGrowth:
@@ -47,12 +47,14 @@ class JobGrowth:
         if not self.warm_up.is_over(t):
             self._charged.clear()
             return 0.0
-        self._charged.add(t, limit - limit_headroom)
-        self._peak_headroom = peak_headroom = limit - self._charged.highest(_PEAK_WINDOW)
+        if self.warm_up.counts(t):
+            self._charged.add(t, limit - limit_headroom)
+        step = self.warm_up.step_seconds(t)
+        self._peak_headroom = peak_headroom = limit - self._charged.highest(max(_PEAK_WINDOW, 2 * step))
         if peak_headroom > limit * policy.EARLY_SHARE:
             return 0.0
         if abs(t - self._lasted[0]) >= _LOOK_AGAIN:
-            self._lasted = (t, self._charged.rate())
+            self._lasted = (t, self._charged.rate(step))
         lasting = self._lasted[1]
         left = self.time_to_full
         if (
