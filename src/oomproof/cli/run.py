@@ -50,7 +50,8 @@ from oomproof.runner.waiting import Cancelled
 from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
-if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+if TYPE_CHECKING:  # what a start does not need
+    from oomproof.reports.after import Conclusion
     from oomproof.runner.gpu_share import GpuShare
 
 _SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
@@ -499,14 +500,14 @@ class _OneSignal:
 
 def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     """The verdict, and the status the shell sees."""
-    from oomproof.reports import saving
-    from oomproof.reports.after import Conclusion, conclude
-    from oomproof.reports.verdict import fitted
-
     conclusion: Conclusion | None = None
     try:
         signals = _OneSignal()
-        try:
+        try:  # also around the imports: there may be no descriptor left for them
+            from oomproof.reports import saving
+            from oomproof.reports.after import conclude
+            from oomproof.reports.verdict import fitted
+
             conclusion = conclude(outcome.run)
             if report is not None:
                 saving.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)

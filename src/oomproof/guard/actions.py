@@ -7,6 +7,7 @@ import queue
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from oomproof.machine.clock import boottime
 from oomproof.recording import requests
 from oomproof.recording.runs import append_line
 
+_UNWRITTEN = 100  # lines kept for a disk that comes back
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
 
 
@@ -30,7 +32,7 @@ class Errands:
     """Does what may wait on a disk, so that the guard's loop never does."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._best_effort = BestEffort(tell)
         self._thread: threading.Thread | None = None
         self._start()
@@ -45,7 +47,7 @@ class Errands:
             self._thread = thread
         return True
 
-    def do(self, errand: Callable[[], None]) -> None:
+    def do(self, errand: Callable[[], object]) -> None:
         self._queue.put(errand)
         if (
             not self._start()
@@ -62,7 +64,7 @@ class Errands:
             if errand is not None:
                 self._run(errand)
 
-    def _run(self, errand: Callable[[], None]) -> None:
+    def _run(self, errand: Callable[[], object]) -> None:
         try:
             errand()
         except (OSError, OomproofError):
@@ -96,6 +98,7 @@ class Actions:
         self._stop_files = stop_files
         self._stop_signal = stop_signal
         self._by = by
+        self._unwritten: deque[dict[str, object]] = deque(maxlen=_UNWRITTEN)
 
     def take(self, kind: str, why: str, facts: dict[str, object] | None = None) -> None:
         """The act first, the record after it."""
@@ -114,7 +117,16 @@ class Actions:
         elif kind == "kill":
             self._job.kill()
         line = deed(self._by, kind, why, facts)
-        self._errands.do(lambda: append_line(self._attempt / "actions.jsonl", line))
+        self._errands.do(lambda: self._note(line))
+
+    def _note(self, line: dict[str, object]) -> None:
+        self._unwritten.append(line)
+        self.write_the_rest()
+
+    def write_the_rest(self) -> None:
+        """What the disk did not take, or no descriptor was left for: the verdict must not blame somebody else for our act."""
+        while self._unwritten and append_line(self._attempt / "actions.jsonl", self._unwritten[0]):
+            self._unwritten.popleft()
 
     def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
         """Our own request is taken back: a job that looks for the file later was not asked by this moment."""
@@ -130,7 +142,7 @@ class Actions:
             path.unlink()
         # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer.
         if ours and self._stop_signal is None and requests.is_unanswered(self._attempt, "stop"):
-            append_line(self._attempt / "actions.jsonl", deed(self._by, "withdraw", why))
+            self._note(deed(self._by, "withdraw", why))
             say("withdraw", why)
 
     def _write_stop_files(self, why: str) -> None:

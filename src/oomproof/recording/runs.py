@@ -9,7 +9,6 @@ import json
 import os
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,8 @@ def exit_file(attempt: Path) -> Path:
     return attempt / "exit.json" if not read_json(reserved) else reserved
 
 
-def append(path: Path, line: bytes) -> None:
-    """A line at the end, synced. A full disk loses the line, not the caller."""
+def append(path: Path, line: bytes) -> bool:
+    """A line at the end, synced; False when it could not be written. A full disk costs the line, not the caller."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -112,11 +111,12 @@ def append(path: Path, line: bytes) -> None:
         finally:
             os.close(fd)
     except OSError:
-        pass
+        return False
+    return True
 
 
-def append_line(path: Path, value: dict[str, object]) -> None:
-    append(path, json.dumps(value).encode() + b"\n")
+def append_line(path: Path, value: dict[str, object]) -> bool:
+    return append(path, json.dumps(value).encode() + b"\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -172,9 +172,14 @@ class Run:
     def id(self) -> str:
         return self.folder.name
 
-    @cached_property
+    @property
     def info(self) -> dict[str, Any]:
-        return shapes.shaped(read_json(self.folder / "run.json"), shapes.RUN)
+        """run.json. Kept once it could be read: there may have been no descriptor for it."""
+        kept: dict[str, Any] = self.__dict__.get("_info") or {}
+        if not kept:
+            kept = shapes.shaped(read_json(self.folder / "run.json"), shapes.RUN)
+            self.__dict__["_info"] = kept  # the dataclass is frozen, as is what it stands for
+        return kept
 
     @property
     def name(self) -> str:

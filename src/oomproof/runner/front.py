@@ -72,6 +72,7 @@ class Front:
         self._held: dict[
             str, int
         ] = {}  # what the keeper shares: streams by letter, the pty's other end, its lock
+        self._made: list[str] = []  # cgroups
         self._streams: Streams | None = None
         self._kept: TakenOver | None = None  # the keeper's part, once the keeper is gone
         self._stand_in: socket.socket | None = None  # closed by our death: somebody else keeps the job then
@@ -109,7 +110,15 @@ class Front:
     # --- starting ------------------------------------------------------------------------------------------------
 
     def start(self) -> dict[str, Any]:
-        """started.json of the job, which runs from now on. Tries the rungs from the best down."""
+        """started.json of the job, which runs from now on. A start that fails leaves no cgroup behind."""
+        try:
+            return self._start()
+        except BaseException:
+            protocol.remove_cgroups(self._made)
+            raise
+
+    def _start(self) -> dict[str, Any]:
+        """Tries the rungs from the best down."""
         protocol.become_subreaper()  # a job whose keeper is killed then becomes ours
         reasons: list[str] = []
         for rung in self._rungs(reasons):
@@ -177,6 +186,7 @@ class Front:
                 if rung is None:
                     reasons.append(reason)
                     continue
+                self._made += rung.remove
                 self._spawn_keeper([])
                 yield rung
         self._spawn_keeper([])

@@ -808,22 +808,23 @@ class Keeper:
         except OSError as error:  # a full disk: the front still learns it from us
             append_event(self.folder, event="disk-full", text=f"exit.json: {error.strerror}")
         self.tell({"exit": record})
-        self.remove_cgroups()
+        remove_cgroups(self.spec["remove"])
 
-    def remove_cgroups(self) -> None:
-        """The kernel lets go of a cgroup a moment after its last process is gone."""
-        for directory in self.spec["remove"]:
-            for _ in range(40):
-                try:
-                    for folder, names, _ in os.walk(directory, topdown=False):
-                        for name in names:
-                            os.rmdir(os.path.join(folder, name))
-                    os.rmdir(directory)
-                    break
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    time.sleep(0.025)
+
+def remove_cgroups(directories: list[str]) -> None:
+    """The kernel lets go of a cgroup a moment after its last process is gone."""
+    for directory in directories:
+        for _ in range(40):
+            try:
+                for folder, names, _ in os.walk(directory, topdown=False):
+                    for name in names:
+                        os.rmdir(os.path.join(folder, name))
+                os.rmdir(directory)
+                break
+            except FileNotFoundError:
+                break
+            except OSError:
+                time.sleep(0.025)
 
 
 def state_of(pid: int) -> bytes:
@@ -938,13 +939,13 @@ def main() -> None:
         keeper.prepare()
         news = keeper.start()
     except FrontGone:
-        keeper.remove_cgroups()
+        remove_cgroups(spec["remove"])
         return
     except OSError as error:
         news = {"failed": [error.errno, error.strerror, error.filename]}
         with contextlib.suppress(OSError):
             send_frame(front, b"J", json.dumps(news).encode())
-        keeper.remove_cgroups()
+        remove_cgroups(spec["remove"])
         return
     # The user's terminal or pipe must not be held open by us: its reader waits for the last writer.
     for number in (0, 1, 2):

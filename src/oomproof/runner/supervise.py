@@ -188,7 +188,7 @@ class Watch:
             reserved=settings.need is not None,
         )
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
-        actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
+        self._actions = actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
         info = run.info
         self._pause = Pause(
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
@@ -355,6 +355,7 @@ class Watch:
         self._pause.close()
         self.guard.close()
         self.job.close()
+        self._actions.write_the_rest()  # now there are descriptors again
 
 
 def status_line(moment: Moment, gpus: Any = ()) -> str:
