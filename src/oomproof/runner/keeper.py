@@ -32,7 +32,6 @@ sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
-PIPE_BYTES = 256 << 10  # what waits for a slow reader; a user's pipes together may hold 64 MiB
 OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
 LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 LOOK_FOR_FOLDER = 20.0  # ... and at the run's folder while the front lives
@@ -371,8 +370,6 @@ class Keeper:
                 ends[2] = ends[1]
                 continue
             read_end, ends[number] = os.pipe()
-            with contextlib.suppress(OSError, AttributeError):  # fewer turns for the same bytes
-                fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             theirs.add(ends[number])
             self.streams[read_end] = letter
         if spec["stdin"] == "null":

@@ -14,6 +14,7 @@ from oomproof.units import MIB, format_size
 
 _AT_ONCE = 1 * MIB  # bytes asked for in one call; a pipe holds less
 _CALLS = 8  # in a row for one stream, before the others and the signals get their turn
+_MUCH = 16 * MIB
 _PTY_BATCH = 65536  # a terminal gives 4 KiB at a time; so much is gathered before it is written on
 
 
@@ -156,6 +157,8 @@ class Streams:
         self._letters = {held[letter]: letter for letter in "TOE" if letter in held}
         self._pump: dict[int, Callable[[int], bool]] = {}
         self._target: dict[int, int | None] = {}
+        self._passed: dict[int, int] = {}
+        self._wide: set[int] = set()
         self._full: dict[int, int] = {}  # a pipe of ours that takes nothing now → whose output waits for it
         for fd, letter in self._letters.items():
             target = {"T": None, "O": 1, "E": 2}[letter] if shown else None
@@ -268,6 +271,7 @@ class Streams:
             self._forget(fd)
             return False
         self.log.take_from(fd, size)
+        self._count(fd, size)
         return True
 
     def _to_file(self, fd: int) -> bool:
@@ -279,6 +283,7 @@ class Streams:
             self._forget(fd)
             return False
         self.log.settle()
+        self._count(fd, size)
         while size:
             try:
                 size -= zero_copy.move(fd, target, size)
@@ -290,6 +295,13 @@ class Streams:
                 if not self._terminal.stream_output(target, data):
                     raise BrokenPipeError from error
         return True
+
+    def _count(self, fd: int, size: int) -> None:
+        """A job that prints much gets a wider pipe, for fewer turns; all of a user's pipes together may hold 64 MiB."""
+        self._passed[fd] = self._passed.get(fd, 0) + size
+        if self._passed[fd] > _MUCH and fd not in self._wide:
+            self._wide.add(fd)
+            zero_copy.widen(fd, _AT_ONCE)
 
     def _wait_for(self, target: int, fd: int) -> None:
         self._selector.unregister(fd)
