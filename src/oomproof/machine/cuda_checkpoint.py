@@ -205,22 +205,54 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
     def step(what: str, pid: int, result: int, seconds: float) -> None:
         _say({"step": what, "pid": pid, "result": result, "seconds": round(seconds, 3)})
 
-    answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
-    while verb == "resume-marked" and not answer.ok and not answer.lost:
-        time.sleep(_TRY_AGAIN)  # another job may have the card
-        answer = resume(driver, [pid for pid in pids if os.path.exists(f"/proc/{pid}")], step)
     if verb == "resume-marked":
-        os.unlink(arguments[1])
+        answer = _resume_when_there_is_room(driver, arguments[1], pids, step)
+    else:
+        answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
     answer.seconds = round(time.monotonic() - started, 3)
     _say(vars(answer))
     return 0 if answer.ok else 1
 
 
+def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], step: Step) -> Answer:
+    """Another job may have the card. Asked without room, a restore failed for good on an H200: so room comes first."""
+    while True:
+        pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+        if not pids or has_room(_read_mark(path).get("cards") or {}, free_on_cards()):
+            answer = resume(driver, pids, step)
+            if answer.ok or answer.lost:
+                os.unlink(path)
+                return answer
+        time.sleep(_TRY_AGAIN)
+
+
+def has_room(needed: dict[str, int], free: dict[str, int]) -> bool:
+    """``free`` is empty where nobody can tell: then it is tried."""
+    return not free or all(free.get(card, 0) >= size for card, size in needed.items())
+
+
+def free_on_cards() -> dict[str, int]:
+    """Index of each card, as nvidia-smi counts them, and its free bytes."""
+    import subprocess
+
+    query = ["nvidia-smi", "--query-gpu=index,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        text = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
+        rows = [line.split(",") for line in text.splitlines()]
+        return {row[0].strip(): int(row[1]) << 20 for row in rows}
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {}
+
+
+def _read_mark(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        kept: dict[str, Any] = json.load(file)
+    return kept
+
+
 def marked(path: str) -> list[int]:
     """Pids of a marker file that are still the same processes."""
-    with open(path, "rb") as file:
-        kept = json.load(file)
-    return [int(pid) for pid, start in kept["pids"] if _start(int(pid)) == start]
+    return [int(pid) for pid, start in _read_mark(path)["pids"] if _start(int(pid)) == start]
 
 
 def _start(pid: int) -> int | None:

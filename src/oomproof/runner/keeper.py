@@ -504,7 +504,15 @@ class Keeper:
                 ],
                 os.environ,
                 file_actions=[
-                    (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (
+                        os.POSIX_SPAWN_OPEN,
+                        1,
+                        f"{self.folder}/keeper.err",
+                        os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+                        0o600,
+                    ),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
             )
 
