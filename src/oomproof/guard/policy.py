@@ -21,7 +21,7 @@ REACT_TERM = 0.06
 REACT_KILL = 0.03
 # Under a limit a job that is looked at too late is ended by the kernel, which is exact; and a loader's burst of 150 MiB/s
 # that stays 9 MiB below the limit is no danger (bench/false_stops.py).
-REACT_LIMIT = 0.03
+REACT_LIMIT = 0.04
 # Under its own limit a job is ended only when it will be full within this many seconds.
 KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
 # A limit is the user's word, and often set just above what the job needs: with less than this share of it left, and
