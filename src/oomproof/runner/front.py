@@ -28,6 +28,7 @@ from oomproof.runner.terminal import Terminal
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
+_STATUS_SECONDS = 0.5
 _HELLO_SECONDS = 20.0  # systemd on a busy machine takes its time
 
 
@@ -80,7 +81,7 @@ class Front:
         self._status: dict[str, Any] = {}  # the leader's end as the keeper told it
         self._reading = False  # the keyboard
         self._stumbled: set[str] = set()
-        self._next_keep = 0.0
+        self._next_keep = self._next_status = 0.0
         self._drained = False
         self._over_since: float | None = None
         self.started: dict[str, Any] = {}  # what started.json says
@@ -423,7 +424,8 @@ class Front:
         if not served:  # a moment without output: what waits for the log has its turn
             self._streams.log.settle(all_of_it=True)
         self._show_messages()
-        if status is not None:
+        if status is not None and time.monotonic() >= self._next_status:  # not for each piece of output
+            self._next_status = time.monotonic() + _STATUS_SECONDS
             self.terminal.status(status())
 
     def _stumble(self, error: Exception) -> None:
@@ -591,9 +593,8 @@ class Front:
             self._next_keep = 0.0
 
     def _show_messages(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.terminal.message(self._messages.get_nowait())
+        while not self._messages.empty():
+            self.terminal.message(self._messages.get_nowait())
 
     def close(self) -> None:
         self._close_held()

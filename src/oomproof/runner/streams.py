@@ -15,7 +15,9 @@ from oomproof.units import MIB, format_size
 _AT_ONCE = 1 * MIB  # bytes asked for in one call; a pipe holds less
 _CALLS = 8  # in a row for one stream, before the others and the signals get their turn
 _MUCH = 16 * MIB
-_PTY_BATCH = 65536  # a terminal gives 4 KiB at a time; so much is gathered before it is written on
+_PTY_BATCH = (
+    8192  # a terminal holds so much: more at once would wait for its reader while the job waits for us
+)
 
 
 class Log:
@@ -301,7 +303,9 @@ class Streams:
         self._passed[fd] = self._passed.get(fd, 0) + size
         if self._passed[fd] > _MUCH and fd not in self._wide:
             self._wide.add(fd)
-            zero_copy.widen(fd, _AT_ONCE)
+            target = self._target[fd]
+            for pipe in (fd, target) if target is not None and zero_copy.is_pipe(target) else (fd,):
+                zero_copy.widen(pipe, _AT_ONCE)
 
     def _wait_for(self, target: int, fd: int) -> None:
         self._selector.unregister(fd)
