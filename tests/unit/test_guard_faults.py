@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -304,12 +305,9 @@ def test_no_runtime_folder_at_the_start(tmp_path: Path) -> None:
     live.leave()
 
 
-def test_what_is_read_from_every_process_is_not_read_at_every_row(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_from_every_process_is_not_read_at_every_row(scene: Scene) -> None:
     """The throttles once counted with a deque of 600 rows: full, it never moved again."""
-    monkeypatch.setattr(loop, "_HISTORY", 10)
-    scene.guard._history = loop.deque(maxlen=10)
+    scene.guard.growth._history = deque(maxlen=10)
     scene.job.signals.append(0)  # it takes no more
     scene.host.room = lambda: (3 * GIB, 0)  # type: ignore[method-assign]  # below the margin, above the floor
     scans: list[float] = []
