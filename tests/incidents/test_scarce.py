@@ -82,7 +82,10 @@ def test_a_guard_without_a_thread_still_acts(lab: Lab, few_processes: Callable[[
         lab, few_processes(3), "--limit", "200M", "--grace", "2", "--", *lab.job("grow.py", 60, 1000)
     )
     assert "no thread for the guard" in done.stderr
-    assert "asked the job to save and stop" in done.stderr or "sent SIGTERM" in done.stderr, done.stderr
+    # which of them depends on how soon a busy machine lets it look: 60 MiB/s cross the last 4.5 % in 0.15 s
+    acted = ("asked the job to save and stop", "sent SIGTERM", "killed the job")
+    assert any(words in done.stderr for words in acted), done.stderr
+    assert "stopped by oomproof's guard" in done.stderr, done.stderr
     assert done.returncode != 125
 
 
