@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oomproof.machine.clock import boottime
+from oomproof.machine.processes import boot_id
 from oomproof.recording.reader import Peaks, open_recording
 from oomproof.recording.runs import Run, read_json
 from oomproof.recording.shapes import wrong
@@ -73,13 +74,7 @@ def make(run: Run, verdict: dict[str, Any] | None) -> Summary:
     recording = open_recording(run.attempt / "recording.sqlite")
     state = run.state()
     started, ended = run.started(), run.exit()
-    begin = float(started.get("wall") or run.place[0])
-    end: float | None = ended.get("wall")
-    if end is None and state in ("running", "frozen", "lost its guard"):
-        end = time.time()
     figures = recording.figures()
-    if end is None and figures.last is not None:
-        end = figures.last + recording.wall_offset
     judged = verdict["verdict"] if verdict else {}
     return Summary(
         id=run.id,
@@ -87,7 +82,7 @@ def make(run: Run, verdict: dict[str, Any] | None) -> Summary:
         command=shlex.join(run.argv),
         created=run.place[0],
         state=state,
-        seconds=max(0.0, end - begin) if end is not None else None,
+        seconds=_lasted(run, state, started, ended, figures.last, recording.wall_offset),
         peaks=_with_victim(figures.peaks, judged),
         code=ended.get("code"),
         signal=ended.get("signal"),
@@ -99,6 +94,21 @@ def make(run: Run, verdict: dict[str, Any] | None) -> Summary:
         paused=tuple(pauses.pauses(run.attempt)),
         elsewhere=run.elsewhere(),
     )
+
+
+def _lasted(
+    run: Run, state: str, started: dict[str, Any], ended: dict[str, Any], last: float | None, offset: float
+) -> float | None:
+    """Seconds since boot count, for the wall clock may jump; it serves where only that was written."""
+    goes_on = state in ("running", "frozen", "lost its guard")
+    begin, end = started.get("boottime"), ended.get("boottime")
+    if end is None and not ended:
+        end = boottime() if goes_on and started.get("boot_id") == boot_id() else None if goes_on else last
+    if begin is None or end is None:
+        begin, end = float(started.get("wall") or run.place[0]), ended.get("wall")
+        if end is None:
+            end = time.time() if goes_on else last + offset if last is not None else None
+    return max(0.0, end - begin) if end is not None else None
 
 
 def _with_victim(peaks: Peaks, judged: dict[str, Any]) -> Peaks:
