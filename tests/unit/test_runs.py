@@ -202,3 +202,12 @@ def test_history_tells_when_the_machine_went_down_and_whether_in_order() -> None
     assert "machine went down" in lines[4]
     assert lines[5].strip().startswith("the machine went down between 14:03:07 (last sample)")
     assert lines[6].strip() == "7 GiB was available"
+
+
+def test_how_long_a_run_took_is_not_read_off_a_clock_that_jumps() -> None:
+    run = made("jumped")
+    started = {"boot_id": "b", "boottime": 100.0, "wall": 1_000_000.0, "job": {"pid": 1, "start": 1}}
+    runs.write_json(run.attempt / "started.json", started)
+    ended = {"boottime": 130.0, "wall": 1_086_430.0, "status": 0, "code": 0, "signal": None}
+    runs.write_json(run.attempt / "exit.json", ended)
+    assert report.summarize(run).seconds == pytest.approx(30.0)

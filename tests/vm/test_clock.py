@@ -42,7 +42,9 @@ def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None
         clock.wait_until(WAITS)
         jump(clock, DAY)
         frozen(paused)
-        assert runs.lives() and "oomproof: goes on" not in paused.words(), "a day has passed only on the clock"
+        assert runs.lives() and "oomproof: goes on" not in paused.words(), (
+            "a day has passed only on the clock"
+        )
         jump(clock, -2 * DAY)
         clock.wait_until(f"! test -e {paused.attempt}/frozen.json")  # also a day back the pause ends
         clock.run(WAITS)  # two hours have not passed
