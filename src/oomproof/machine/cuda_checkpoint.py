@@ -215,7 +215,8 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
 
 
 def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], step: Step) -> Answer:
-    """Another job may have the card. Asked without room, a restore failed for good on an H200: so room comes first."""
+    """Another job may have the card. A restore that finds too little room never works again (304; NVIDIA/cuda-checkpoint,
+    issue 44, and seen on an H200 with driver 580): so room comes first."""
     while True:
         pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
         if not pids or has_room(_read_mark(path).get("cards") or {}, free_on_cards()):
