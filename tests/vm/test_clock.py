@@ -14,7 +14,7 @@ from lab import Machine
 from test_replay import deeds, frozen
 from test_run import IN_GUEST, User, guest, room, root  # noqa: F401 - fixtures too
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 DAY = 86400
 PAUSE = 20  # seconds: the longest pause of the job that is paused
@@ -38,7 +38,7 @@ def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None
     with room(clock, 350):
         paused = root.run("paused", f"--freeze-max {PAUSE} --grace 3 -- {LOAD} 30 300 0")
         frozen(paused)
-        waits = root.machine.start("oomproof run --name waits --wait-max 2h --need 500M -- echo was let in")
+        waits = root.machine.start("oomproof run --name waits --wait-max 2h --need 300M -- echo was let in")
         clock.wait_until(WAITS)
         jump(clock, DAY)
         frozen(paused)
