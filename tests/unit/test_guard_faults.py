@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from oomproof.guard.facts import Settings
 from oomproof.guard.freezing import Freezer
 from oomproof.guard.loop import Guard
 from oomproof.guard.pause import Pause
+from oomproof.ledger.live import BY_GUARD, Live
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
@@ -628,3 +630,21 @@ def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
         sleeper.kill()
         sleeper.wait()
         scene.close()
+
+
+def test_what_a_run_took_before_it_was_paused_is_no_growth_to_come(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one replay the training was asked to stop for what the loader, paused a moment before, had taken."""
+    paused: list[Any] = []
+    live = scene.guard._live
+    assert live is not None
+    monkeypatch.setattr(live, "others", lambda now: paused)
+    facts = scene.guard._look(scene.clock)
+    assert facts is not None
+    falling = replace(facts, drain=50e6)
+    assert scene.guard._with_others(falling, live).drain == 50e6
+    paused.append(Live("9-loader", use=1 << 28, t=scene.clock, frozen=BY_GUARD))
+    assert scene.guard._with_others(falling, live).drain == 0.0
+    assert scene.guard._with_others(replace(falling, t=falling.t + 4.0), live).drain == 0.0
+    assert scene.guard._with_others(replace(falling, t=falling.t + 6.0), live).drain == 50e6

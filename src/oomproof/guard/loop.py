@@ -39,6 +39,7 @@ else:
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _SAMPLE_MAX, _SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
 _STALL_WINDOW = 2.0
+_DRAIN_SECONDS = 5.0  # what others take counts over this long
 _HANDS_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
@@ -192,6 +193,7 @@ class Guard:
         self._strangers = Strangers()
         self._next_row = self._next_hands = self._next_scan = 0.0
         self._calm_since: float | None = None
+        self._waiting, self._other_paused_at = 0, float("-inf")  # others that their guards have paused
         self._unasked_since: float | None = None
         self._acting = threading.RLock()  # the terminal's thread may let the job go on (let_go)
         self._stopping = threading.Event()
@@ -322,7 +324,7 @@ class Guard:
             rate=self.growth.use.rate(0.3),
             sustained=self.growth.use.sustained(),
             shrink=-self._room.rate(0.3),
-            drain=-self._room.rate(5.0) if near else 0.0,
+            drain=-self._room.rate(_DRAIN_SECONDS) if near else 0.0,
             limit_headroom=limit_headroom,
             **self.growth.near_limit(t, limit_headroom),
             time_to_full=moment.time_to_full,
@@ -363,8 +365,13 @@ class Guard:
         me = live.me(facts.use, facts.t, facts.rate)
         others = live.others(facts.t)
         turns = ledger.turns(me, others, self.settings.floor // 8, max(0.0, facts.shrink), facts.can_push)
+        if turns.waiting > self._waiting:
+            self._other_paused_at = facts.t
+        self._waiting = turns.waiting
         return replace(
             facts,
+            # what a run took before it was paused is no growth to come
+            drain=facts.drain if facts.t - self._other_paused_at > _DRAIN_SECONDS else 0.0,
             my_turn=turns.to_end,
             freeze_turn=turns.to_freeze,
             thaw_turn=turns.to_thaw,
