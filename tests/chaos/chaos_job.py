@@ -127,7 +127,7 @@ def main() -> int:
     lines = 0
     for step in range(STEPS):
         if KIND == "growing":
-            held.extend(block(number) for number in range(len(held), len(held) + 4))
+            held.extend(block(number) for number in range(len(held), len(held) + 2))
         elif KIND == "loader":
             batch = read_exactly(pipes[step % 2], 60_004)
             if zlib.crc32(batch[4:]).to_bytes(4, "little") != batch[:4]:

@@ -183,7 +183,7 @@ def _attached(output: str) -> str:
 def _fault(rng: random.Random, kind: str, jobs: Sequence[PlannedJob]) -> Fault:
     job = 0 if kind == DATAGRAMS else rng.randrange(len(jobs))
     growing = jobs[job].kind == "growing"
-    seconds = 1.8 if growing else jobs[job].seconds  # a growing one is at its limit then
+    seconds = 3.6 if growing else jobs[job].seconds  # a growing one is at its limit then
     when = rng.choice(("launch", "start", "middle", "middle", "end"))
     if kind in (FRONT_INT, FRONT_TERM) and rng.random() < 0.6:
         when = "end"  # replacing a status that stands already

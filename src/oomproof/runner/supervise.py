@@ -173,10 +173,10 @@ class Watch:
         self._saved_at: float | None = None
         self._run = run
         self._attempt = run.attempt
+        self.job = Job(started)  # before all others: with few descriptors the guard's come first
         self.errands = Errands(self._on_trouble)
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
         self.writer = Writer(self._attempt / "recording.sqlite", meta)
-        self.job = Job(started)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         # Without a runtime folder this run acts for itself alone, and joins the others when there is one.
