@@ -28,7 +28,7 @@ def spec(folder: Path) -> dict[str, Any]:
 
 
 def test_output_survives_a_rotation_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file cannot be opened again: what is printed then is lost, the next second's is not."""
+    """The file cannot be opened again: what is printed then waits for the next try."""
     output = keeper.Output(str(tmp_path), cap=3 * 4096)
     output.write(b"a" * 4000)
     real = os.open
@@ -40,7 +40,7 @@ def test_output_survives_a_rotation_that_fails(tmp_path: Path, monkeypatch: pyte
     output._next_try = 0.0
     output.write(b"d" * 40)
     assert (tmp_path / "output.first.log").read_bytes() == b"a" * 4000
-    assert (tmp_path / "output.log").read_bytes() == b"d" * 40
+    assert (tmp_path / "output.log").read_bytes() == b"b" * 4000 + b"c" * 4000 + b"d" * 40
 
 
 def test_output_keeps_its_cap_where_the_folder_is_gone(tmp_path: Path) -> None:
@@ -52,6 +52,27 @@ def test_output_keeps_its_cap_where_the_folder_is_gone(tmp_path: Path) -> None:
     for _ in range(100):
         output.write(b"b" * 4000)
     assert output.place(1) is None, "nothing is written into a file that nobody can find"
+
+
+def test_output_that_no_file_takes_is_written_when_one_does(tmp_path: Path) -> None:
+    folder = tmp_path / "not there yet"
+    output = keeper.Output(str(folder), 1 << 20)
+    output.write(b"one\n")
+    assert output.behind and output.trouble
+    folder.mkdir()
+    output.write(b"two\n")  # tried again once a second
+    output.close()
+    assert (folder / "output.log").read_bytes() == b"one\ntwo\n" and output.trouble is None
+
+
+def test_output_waits_in_memory_up_to_a_cap(tmp_path: Path) -> None:
+    folder = tmp_path / "not there yet"
+    output = keeper.Output(str(folder), 8 << 20)
+    for letter in b"abc":
+        output.write(bytes([letter]) * (1 << 19))
+    folder.mkdir()
+    output.close()
+    assert (folder / "output.log").read_bytes() == b"b" * (1 << 19) + b"c" * (1 << 19) and output.trouble
 
 
 def test_output_is_taken_up_where_the_front_left_it(tmp_path: Path) -> None:

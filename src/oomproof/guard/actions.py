@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import signal
 import threading
@@ -16,7 +17,7 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests
-from oomproof.recording.runs import append_line
+from oomproof.recording.runs import APPEND, append_line, append_to
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
@@ -99,6 +100,12 @@ class Actions:
         self._stop_signal = stop_signal
         self._by = by
         self._unwritten: deque[dict[str, object]] = deque(maxlen=_UNWRITTEN)
+        self._open_file: int | None = None
+
+    def keep_file_open(self) -> None:
+        """For the time when no descriptor can be had: an act that is not written down is blamed on somebody else."""
+        with contextlib.suppress(OSError):
+            self._open_file = os.open(self._attempt / "actions.jsonl", APPEND, 0o600)
 
     def take(self, kind: str, why: str, facts: dict[str, object] | None = None) -> None:
         """The act first, the record after it."""
@@ -125,8 +132,13 @@ class Actions:
 
     def write_the_rest(self) -> None:
         """What the disk did not take, or no descriptor was left for: the verdict must not blame somebody else for our act."""
-        while self._unwritten and append_line(self._attempt / "actions.jsonl", self._unwritten[0]):
+        while self._unwritten and self._append(self._unwritten[0]):
             self._unwritten.popleft()
+
+    def _append(self, line: dict[str, object]) -> bool:
+        if append_line(self._attempt / "actions.jsonl", line):
+            return True
+        return self._open_file is not None and append_to(self._open_file, line)
 
     def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
         """Our own request is taken back: a job that looks for the file later was not asked by this moment."""

@@ -101,15 +101,25 @@ def exit_file(attempt: Path) -> Path:
     return attempt / "exit.json" if not read_json(reserved) else reserved
 
 
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
 def append(path: Path, line: bytes) -> bool:
     """A line at the end, synced; False when it could not be written. A full disk costs the line, not the caller."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            write_all(fd, line)
-            getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the latter
-        finally:
-            os.close(fd)
+        fd = os.open(path, APPEND, 0o600)
+    except OSError:
+        return False
+    try:
+        return _append_to(fd, line)
+    finally:
+        os.close(fd)
+
+
+def _append_to(fd: int, line: bytes) -> bool:
+    try:
+        write_all(fd, line)
+        getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the latter
     except OSError:
         return False
     return True
@@ -117,6 +127,11 @@ def append(path: Path, line: bytes) -> bool:
 
 def append_line(path: Path, value: dict[str, object]) -> bool:
     return append(path, json.dumps(value).encode() + b"\n")
+
+
+def append_to(fd: int, value: dict[str, object]) -> bool:
+    """The same for a file that was opened (``APPEND``) while a descriptor could be had."""
+    return _append_to(fd, json.dumps(value).encode() + b"\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

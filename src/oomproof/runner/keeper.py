@@ -32,6 +32,7 @@ sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 HEADER = struct.Struct("!cI")
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 65536
+_BACKLOG = 1 << 20  # bytes of output that wait in memory for a disk, or for a descriptor
 OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
 LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 LOOK_FOR_FOLDER = 20.0  # ... and at the run's folder while the front lives
@@ -81,6 +82,8 @@ class Output:
         self._size = 0
         self.trouble: str | None = None
         self._next_try = 0.0
+        self._backlog = b""  # what no file took yet
+        self._lost = False
         self._fd: int | None = self._open()
 
     def _open(self) -> int | None:
@@ -111,6 +114,11 @@ class Output:
             self.fail(error)
         return self._fd
 
+    @property
+    def behind(self) -> bool:
+        """Whether something waits for the file: nothing may be written past it."""
+        return bool(self._backlog)
+
     def wrote(self, size: int) -> None:
         self._size += size
 
@@ -119,6 +127,8 @@ class Output:
         self.trouble = f"output not kept: {error.strerror}"
 
     def write(self, data: bytes) -> None:
+        """What the disk does not take now waits, the oldest goes first."""
+        data = self._backlog + data
         fd = self.place(len(data))
         try:
             while data and fd is not None:
@@ -127,6 +137,10 @@ class Output:
                 data = data[written:]
         except OSError as error:
             self.fail(error)
+        self._backlog = data[-_BACKLOG:]
+        self._lost = self._lost or len(data) > _BACKLOG
+        if not data and not self._lost:
+            self.trouble = None
 
     def _rotate(self) -> None:
         """Without a new name for the old part nothing more is kept: the cap holds also where the folder is gone."""
@@ -140,6 +154,9 @@ class Output:
         self._fd = self._open()
 
     def close(self) -> None:
+        if self._backlog:
+            self._next_try = 0.0
+            self.write(b"")
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -110,25 +110,22 @@ class Log:
         return self._first > 0 or self._left >= size
 
     def _to_file(self, source: int, size: int) -> int:
-        """Out of a pipe that has so many bytes; those that the disk does not take are gone."""
-        assert self._null is not None
-        target = self.output.place(min(size, _AT_ONCE))
+        """Out of a pipe that has so many bytes: moved, or copied where the file does not take them that way or at all."""
+        size = min(size, _AT_ONCE)
+        target = None if self.output.behind else self.output.place(size)
         done = 0
         if target is not None:
             try:
-                done = zero_copy.move(source, target, min(size, _AT_ONCE))
+                done = zero_copy.move(source, target, size)
                 self.output.wrote(done)
             except BlockingIOError:
                 raise
-            except OSError as error:
-                if zero_copy.cannot(error):  # a file system that knows no splice
-                    data = os.read(source, min(size, _AT_ONCE))
-                    self.output.write(data)
-                    done = len(data)
-                else:
-                    self.output.fail(error)
+            except OSError:  # no splice on this file system, or a full disk: the copy says which
+                pass
         if not done:
-            done = zero_copy.move(source, self._null, size)
+            data = os.read(source, size)
+            self.output.write(data)
+            done = len(data)
         if self._first > 0:
             self._first -= done
         else:

@@ -189,6 +189,7 @@ class Watch:
         )
         stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
         self._actions = actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
+        actions.keep_file_open()
         info = run.info
         self._pause = Pause(
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
