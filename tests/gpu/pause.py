@@ -241,35 +241,50 @@ def share() -> None:
     results["share"] = {"free_gib": round(free, 1), "each": each, "seconds": round(took, 1)}
 
 
-def lost_guard() -> None:
-    """A run paused for its turn loses its guard: the keeper gives it the card again as soon as there is room."""
+def lost_guard(while_switching: bool = False) -> None:
+    """A run paused for its turn loses its guard: the keeper gives it the card again as soon as there is room.
+
+    ``while_switching``: just when the other one gives the card back for it, and would take it again at once.
+    """
+    one, two = ("orphan-2", "other-2") if while_switching else ("orphan", "other")
+    until(lambda: card()[0] < GIB, "an empty card")
     used, total = card()
     held = str(round((total - used) / GIB - 30, 1))
     ballast = subprocess.Popen([sys.executable, "-c", BALLAST, held], stdout=subprocess.PIPE, text=True)
     assert ballast.stdout is not None
     ballast.stdout.readline()
     options = ("--gpu-share", "--gpu-need", "20G", "--gpu-turn", "4")
-    orphan = start("orphan", *options, program=TRAIN, arguments=["700", "16", "0.01"])
-    printed("orphan", "step 20")
-    other = start("other", *options, program=TRAIN, arguments=["700", "16", "0.01"])
+    orphan = start(
+        one, *options, program=TRAIN, arguments=["2500" if while_switching else "700", "16", "0.01"]
+    )
+    printed(one, "step 20")
+    other = start(
+        two, *options, program=TRAIN, arguments=["2500" if while_switching else "700", "16", "0.01"]
+    )
     try:
         until(
-            lambda: (attempt("orphan") / "gpu_paused.json").exists() and card()[0] < total - 20 * GIB,
+            lambda: (attempt(one) / "gpu_paused.json").exists() and card()[0] < total - 20 * GIB,
             "the pause",
             60,
         )
-        printed("other", "step 20")
+        printed(two, "step 20")
+        if while_switching:
+            until(lambda: (attempt(two) / "gpu_paused.json").exists(), "the other's pause", 60)
         orphan.kill()
         orphan.wait()
-        printed("orphan", "weights", 120)
-        good = "whole: True" in printed("orphan", "weights") and ended(other)[0] == 0
+        printed(one, "weights", 200)
+        good = "whole: True" in printed(one, "weights") and ended(other)[0] == 0
     except TimeoutError as error:
         good = False
         print(error)
     ballast.kill()
     ballast.wait()
-    events = (attempt("orphan") / "keeper.jsonl").read_text()
-    check("a killed guard leaves no job paused", good, events[-600:])
+    told = (attempt(one) / "keeper.jsonl").read_text()[-400:], (attempt(one) / "keeper.err").read_text()[:600]
+    check(f"a killed guard leaves no job paused{', while switching' if while_switching else ''}", good, told)
+
+
+def lost_guard_in_a_switch() -> None:
+    lost_guard(while_switching=True)
 
 
 def frozen_by_hand() -> None:
@@ -497,6 +512,7 @@ def main() -> int:
         keeper_killed,
         share,
         lost_guard,
+        lost_guard_in_a_switch,
         as_user,
         speed,
     ):

@@ -80,8 +80,11 @@ class GpuPause:
     def paused(self) -> bool:
         return self._marker.exists()
 
-    def give_back(self, pids: Sequence[int], held: Mapping[int, int]) -> Result:
-        """``held``: what it holds on each card. The job must not be frozen: its own CUDA threads do the work."""
+    def give_back(
+        self, pids: Sequence[int], held: Mapping[int, int], turn: Mapping[str, object] | None = None
+    ) -> Result:
+        """``held``: what it holds on each card. ``turn``: its place among those that take turns on a card, for whoever
+        has to restore it in the guard's place. The job must not be frozen: its own CUDA threads do the work."""
         size = sum(held.values())
         found = self._ask("find", pids, 15.0)
         if not found.ok:
@@ -90,7 +93,8 @@ class GpuPause:
             return Result(False, problem="none of its processes uses CUDA")
         named = [[pid, processes.start_time(pid)] for pid in found.pids]
         cards = {str(index): size for index, size in held.items()}
-        runs.write_json(self._marker, {"boot_id": processes.boot_id(), "pids": named, "cards": cards})
+        marked = {"boot_id": processes.boot_id(), "pids": named, "cards": cards}
+        runs.write_json(self._marker, {**marked, "turn": turn} if turn else marked)
         answer = self._ask("pause", found.pids, _PATIENCE + size / _SLOWEST)
         if answer.ok:
             return Result(True, size, answer.seconds)

@@ -65,6 +65,7 @@ class Turns:
     """This run's place on one card, and everybody else's."""
 
     def __init__(self, folder: Path, card: int, place: Place) -> None:
+        self._card = card
         self._folder = folder / f"gpu-{card}"
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self.place = place
@@ -124,6 +125,11 @@ class Turns:
     def gave_back(self, now: float) -> None:
         """Called once the memory is free, not before: the next one goes by this."""
         self.put(replace(self.place, state=WAITING, since=now, used=0))
+
+    def noted(self, now: float) -> dict[str, object]:
+        """What machine/cuda_checkpoint.py needs to take this place up when the run has lost its guard."""
+        place = replace(self.place, state=WAITING, since=now, used=0)
+        return {"folder": str(self._folder), "card": self._card, "place": asdict(place)}
 
     def leave(self) -> None:
         self._path.unlink(missing_ok=True)

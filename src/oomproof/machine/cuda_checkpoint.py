@@ -12,7 +12,9 @@ The keeper runs it too, when the guard was killed while its job was paused. Prin
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import sys
@@ -206,9 +208,8 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
         _say({"step": what, "pid": pid, "result": result, "seconds": round(seconds, 3)})
 
     if verb == "resume-marked":
-        answer = _resume_when_there_is_room(driver, arguments[1], pids, step)
-    else:
-        answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
+        return 0 if _resume_when_there_is_room(driver, arguments[1], pids, step).ok else 1
+    answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
     answer.seconds = round(time.monotonic() - started, 3)
     _say(vars(answer))
     return 0 if answer.ok else 1
@@ -216,15 +217,92 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
 
 def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], step: Step) -> Answer:
     """Another job may have the card. A restore that finds too little room never works again (304; NVIDIA/cuda-checkpoint,
-    issue 44, and seen on an H200 with driver 580): so room comes first."""
+    issue 44, and seen on an H200 with driver 580): so room comes first, and runs that take turns must know of this one."""
+    began, mark = time.monotonic(), _read_mark(path)
+    size = sum((mark.get("cards") or {}).values())
+    turn = _Turn(mark["turn"], size) if mark.get("turn") else None
     while True:
-        pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
-        if not pids or has_room(_read_mark(path).get("cards") or {}, free_on_cards()):
+        pids = _alive(pids)
+        if not pids or _may_go(mark.get("cards") or {}, turn):
             answer = resume(driver, pids, step)
             if answer.ok or answer.lost:
-                os.unlink(path)
-                return answer
+                with contextlib.suppress(FileNotFoundError):  # restored by hand meanwhile
+                    os.unlink(path)
+                break
+            if turn is not None:
+                turn.put("waiting")
         time.sleep(_TRY_AGAIN)
+    answer.seconds = round(time.monotonic() - began, 3)
+    _say(vars(answer))
+    while turn is not None and _alive(
+        pids
+    ):  # the card is its until it ends: nobody is left to pause it again
+        time.sleep(_TRY_AGAIN)
+    return answer
+
+
+def _alive(pids: Sequence[int]) -> list[int]:
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+def _may_go(needed: dict[str, int], turn: _Turn | None) -> bool:
+    return has_room(needed, free_on_cards()) if turn is None else turn.take(free_on_cards())
+
+
+class _Turn:
+    """The run's place among those that take turns on a card, taken up after its guard (ledger/turns.py has the rule)."""
+
+    def __init__(self, noted: dict[str, Any], size: int) -> None:
+        self._folder, self._card, self._size = noted["folder"], str(noted["card"]), size
+        self._place = {**noted["place"], "state": "waiting", "used": 0}
+        self._path = os.path.join(self._folder, self._place["run"])
+        self._fd = self._lock(self._path)
+        self.put("waiting")
+
+    def _lock(self, path: str) -> int:
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd
+            os.close(fd)  # swept by another between the open and the lock
+
+    def put(self, state: str) -> None:
+        self._place.update(state=state, used=self._size if state == "on" else 0)
+        os.pwrite(self._fd, json.dumps(self._place).encode().ljust(512), 0)
+
+    def take(self, free: dict[str, int]) -> bool:
+        """One at a time: two that wait must not both see the same room. ``free`` is empty where nobody can tell."""
+        deciding = self._lock(os.path.join(self._folder, ".deciding"))
+        try:
+            others = list(self._others())
+            mine = (self._place["since"], self._place["run"])
+            if any(other["state"] == "waiting" and (other["since"], other["run"]) < mine for other in others):
+                return False
+            room: float = free.get(self._card, 0) if free else float("inf")
+            for other in others:  # what those on the card have not taken yet
+                if other["state"] == "on":
+                    room -= float("inf") if other["need"] is None else max(0, other["need"] - other["used"])
+            if not room >= self._size:
+                return False
+            self.put("on")
+            return True
+        finally:
+            os.close(deciding)
+
+    def _others(self) -> Iterable[dict[str, Any]]:
+        for name in os.listdir(self._folder):
+            path = os.path.join(self._folder, name)
+            if name.startswith(".") or path == self._path:
+                continue
+            try:
+                with open(path, "rb") as file:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    except OSError:  # its run lives
+                        yield json.loads(file.read())
+            except (OSError, ValueError):
+                continue
 
 
 def has_room(needed: dict[str, int], free: dict[str, int]) -> bool:

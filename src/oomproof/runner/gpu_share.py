@@ -178,7 +178,12 @@ class GpuShare:
         held = held_by(self._pids(), self.feed.latest())
         size = sum(held.values())
         problem = self._host_room(size)
-        result = Result(False, problem=problem) if problem else self._pause.give_back(self._pids(), held)
+        pause = self._pause
+        result = (
+            Result(False, problem=problem)
+            if problem
+            else pause.give_back(self._pids(), held, self._turns.noted(boottime()))
+        )
         if not result.done:
             self._not_before = boottime() + _TRY_AGAIN
             self._tell_once(f"cannot make room on GPU {self._card} for the run that waits: {result.problem}")

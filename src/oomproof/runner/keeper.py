@@ -307,6 +307,7 @@ class Keeper:
         self.ending_since: float | None = None
         self.term_sent: float | None = None
         self.helper: int | None = None  # restores the job's GPU memory; no process of the job
+        self.restoring = False
         self.asked_to_end = False
         self.over_since: float | None = None  # nobody of the job is left
         self.drained = False  # the front has read all of the output
@@ -504,6 +505,7 @@ class Keeper:
 
     def give_the_card_again(self) -> None:
         """Its GPU memory was given back and nobody is left to restore it: tried until it works, by a process of its own."""
+        self.note_restored(at_last=False)
         if self.helper is not None or not os.path.exists(f"{self.folder}/{GPU_PAUSED}"):
             return
         if os.path.exists(f"{self.folder}/{FROZEN}"):
@@ -532,6 +534,7 @@ class Keeper:
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
             )
+            self.restoring = True
 
     def thaw_without_guard(self) -> None:
         """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof thaw` is theirs."""
@@ -653,8 +656,14 @@ class Keeper:
 
     def note_helper(self) -> None:
         self.helper = None
+        self.note_restored(at_last=True)
+
+    def note_restored(self, at_last: bool) -> None:
+        """The helper may stay after its work, to hold the job's turn on the card."""
         gone = not os.path.exists(f"{self.folder}/{GPU_PAUSED}")
-        append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
+        if self.restoring and (gone or at_last):
+            self.restoring = False
+            append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
 
     def note_end(self, status: int | None) -> None:
         self.ended, self.status, self.died = True, status, (boottime(), time.time())
