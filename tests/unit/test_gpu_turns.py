@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -163,15 +164,18 @@ def test_a_run_without_a_guard_takes_its_turn(tmp_path: Path) -> None:
     other = Turns(tmp_path, 0, at("b", ON, 1, 10 * GIB, used=2 * GIB))
     turn = cuda_checkpoint._Turn(noted, 9 * GIB)
     assert [place.run for place in other.others()] == ["a"], "the others see that it waits"
-    assert not turn.take({"0": 16 * GIB}), "b has not yet taken all that it needs"
+    assert not turn.take(lambda: {"0": 16 * GIB}), "b has not yet taken all that it needs"
     other.update(10 * GIB)
-    assert not turn.take({"0": 8 * GIB}) and not turn.take({"1": 80 * GIB})
+    assert not turn.take(lambda: {"0": 8 * GIB}) and not turn.take(lambda: {"1": 80 * GIB})
     earlier = Turns(tmp_path, 0, at("c", WAITING, 4, GIB))
-    assert not turn.take({"0": 16 * GIB}), "c waits longer"
+    assert not turn.take(lambda: {"0": 16 * GIB}), "c waits longer"
     earlier.leave()
-    assert turn.take({"0": 16 * GIB})
+    assert turn.take(lambda: {"0": 16 * GIB})
     assert other.others() == [at("a", ON, 5.0, 10 * GIB, used=9 * GIB)]
     assert decide(at("d", WAITING, 6, 10 * GIB), other.others(), 16 * GIB, 7) == "wait"
+    shutil.rmtree(tmp_path / "gpu-0")
+    assert turn.take(lambda: {"0": 9 * GIB}) and not turn.take(lambda: {"0": 8 * GIB})
+    assert cuda_checkpoint._turn(noted, GIB) is None
 
 
 def test_its_place_is_held_until_the_job_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], s
     issue 44, and seen on an H200 with driver 580): so room comes first, and runs that take turns must know of this one."""
     began, mark = time.monotonic(), _read_mark(path)
     size = sum((mark.get("cards") or {}).values())
-    turn = _Turn(mark["turn"], size) if mark.get("turn") else None
+    turn = _turn(mark.get("turn"), size)
     while True:
         pids = _alive(pids)
         if not pids or _may_go(mark.get("cards") or {}, turn):
@@ -234,9 +234,8 @@ def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], s
         time.sleep(_TRY_AGAIN)
     answer.seconds = round(time.monotonic() - began, 3)
     _say(vars(answer))
-    while turn is not None and _alive(
-        pids
-    ):  # the card is its until it ends: nobody is left to pause it again
+    # nobody is left to pause it again: the card is its until it ends
+    while turn is not None and _alive(pids):
         time.sleep(_TRY_AGAIN)
     return answer
 
@@ -246,7 +245,15 @@ def _alive(pids: Sequence[int]) -> list[int]:
 
 
 def _may_go(needed: dict[str, int], turn: _Turn | None) -> bool:
-    return has_room(needed, free_on_cards()) if turn is None else turn.take(free_on_cards())
+    return has_room(needed, free_on_cards()) if turn is None else turn.take(free_on_cards)
+
+
+def _turn(noted: dict[str, Any] | None, size: int) -> _Turn | None:
+    """None where there are no turns, or no folder for them any more: then the room alone decides."""
+    try:
+        return _Turn(noted, size) if noted else None
+    except OSError:
+        return None
 
 
 class _Turn:
@@ -271,15 +278,19 @@ class _Turn:
         self._place.update(state=state, used=self._size if state == "on" else 0)
         os.pwrite(self._fd, json.dumps(self._place).encode().ljust(512), 0)
 
-    def take(self, free: dict[str, int]) -> bool:
-        """One at a time: two that wait must not both see the same room. ``free`` is empty where nobody can tell."""
-        deciding = self._lock(os.path.join(self._folder, ".deciding"))
+    def take(self, free: Callable[[], dict[str, int]]) -> bool:
+        """One at a time: two that wait must not both see the same room. ``free`` gives nothing where nobody can tell."""
+        try:
+            deciding = self._lock(os.path.join(self._folder, ".deciding"))
+        except OSError:  # the folder is gone, and with it everybody's place
+            return has_room({self._card: self._size}, free())
         try:
             others = list(self._others())
             mine = (self._place["since"], self._place["run"])
             if any(other["state"] == "waiting" and (other["since"], other["run"]) < mine for other in others):
                 return False
-            room: float = free.get(self._card, 0) if free else float("inf")
+            known = free()
+            room: float = known.get(self._card, 0) if known else float("inf")
             for other in others:  # what those on the card have not taken yet
                 if other["state"] == "on":
                     room -= float("inf") if other["need"] is None else max(0, other["need"] - other["used"])
