@@ -150,7 +150,8 @@ def _of_job(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
     yield from _status(job)
     yield from _history(job)
     yield from _output(job)
-    if "Traceback (most recent call last)" in job.said:
+    _, _, traceback = job.said.partition("Traceback (most recent call last)")
+    if "/oomproof/" in traceback:  # Python itself may fail to start, before a line of ours
         yield "traceback", _raised(job.said)
     if job.reserved is False and job.truth != NEVER and not job.faults & HISTORY_GONE:
         yield "reservation-lost", f"it ran, and its {job.planned.need} MiB were reserved no more"

@@ -65,7 +65,8 @@ def test_a_good_end_breaks_nothing() -> None:
         (job(recording="missing"), {"recording-unreadable"}),
         (job(lines_seen=39), {"output-lost"}),
         (job(lines_logged=39), {"output-lost"}),
-        (job(said="Traceback (most recent call last):\nKeyError: 1"), {"traceback"}),
+        (job(said='Traceback (most recent call last):\n  File "/src/oomproof/x.py"\nKeyError: 1'), {"traceback"}),
+        (job(said="Traceback (most recent call last):\nOSError: Python could not start"), set()),
     ],
 )  # fmt: skip
 def test_without_an_excuse_it_is_broken(one: JobFacts, broken: set[str]) -> None:
