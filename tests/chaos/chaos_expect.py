@@ -297,7 +297,7 @@ def _history(job: JobFacts) -> Iterable[tuple[str, str]]:
     if job.recording not in ("ok", "missing") or (job.recording == "missing" and not _may_miss(job)):
         yield "recording-unreadable", job.recording
     state = job.row.get("state")
-    # a disk that took nothing before the job's first line: that it began is written nowhere
+    # a disk that took nothing when the job began: that it did is written nowhere, and was said when it began
     unwritten = bool(job.faults & DISK) and job.began_after_fault and state == "failed to start"
     if (
         state != "ended"
