@@ -306,7 +306,9 @@ def _beside(finding: Finding) -> list[Remedy]:
     """Who else was large when the machine ran out, by the kernel's own table."""
     if finding.cause != "oom-kill-global" or finding.victim is None:
         return []
-    large = [task for task in finding.kernel.largest if task.rss >= 1 << 30 and task.pid != finding.victim.pid]
+    large = [
+        task for task in finding.kernel.largest if task.rss >= 1 << 30 and task.pid != finding.victim.pid
+    ]
     others = [f"{task.name or '?'} ({task.pid}) {format_size(task.rss)}" for task in large[:3]]
     if not others:
         return []

@@ -14,14 +14,8 @@ MIB = 1 << 20
 
 class Earlyoom(GuardReader):
     anchors = (
-        "sending SIG",
-        "escalating to SIGKILL",
-        "dryrun",
-        "kill failed: ",
-        "illing process",
-        "ow memory! ",
-        "ow Memory! ",
-    )
+        "sending SIG", "escalating to SIGKILL", "dryrun", "kill failed: ", "illing process", "ow memory! ", "ow Memory! ",
+    )  # fmt: skip
 
     # 1.7: … "x": badness 1, VmRSS 2 MiB; newer: … "x": oom_score 1, oom_score_adj 0, VmRSS 2 MiB, cmdline "…"
     _SENDING = re.compile(

@@ -43,23 +43,11 @@ class GuardReader(ABC):
     ) -> None:
         if len(self.found) >= _MOST:  # keep the first half and the newest
             del self.found[_MOST // 2]
+        pids = (victim.pid,) if victim is not None and victim.pid is not None else ()
+        text, time, seconds = stamp.message[:600], stamp.time, stamp.seconds
         self.found.append(
-            Finding(
-                cause,
-                self.source,
-                number,
-                stamp.message[:600],
-                says,
-                strength,
-                stamp.time,
-                stamp.seconds,
-                victim,
-                cgroup=cgroup,
-                limit=limit,
-                pids=(victim.pid,) if victim is not None and victim.pid is not None else (),
-                guard=facts,
-            )
-        )
+            Finding(cause, self.source, number, text, says, strength, time, seconds, victim, None, cgroup, limit, pids, guard=facts)
+        )  # fmt: skip
 
     def last(self, cause: str) -> Finding | None:
         return self.found[-1] if self.found and self.found[-1].cause == cause else None

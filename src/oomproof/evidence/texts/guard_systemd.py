@@ -12,13 +12,7 @@ _CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|
 
 
 class SystemdOomd(GuardReader):
-    anchors = (
-        "due to memory pressure for",
-        "due to memory used",
-        "systemd-oomd killed ",
-        "attempting to kill ",
-        "Killed /",
-    )
+    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ", "attempting to kill ", "Killed /")  # fmt: skip
 
     _KILLED = re.compile(
         r"(?:Killed|Marked) (?P<cgroup>\S{1,1024}) (?:for killing )?due to memory "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomproof.evidence.texts.failures.rules import shortest
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guard_containers import Containers
 from oomproof.evidence.texts.guard_daemons import Earlyoom, Nohang
@@ -19,9 +20,7 @@ def _readers(source: str) -> list[GuardReader]:
 
 
 ANCHORS = tuple(dict.fromkeys(anchor for reader in _readers("") for anchor in reader.anchors))
-
-
-_SHORT = tuple(each for each in ANCHORS if not any(other != each and other in each for other in ANCHORS))
+_SHORT = shortest(ANCHORS)
 
 
 def _marked(line: str) -> bool:

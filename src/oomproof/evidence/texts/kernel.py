@@ -271,14 +271,8 @@ class KernelParser:
         for pid, constraint in self._constraints.items():
             if pid in killed:
                 continue
-            known = constraint.pid is not None
-            kill = Kill(
-                constraint.line,
-                constraint.stamp,
-                constraint.text,
-                Sizes(constraint.pid, constraint.name),
-                strength=0.95 if known else 0.75,
-            )
+            sizes, strength = Sizes(constraint.pid, constraint.name), 0.75 if constraint.pid is None else 0.95
+            kill = Kill(constraint.line, constraint.stamp, constraint.text, sizes, strength=strength)
             report = next((each for each in self._reports.values() if each.invoked), None) or Report()
             report.complete(kill, constraint)
             report.invoked = report.announced = None
@@ -342,18 +336,10 @@ class KernelParser:
             self._name_those_before(number, fault)
         known = fault.pid is not None or fault.name is not None
         finding = Finding(
-            fault.cause,
-            self._source,
-            number,
-            message[:600],
-            fault.says,
-            fault.strength,
-            stamp.time,
-            stamp.seconds,
+            fault.cause, self._source, number, message[:600], fault.says, fault.strength, stamp.time, stamp.seconds,
             Sizes(fault.pid, fault.name) if known else None,
-            pids=(fault.pid,) if fault.pid is not None else (),
-            kernel=fault.facts,
-        )
+            pids=(fault.pid,) if fault.pid is not None else (), kernel=fault.facts,
+        )  # fmt: skip
         self._faults.append((number, finding))
         self._oops = fault if fault.named_later else None
         if self._oops is not None:

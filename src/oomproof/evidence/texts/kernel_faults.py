@@ -180,15 +180,8 @@ def _fault(row: FaultRow, message: str, groups: dict[str, str | None]) -> Fault:
     )
     strength = 0.4 if xid in _XID_NOTES else 0.6 if xid in _XID_AFTERMATH else row.strength
     facts = KernelFacts(library=library, null=null, xid=xid, bus=groups.get("bus"), notice=row.notice)
-    return Fault(
-        row.cause or cause,
-        f"{says}: it followed a null pointer" if null else says,
-        strength,
-        pid,
-        name,
-        facts,
-        row.named_later,
-    )
+    says += ": it followed a null pointer" if null else ""
+    return Fault(row.cause or cause, says, strength, pid, name, facts, row.named_later)
 
 
 _NUMBERS = ("number", "arm", "bus_error", "trap", "ill")

@@ -104,22 +104,13 @@ class Kill:
         if self.more and self.more not in text and len(text) + len(self.more) + 1 <= _TEXT:
             text = f"{self.more}\n{text}"
         constraint = f"CONSTRAINT_{self.constraint}" if self.constraint else None
-        stamp = self.stamp
         return Finding(
-            cause,
-            source,
-            self.line,
-            text[:_TEXT],
-            said,
-            self.strength,
-            stamp.time,
-            stamp.seconds,
-            victim,
+            cause, source, self.line, text[:_TEXT], said, self.strength, self.stamp.time, self.stamp.seconds, victim,
             cgroup=self.oom_memcg or (self.task_memcg if cause == "oom-kill-memcg" else None),
             limit=self.limit if cause == "oom-kill-memcg" else None,
             pids=self.pids or ((victim.pid,) if victim.pid is not None else ()),
             kernel=replace(self.facts, constraint=constraint, task_memcg=self.task_memcg),
-        )
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -257,13 +248,9 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
     elif not rest.startswith(("total-vm", "vsz", "UID", "anon-rss")) and rest.strip():
         return None  # prose: "a killed process 12 times"
     sizes = {size["key"]: int(size["kb"]) * 1024 for size in _SIZE.finditer(rest)}
+    total = sizes.get("total-vm", sizes.get("vsz"))
     victim = Sizes(
-        int(match["pid"]),
-        name,
-        sizes.get("total-vm", sizes.get("vsz")),
-        sizes.get("anon-rss"),
-        sizes.get("file-rss"),
-        sizes.get("shmem-rss"),
+        int(match["pid"]), name, total, sizes.get("anon-rss"), sizes.get("file-rss"), sizes.get("shmem-rss")
     )
     why = why_of(message[: match.start()])
     nameless = (

@@ -61,12 +61,8 @@ class TaskTable:
             text = cells.get(name, "")
             return int(text) if text.isdecimal() and len(text) < 20 else None
 
-        self.tasks[pid] = Task(
-            pid,
-            cells["name"].strip() if self.whole else None,
-            number("total_vm"),
-            number("rss"),
-        )
+        name = cells["name"].strip() if self.whole else None
+        self.tasks[pid] = Task(pid, name, number("total_vm"), number("rss"))
 
     def largest(self, count: int = 5) -> list[Task]:
         return sorted(self.tasks.values(), key=lambda task: task.rss or 0, reverse=True)[:count]

@@ -11,19 +11,9 @@ from oomproof.evidence.texts.finding import Finding
 _ECHOES = frozenset(("nccl", "abort"))
 # What a kill for memory looks like from inside the job. When the engine, or the kernel, says that it
 # killed for memory, that line explains these.
-_EXPLAINED_BY_A_KILL = frozenset(
-    (
-        "dataloader-killed",
-        "killed-unknown",
-        "bus-error",
-        "shm-exhausted",
-        "nccl",
-        "interrupted",
-        "abort",
-        "other-error",
-        "segfault",
-    )
-)
+_EXPLAINED_BY_A_KILL = frozenset((
+    "dataloader-killed", "killed-unknown", "bus-error", "shm-exhausted", "nccl", "interrupted", "abort", "other-error", "segfault",
+))  # fmt: skip
 _KILLS_FOR_MEMORY = frozenset(("slurm-oom", "ray-oom", "oom-kill-memcg"))
 _DIED = frozenset(("segfault", "bus-error", "abort", "killed-unknown"))
 _GENERIC = frozenset(("other-error", "assert"))

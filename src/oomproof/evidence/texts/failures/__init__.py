@@ -27,12 +27,18 @@ RULES: tuple[Rule | CodeRule, ...] = (
 )  # fmt: skip
 
 
+_BY_ANCHOR: dict[str, list[int]] = {}
+for _index, _rule in enumerate(RULES):
+    for _anchor in _rule.anchors:
+        _BY_ANCHOR.setdefault(_anchor, []).append(_index)
+_EVERY = tuple(_BY_ANCHOR.items())
+_ASCII = tuple(pair for pair in _EVERY if pair[0].isascii())
+
+
 def recognise(said: Said) -> Hit | None:
     text = said.text
-    for rule in RULES:
-        for anchor in rule.anchors:
-            if anchor in text:
-                if (hit := rule.read(said)) is not None:
-                    return hit
-                break
+    anchors = _ASCII if text.isascii() else _EVERY
+    for index in sorted({index for anchor, indexes in anchors if anchor in text for index in indexes}):
+        if (hit := RULES[index].read(said)) is not None:
+            return hit
     return None

@@ -55,12 +55,8 @@ def _recognise(said: Said) -> Hit | None:
         return Hit("bad-alloc", "native code could not allocate memory", 0.75)
     strength = 0.8 if said.raised else 0.65
     if _GPU.search(text):
-        return Hit(
-            "cuda-oom",
-            "the GPU's memory could not be had",
-            strength,
-            gpu=GpuNumbers(requested=size) if size else None,
-        )
+        gpu = GpuNumbers(requested=size) if size else None
+        return Hit("cuda-oom", "the GPU's memory could not be had", strength, gpu=gpu)
     facts = JobFacts(requested=size or None)
     return Hit("python-memory-error", "the host refused memory", strength, facts=facts)
 

@@ -5,21 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from oomproof.evidence.texts.failures import crash_sentences as deaths
 from oomproof.evidence.texts.failures import shell_languages
-from oomproof.evidence.texts.failures.crash_sentences import (
-    ABORTED,
-    CONTAINER,
-    CRASHED,
-    EXITS,
-    MEANS,
-    MPI,
-    NAMES,
-    NANNY,
-    VANISHED,
-    WORDS,
-    by_signal,
-    pids_in,
-)
+from oomproof.evidence.texts.failures.crash_sentences import EXITS, MEANS, NAMES, WORDS, by_signal, pids_in
 from oomproof.evidence.texts.failures.hit import Hit, Said
 from oomproof.evidence.texts.failures.rules import CodeRule, Match
 
@@ -70,7 +58,7 @@ def _fatal(said: Said) -> Hit | None:
 
 
 def _check_failed(said: Said) -> Hit | None:
-    return ABORTED.hit if said.level == "FATAL" and said.text.startswith("Check failed: ") else None
+    return deaths.ABORTED.hit if said.level == "FATAL" and said.text.startswith("Check failed: ") else None
 
 
 def _shell(said: Said) -> Hit | None:
@@ -144,14 +132,14 @@ def _only_named(said: Said) -> Hit | None:
 
 
 _BEFORE_EXITS = (
-    CONTAINER.read,
+    deaths.CONTAINER.read,
     _fatal,
-    ABORTED.read,
+    deaths.ABORTED.read,
     _check_failed,
-    VANISHED.read,
+    deaths.VANISHED.read,
     _shell,
     _windows,
-    NANNY.read,
+    deaths.NANNY.read,
 )
 
 
@@ -170,7 +158,7 @@ def _recognise(said: Said) -> Hit | None:
             return None
         if (hit := _exited(said, first)) is not None:
             return hit
-    return MPI.read(said) or _only_named(said) or CRASHED.read(said)
+    return deaths.MPI.read(said) or _only_named(said) or deaths.CRASHED.read(said)
 
 
 def _unquoted(text: str) -> str:
@@ -180,7 +168,7 @@ def _unquoted(text: str) -> str:
     return shell_languages.in_english(text.rstrip("."))
 
 
-_RULES = (CONTAINER, ABORTED, VANISHED, NANNY, MPI, CRASHED)
+_RULES = (deaths.CONTAINER, deaths.ABORTED, deaths.VANISHED, deaths.NANNY, deaths.MPI, deaths.CRASHED)
 _ANCHORS = (
     "illed", "SIG", "egmentation fault", "egfault", "us error", "bort", "Fatal Python error", "erminated", "fatal exception", "llegal instruction",
     "0xC0000005", "ode 32212", "tatus 32212", "ode -1073", "tatus -1073", "Floating point exception", "Check failed", *shell_languages.PLAIN, *shell_languages.FOREIGN,
