@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from oomproof.evidence.facts import Missing
-from oomproof.evidence.texts.failures.rules import shortest
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser

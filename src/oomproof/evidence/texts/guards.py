@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.evidence.texts.failures.rules import shortest
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guard_containers import Containers
 from oomproof.evidence.texts.guard_daemons import Earlyoom, Nohang

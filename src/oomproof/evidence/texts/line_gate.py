@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.failures import RULES
-from oomproof.evidence.texts.failures.rules import shortest
 from oomproof.evidence.texts.failures.shell_languages import FOREIGN, PLAIN
 
 # Pieces of words that stand in nearly every line that tells of a failure. Few and short on purpose: each costs one pass over

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 
@@ -101,11 +102,6 @@ class CodeRule:
         self.rows = (*rows, *(row for rule in rules for row in rule.rows))
         self.anchors = shortest([*anchors, *(row.anchor for row in self.rows)])
         self.read = read
-
-
-def shortest(anchors: Sequence[str]) -> tuple[str, ...]:
-    """Without those that hold another one: they mark nothing new."""
-    return tuple(a for a in dict.fromkeys(anchors) if not any(b != a and b in a for b in anchors))
 
 
 def talk_if_quiet(said: Said, match: Match, hit: Hit) -> Hit:
