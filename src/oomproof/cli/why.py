@@ -102,7 +102,7 @@ def _one(arguments: argparse.Namespace) -> int:
     verdict: Verdict
     found: runs.Run | None = None
     if _are_files(arguments.what):
-        from oomproof.diagnosis.from_texts import judge_texts
+        from oomproof.diagnosis.judge import judge_texts
         from oomproof.evidence.texts.collect import read_texts
         from oomproof.evidence.texts.names import by_name
 
