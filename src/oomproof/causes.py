@@ -228,6 +228,7 @@ _TABLE = (
     Cause("stopped-by-user", stopped_by="person"),
     Cause("machine-down"),
     Cause("guard-lost"),
+    Cause("silent"),  # only among several logs: this one just stops
 )  # fmt: skip
 
 CAUSES: dict[str, Cause] = {cause.slug: cause for cause in _TABLE}

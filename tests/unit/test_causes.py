@@ -21,7 +21,7 @@ from oomproof.evidence.texts.collect import read_texts
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "oomproof"
 CORPUS = ROOT / "tests" / "corpus"
-NEVER_IN_A_TEXT = {"finished", "stopped-by-guard", "stopped-by-user", "machine-down", "guard-lost"}
+NEVER_IN_A_TEXT = {"finished", "stopped-by-guard", "stopped-by-user", "machine-down", "guard-lost", "silent"}
 # names of programs and units, which are spelt like the causes
 PROGRAMS = {"machine/daemons.py", "evidence/journal.py"}
 # the causes that one rule itself tells apart

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
 from oomproof.diagnosis.text_words import fill, remedies
@@ -44,7 +45,7 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         headline,
         _why(best, case, joined),
         advice,
-        evidence=ids[best.cause][:_CITED],
+        evidence=tuple(ids.get(best.cause, ())[:_CITED]),
         test=CAUSES[best.cause].test,
         victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
@@ -56,10 +57,17 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
     return [first, *(_perhaps(cause, share, first, ids.get(cause, ())) for cause, share in shares.items())]
 
 
-def _perhaps(cause: str, share: float, first: WeightedCause, ids: tuple[str, ...] = ()) -> WeightedCause:
+def _perhaps(cause: str, share: float, first: WeightedCause, ids: Sequence[str] = ()) -> WeightedCause:
     """Another reading of the same texts."""
     return WeightedCause(
-        cause, share, "possible", f"perhaps {cause}", first.why, first.next, ids[:_CITED], CAUSES[cause].test
+        cause,
+        share,
+        "possible",
+        f"perhaps {cause}",
+        first.why,
+        first.next,
+        tuple(ids[:_CITED]),
+        CAUSES[cause].test,
     )
 
 
@@ -124,14 +132,14 @@ def _shares(
     return {cause: shares[cause] for cause in ordered}
 
 
-def _others(best: Finding, case: TextCase) -> tuple[dict[str, float], dict[str, tuple[str, ...]]]:
+def _others(best: Finding, case: TextCase) -> tuple[dict[str, float], dict[str, list[str]]]:
     """The other causes that the texts speak of, weighed by how firmly, and the evidence of each."""
     weights: dict[str, float] = {}
-    ids: dict[str, tuple[str, ...]] = {}
+    ids: dict[str, list[str]] = {}
     for number, each in enumerate((*case.system, *case.training), 1):
         if each.cause == "not-a-crash":
             continue
-        ids[each.cause] = (*ids.get(each.cause, ()), f"text.{number}")
+        ids.setdefault(each.cause, []).append(f"text.{number}")
         if each.cause != best.cause and each.details.get("role") not in ("consequence", "noise"):
             weights[each.cause] = max(weights.get(each.cause, 0.0), each.strength)
     return weights, {cause: found for cause, found in ids.items() if cause == best.cause or cause in weights}

@@ -8,8 +8,8 @@ class Weight(float):
 
     1000 and more  a direct witness: it outweighs any number of guesses together
      800 to 950    a record of the action, or a mark that only one program leaves
-     300 to 600    the kernel's or the program's own word for it
-     100           the only reading left, with nothing against it
+     300 to 700    the kernel's, the program's or its killer's own word for it
+     100 to 150    the only reading left, with nothing against it
       15 to 70     one of several readings of the same facts
        1           so that there is always a verdict
     """

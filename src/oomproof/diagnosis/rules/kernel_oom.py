@@ -3,7 +3,7 @@
 The job's ``oom_kill`` counter moves for every kernel kill of one of its processes, also when the whole
 machine ran short (``__oom_kill_process`` counts in the victim's cgroup either way). It proves the kill; whose
 limit it was is told by the log, by ``oom`` (v2: counted where the limit was hit), or by ``failcnt`` (v1) and
-the room that was left.
+the headroom that was left.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A signal from outside that neither we nor the kernel's OOM killer sent. SIGKILL does not name its sender:
-what is left is to say what it was not, from the counters and the room there was."""
+what is left is to say what it was not, from the counters and the headroom there was."""
 
 from __future__ import annotations
 
