@@ -141,6 +141,12 @@ class Verdict:
         """What the table of causes says of this one."""
         return cause_of(self.cause)
 
+    def knows_more_than(self, other: Verdict) -> bool:
+        """All evidence of the other one, and a source less that could not be read."""
+        mine, others = ({item.id for item in verdict.evidence} for verdict in (self, other))
+        closed, closed_then = ({gap.source for gap in verdict.missing} for verdict in (self, other))
+        return mine >= others and closed < closed_then
+
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
