@@ -17,7 +17,7 @@ from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.root import root
 
 _CITED = 20  # pieces of evidence of one cause: more are only the same again
-_UNCATCHABLE = ("9", "11", "7", "10", "6")
+_UNCATCHABLE = (9, 11, 7, 10, 6)
 _HANDLER = re.compile(
     r"(?i)\bskip|\bcaught\b|recover|ignor(?:e|ing)|retry|retrying|discard|continu|reduc\w+ (?:the )?batch"
 )
@@ -89,7 +89,7 @@ def _join(system: Finding | None, job: Finding | None) -> tuple[Finding | None, 
         return system, job
     if cause_of(system.cause).kill and system.strength >= 0.9 and job.strength < 0.75:
         return system, job  # a passing complaint beside a kill that names its victim
-    if system.details.get("by") == "slurm" and not system.details.get("why"):
+    if system.guard.by == "slurm" and not system.guard.why:
         return job, system  # a step is cancelled when its task has died
     if cause_of(job.cause).sign_of_kill and system.strength > job.strength:
         return system, job
@@ -140,15 +140,15 @@ def _others(best: Finding, case: TextCase) -> tuple[dict[str, float], dict[str, 
         if each.cause == "not-a-crash":
             continue
         ids.setdefault(each.cause, []).append(f"text.{number}")
-        if each.cause != best.cause and each.details.get("role") not in ("consequence", "noise"):
+        if each.cause != best.cause and each.job.role not in ("consequence", "noise"):
             weights[each.cause] = max(weights.get(each.cause, 0.0), each.strength)
     return weights, {cause: found for cause, found in ids.items() if cause == best.cause or cause in weights}
 
 
 def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
-    heard = best.details.get("heard")
-    kind = best.details.get("kind")
-    if heard is None:
+    heard = best.job.heard
+    kind = best.job.kind
+    if not heard:
         named = "sure" if best.strength >= 1 else "named" if best.strength >= 0.9 else ""
         share = trust(f"text.system.{named or ('likely' if best.strength >= 0.7 else 'weak')}")
     elif kind == "wrapper":
@@ -185,7 +185,7 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
             f"; the handler that caught {CAUSES[each.cause].handled_as} at line {each.line} said nothing this time, "
             f"so it was not that"
         )
-    if best.details.get("signal") in _UNCATCHABLE and not any(map(_traceback, case.training)):
+    if best.job.signal in _UNCATCHABLE and not any(map(_traceback, case.training)):
         why += "; no exception was printed: nothing in Python saw it coming"
     progress = case.progress
     if progress.step is not None:
@@ -198,13 +198,13 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
 
 
 def _traceback(finding: Finding) -> bool:
-    return finding.details.get("heard") in ("traceback", "exception", "cut")
+    return finding.job.heard in ("traceback", "exception", "cut")
 
 
 def _silent(best: Finding, case: TextCase) -> list[Finding]:
     """Handlers that spoke earlier in the log (a batch skipped, a NaN passed over) and not at this death by a signal.
     An `except` or a NaN branch that never fired is evidence too: what it watches for did not happen."""
-    if best.details.get("signal") not in _UNCATCHABLE:
+    if best.job.signal not in _UNCATCHABLE:
         return []
     return [
         each
@@ -222,14 +222,14 @@ def _quote(text: str, width: int = 180) -> str:
 
 
 def _phase(best: Finding, case: TextCase) -> str:
-    return best.details.get("phase") or case.progress.phase or "unknown"
+    return best.job.phase or case.progress.phase or "unknown"
 
 
 def _victim(finding: Finding) -> Victim | None:
     sizes = finding.victim
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
-        name = (sizes.name if sizes else None) or finding.details.get("victim_name")
+        name = (sizes.name if sizes else None) or finding.job.victim_name
         if finding.pids:
             return Victim(finding.pids[0], name)
         return Victim(None, sizes.name) if sizes is not None and sizes.name else None
@@ -241,16 +241,16 @@ def _named_elsewhere(best: Finding, joined: Finding | None, case: TextCase) -> V
     if cause_of(best.cause).lost_process or best.cause == "nccl":
         others = [joined, *case.training] if joined else list(case.training)
         return next((victim for each in others if each and (victim := _victim(each)) is not None), None)
-    if best.details.get("heard") is None:
+    if not best.job.heard:
         return None
     # of the rest of the chain: who repeats the same cause, then whom a launcher calls the first to fail, then whom it
     # tells of at all
-    chain = [each for each in case.training if each.details.get("role") == "consequence" and each.pids]
+    chain = [each for each in case.training if each.job.role == "consequence" and each.pids]
     chain = [each for each in chain if each.source == best.source]
     ranked = sorted(
-        chain, key=lambda each: (each.cause != best.cause, "first_exit" not in each.details, each.line)
+        chain, key=lambda each: (each.cause != best.cause, each.job.first_exit is None, each.line)
     )
-    told = [each for each in ranked if each.cause == best.cause or each.details.get("kind") == "summary"]
+    told = [each for each in ranked if each.cause == best.cause or each.job.kind == "summary"]
     return _victim(told[0]) if told else None
 
 
@@ -258,8 +258,8 @@ def _gpu(finding: Finding) -> Gpu | None:
     gpu = finding.gpu
     if gpu is None:
         # Schema 1 has one place for "asked for": a request refused on the host stands there too, with no card.
-        asked = finding.details.get("requested_bytes", "")
-        return Gpu(None, requested_bytes=int(asked)) if asked.isdigit() else None
+        asked = finding.job.requested
+        return Gpu(None, requested_bytes=asked) if asked is not None else None
     return Gpu(gpu.index, gpu.total, gpu.free, gpu.requested, gpu.allocated, gpu.reserved_unallocated)
 
 
@@ -285,7 +285,7 @@ def _nothing(case: TextCase) -> list[WeightedCause]:
 
 
 def _peaceful(case: TextCase) -> tuple[float, Certainty]:
-    if _ALARM.search(case.last_line) or any(each.details.get("kind") == "talk" for each in case.training):
+    if _ALARM.search(case.last_line) or any(each.job.kind == "talk" for each in case.training):
         return trust("text.nothing.alarmed"), "possible"
     progress = case.progress
     over = is_finish(case.last_line) or (progress.step is not None and progress.step == progress.total)

@@ -86,7 +86,7 @@ def _phase(case: CaseFile) -> str:
     if case.phase in PHASES and case.phase != "unknown":
         return case.phase
     failure = case.output.failure
-    told = failure.details.get("phase") if failure is not None else None
+    told = failure.job.phase if failure is not None else None
     if told is None and case.output.text is not None:
         told = case.output.text.progress.phase
     return told if told in PHASES else "unknown"

@@ -30,10 +30,10 @@ def fill(finding: Finding) -> tuple[str, str]:
     )
     if not limit and finding.limit:
         limit = f" ({format_size(finding.limit)})"
-    details = finding.details
-    message = details.get("exception") or details.get("message") or finding.says
-    if details.get("exception") and details.get("message"):
-        message = f"{details['exception']}: {details['message']}"
+    job, kernel = finding.job, finding.kernel
+    message = job.exception or job.message or finding.says
+    if job.exception and job.message:
+        message = f"{job.exception}: {job.message}"
     values = {
         "victim": victim,
         "victim_of": "" if victim == "a process" else f": {victim}",
@@ -41,11 +41,11 @@ def fill(finding: Finding) -> tuple[str, str]:
         "gpu": gpu_words(finding.gpu),
         "gpu_next": gpu_next(finding.gpu),
         "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
-        "fault": f" in {details['library']}" if details.get("library") else "",
-        "request": f": {details['message']}" if details.get("message") else "",
+        "fault": f" in {kernel.library}" if kernel.library else "",
+        "request": f": {job.message}" if job.message else "",
         "message": _short(message),
-        "message_in": f" ({_short(details['message'])})" if details.get("message") else "",
-        "xid": f" {details['xid']}" if details.get("xid") else "",
+        "message_in": f" ({_short(job.message)})" if job.message else "",
+        "xid": f" {kernel.xid}" if kernel.xid is not None else "",
     }
     return cause.headline.format_map(values), cause.next.format_map(values)
 
@@ -118,8 +118,10 @@ def _beside(finding: Finding) -> list[Remedy]:
     """Who else was large when the machine ran out, by the kernel's own table."""
     if finding.cause != "oom-kill-global" or finding.victim is None:
         return []
-    largest = [each for each in finding.details.get("largest", "").split("; ") if "GiB" in each]
-    others = [each for each in largest if f"({finding.victim.pid}) " not in each][:3]
+    large = [
+        task for task in finding.kernel.largest if task.rss >= 1 << 30 and task.pid != finding.victim.pid
+    ]
+    others = [f"{task.name or '?'} ({task.pid}) {format_size(task.rss)}" for task in large[:3]]
     if not others:
         return []
     return [Remedy(f"end or move what else was large then: {', '.join(others)}", "measured")]

@@ -41,7 +41,7 @@ def _is_fault(finding: Finding) -> bool:
 def _kill(finding: Finding) -> KernelKill:
     victim, when = finding.victim, finding.seconds
     assert victim is not None and victim.pid is not None and when is not None
-    told = finding.details.get("constraint") or (
+    told = finding.kernel.constraint or (
         cause_of(finding.cause).constraint if finding.strength >= _SURE else None
     )
     return KernelKill(
@@ -51,7 +51,7 @@ def _kill(finding: Finding) -> KernelKill:
         # the words "Memory cgroup out of memory" outweigh the constraint, which 5.0 printed wrongly
         "CONSTRAINT_MEMCG" if finding.cause == "oom-kill-memcg" else told,
         oom_memcg=finding.cgroup if finding.cause == "oom-kill-memcg" else None,
-        task_memcg=finding.details.get("task_memcg"),
+        task_memcg=finding.kernel.task_memcg,
         limit=finding.limit,
         total_vm=victim.total_vm,
         anon_rss=victim.anon_rss,
@@ -69,8 +69,8 @@ def _fault(finding: Finding) -> KernelFault:
         victim.pid,
         victim.name or "",
         finding.cause,
-        finding.details.get("library"),
-        finding.details.get("null") == "yes",
+        finding.kernel.library,
+        finding.kernel.null,
         finding.text,
         finding.says,
         finding.strength,

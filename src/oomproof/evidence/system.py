@@ -223,8 +223,7 @@ def _held(finding: Finding) -> int | None:
     sizes = finding.victim
     if sizes is not None and sizes.anon_rss is not None:
         return sizes.anon_rss + (sizes.shmem_rss or 0)
-    told = finding.details.get("vm_rss_bytes") or finding.details.get("usage") or ""
-    return int(told) if told.isdecimal() else None
+    return finding.guard.held
 
 
 def _wall(finding: Finding, offset: float, now: float) -> float | None:

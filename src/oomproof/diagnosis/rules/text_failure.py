@@ -98,7 +98,7 @@ def _weight(case: CaseFile, death: Death, told: WeightedCause) -> Weight | None:
 
 def _raised(case: CaseFile, told: WeightedCause) -> bool:
     failure = case.output.failure
-    return failure is not None and failure.cause == told.cause and bool(failure.details.get("exception"))
+    return failure is not None and failure.cause == told.cause and bool(failure.job.exception)
 
 
 def _certainty(case: CaseFile, death: Death, told: WeightedCause) -> Certainty:
@@ -179,9 +179,9 @@ def _another_ended_it(case: CaseFile, death: Death, told: WeightedCause) -> Find
     for each in reversed(text.training):
         if each.line <= first.line:
             break
-        details = each.details
-        own = details.get("kind") == "failure" and details.get("exception") and not details.get("echo")
-        if own and details.get("chained") != "yes" and details.get("rank") == first.details.get("rank"):
+        job = each.job
+        own = job.kind == "failure" and job.exception and not job.echo
+        if own and not job.chained and job.rank == first.job.rank:
             return each if each.cause != first.cause else None
     return None
 

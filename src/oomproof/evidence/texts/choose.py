@@ -17,7 +17,7 @@ def settle(findings: Iterable[Finding]) -> Finding | None:
     if kills:
         sure = [each for each in kills if each.strength >= 0.8] or kills
         # a kubelet repeats what the kernel said of the same process, and not which limit it was
-        told = [each for each in sure if each.details.get("by") != "kubelet" and _same(each, sure[-1])]
+        told = [each for each in sure if each.guard.by != "kubelet" and _same(each, sure[-1])]
         return told[-1] if told else sure[-1]
     deaths = [each for each in found if each.cause != "not-a-crash"]
     if deaths:

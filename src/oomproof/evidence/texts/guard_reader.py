@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
 
-from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.prefixes import Stamped
 
 _MOST = 5_000
+_NO_FACTS = GuardFacts()
 
 
 class GuardReader(ABC):
@@ -39,7 +39,7 @@ class GuardReader(ABC):
         victim: Sizes | None = None,
         cgroup: str | None = None,
         limit: int | None = None,
-        details: Mapping[str, str] | None = None,
+        facts: GuardFacts = _NO_FACTS,
     ) -> None:
         if len(self.found) >= _MOST:  # keep the first half and the newest
             del self.found[_MOST // 2]
@@ -57,7 +57,7 @@ class GuardReader(ABC):
                 cgroup=cgroup,
                 limit=limit,
                 pids=(victim.pid,) if victim is not None and victim.pid is not None else (),
-                details=dict(details or {}),
+                guard=facts,
             )
         )
 
@@ -67,6 +67,3 @@ class GuardReader(ABC):
     def amend(self, **changes: object) -> None:
         """The newest finding, with what a later line adds."""
         self.found[-1] = replace(self.found[-1], **changes)  # type: ignore[arg-type]
-
-    def note(self, key: str, value: str) -> None:
-        self.found[-1].details[key] = value

@@ -21,10 +21,6 @@ class Task:
     name: str | None
     total_vm: int | None = None
     rss: int | None = None
-    anon: int | None = None
-    file: int | None = None
-    shmem: int | None = None
-    swap: int | None = None
 
 
 @dataclass(slots=True)
@@ -70,10 +66,6 @@ class TaskTable:
             cells["name"].strip() if self.whole else None,
             number("total_vm"),
             number("rss"),
-            number("rss_anon"),
-            number("rss_file"),
-            number("rss_shmem"),
-            number("swapents"),
         )
 
     def largest(self, count: int = 5) -> list[Task]:

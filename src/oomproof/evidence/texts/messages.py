@@ -88,7 +88,7 @@ class Message:
             hit = replace(hit, pids=(int(dead[1]),))
         if raised.survived:
             return replace(hit, kind="talk", strength=0.1)
-        return replace(hit, details=hit.details | {"echo": "yes"}) if name in _ECHO_TYPES else hit
+        return replace(hit, facts=replace(hit.facts, echo=True)) if name in _ECHO_TYPES else hit
 
     def _recognised(self, said: Said) -> Hit | None:
         wrapper = _WRAPPER.search(said.text)

@@ -12,12 +12,12 @@ _WENT_ON = 20  # ordinary lines after a traceback that show that its process did
 
 def root(findings: Sequence[Finding]) -> Finding | None:
     """The finding to believe, None where the text shows no death."""
-    return next((finding for finding in findings if finding.details.get("role") == "root"), None)
+    return next((finding for finding in findings if finding.job.role == "root"), None)
 
 
 def first_failure(chain: Sequence[Finding]) -> int | None:
     """The index of the root in one chain: failures with no progress between them, in order of appearance."""
-    candidates = [index for index, each in enumerate(chain) if each.details.get("kind") != "talk"]
+    candidates = [index for index, each in enumerate(chain) if each.job.kind != "talk"]
     if not candidates:
         return None
     # 1. What the processes themselves printed comes before what others report about them, and both come
@@ -28,19 +28,19 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
     if chain[best].cause == "nccl":
         best = next((index for index in candidates if _killed_peer(chain[index])), best)
     # … and of what a launcher tells, what it calls the first failure comes first.
-    if chain[best].details.get("kind") == "summary":
+    if chain[best].job.kind == "summary":
         named = (
-            i for i in candidates if chain[i].details.get("first_exit") and chain[i].cause != "other-error"
+            i for i in candidates if chain[i].job.first_exit is not None and chain[i].cause != "other-error"
         )
         best = next(named, best)
     # 3. torchrun names the first death: after an abort, an ordinary exception elsewhere is not it.
-    if cause_of(chain[best].cause).generic and any(each.details.get("first_exit") == "-6" for each in chain):
+    if cause_of(chain[best].cause).generic and any(each.job.first_exit == -6 for each in chain):
         best = next(
             (index for index in candidates if cause_of(chain[index].cause).echo and _tier(chain[index]) < 3),
             best,
         )
     # 4. Slurm cancels a step whose task died: where a death stands above, the cancelling follows from it.
-    if chain[best].details.get("cancelled"):
+    if chain[best].job.cancelled:
         best = next(
             (
                 i
@@ -56,14 +56,14 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
 
 
 def _tier(finding: Finding) -> int:
-    kind = finding.details.get("kind")
+    kind = finding.job.kind
     if kind == "wrapper" or (kind == "summary" and finding.cause == "other-error"):
         return 5
     if finding.strength < 0.3:
         return 4
     if kind == "summary":
         return 3
-    if cause_of(finding.cause).echo or finding.details.get("echo"):
+    if cause_of(finding.cause).echo or finding.job.echo:
         return 2
     return 1
 
@@ -75,25 +75,20 @@ def _specific_over_generic(chain: Sequence[Finding], candidates: Sequence[int], 
     if not cause_of(first.cause).generic or _tier(first) != 1:
         return best
     after = [index for index in candidates if index > best and _tier(chain[index]) <= 2]
-    if (
-        first.details.get("heard") == "exception"
-    ):  # a stray line; then the run was seen to go on, then it died
-        seen = int(first.details.get("signs", "0"))
+    if first.job.heard == "exception":  # a stray line; then the run was seen to go on, then it died
+        seen = first.job.signs
         died = (
             i
             for i in candidates
-            if i > best
-            and cause_of(chain[i].cause).by_signal
-            and int(chain[i].details.get("signs", "0")) > seen
+            if i > best and cause_of(chain[i].cause).by_signal and chain[i].job.signs > seen
         )
         if (death := next(died, None)) is not None:
             return death
     for index in after:
         later = chain[index]
-        gap = int(later.details.get("ordinary", "0")) - int(first.details.get("ordinary", "0"))
-        same_rank = bool(later.details.get("rank")) and later.details.get("rank") == first.details.get("rank")
-        chained = later.details.get("chained") == "yes"
-        if not cause_of(later.cause).generic and (chained or (same_rank and _tier(later) == 1)):
+        gap = later.job.ordinary - first.job.ordinary
+        same_rank = bool(later.job.rank) and later.job.rank == first.job.rank
+        if not cause_of(later.cause).generic and (later.job.chained or (same_rank and _tier(later) == 1)):
             return index
         if gap >= _WENT_ON and _tier(later) == 1:
             return _specific_over_generic(chain, candidates, index)
