@@ -40,7 +40,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def judge(case: CaseFile) -> Verdict:
-    """Over the facts of a run, over texts, or both."""
+    """Over the facts of a run, or over texts that have none behind them."""
     if case.elsewhere is not None and case.status is None:
         return _verdict(case, [_on_another_host(case)])
     claims = sorted(
