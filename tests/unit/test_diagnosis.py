@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
@@ -23,9 +24,11 @@ from helpers_case import (
     kernel,
 )
 
-from oomproof.diagnosis.verdict import CAUSES, Verdict
-from oomproof.diagnosis.weights import WEIGHTS
+from oomproof.causes import CAUSES
+from oomproof.diagnosis import kept as stored_verdicts
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import collect as collect_module
+from oomproof.evidence.facts import Evidence
 
 
 @pytest.fixture
@@ -598,5 +601,20 @@ def test_json_is_schema_1_and_comes_back(attempt: Attempt) -> None:
     assert START < END
 
 
-def test_every_weight_has_a_reason() -> None:
-    assert all(weight.odds > 0 and weight.reason for weight in WEIGHTS.values())
+def test_judged_again_when_more_can_be_read(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=None, vmstat_oom_kill=8)
+    attempt.kernel_lines = None
+    stored = attempt.verdict()
+    assert stored.missing and stored.victim is not None and stored.victim.anon_rss_bytes is None
+    (attempt.dir / "verdict.json").write_text(json.dumps(stored.to_json()))
+    monkeypatch.setattr(stored_verdicts, "collect", lambda folder: attempt.collect())
+    assert stored_verdicts.fullest_verdict(attempt.dir) == stored, "nothing more can be read"
+    attempt.kernel_lines = kernel(OWN_KILL)
+    attempt.case()
+    again = stored_verdicts.fullest_verdict(attempt.dir)
+    assert again.certainty == "proven" and again.victim is not None and again.victim.anon_rss_bytes
+    assert stored_verdicts.verdict_of(attempt.dir) == stored, "who only reads reads what is stored"
+    seen_then = Evidence("sample.twin", "/proc", None, "pid 7", "the same command")
+    richer = replace(stored, evidence=(*stored.evidence, seen_then))
+    (attempt.dir / "verdict.json").write_text(json.dumps(richer.to_json()))
+    assert stored_verdicts.fullest_verdict(attempt.dir) == richer, "what was seen then is not given up"

@@ -11,7 +11,7 @@ from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 import pytest
 from helpers_case import END, LEADER, OWN_KILL, Attempt, kernel
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.collect import read_texts
 
 CORPUS = Path(__file__).parent.parent / "corpus"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.choose import settle
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.finding import Finding, Sizes, TaskSize

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.progress import read_sign
 from oomproof.evidence.texts.training import TrainingParser

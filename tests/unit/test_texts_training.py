@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.cleaning import clean
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
@@ -554,7 +554,7 @@ def test_hard_files_take_seconds_and_little_memory(tmp_path: Path, name: str) ->
     path.write_bytes(HARD[name])
     code = (
         "import resource, sys\n"
-        "from oomproof.diagnosis.from_texts import judge_texts\n"
+        "from oomproof.diagnosis.judge import judge_texts\n"
         "from oomproof.evidence.texts.collect import read_texts\n"
         "before = resource.getrusage(resource.RUSAGE_SELF)\n"
         "cause = judge_texts(read_texts([sys.argv[1]])).cause\n"

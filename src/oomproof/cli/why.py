@@ -102,7 +102,7 @@ def _one(arguments: argparse.Namespace) -> int:
     verdict: Verdict
     found: runs.Run | None = None
     if _are_files(arguments.what):
-        from oomproof.diagnosis.from_texts import judge_texts
+        from oomproof.diagnosis.judge import judge_texts
         from oomproof.evidence.texts.collect import read_texts
         from oomproof.evidence.texts.names import by_name
 
@@ -110,11 +110,11 @@ def _one(arguments: argparse.Namespace) -> int:
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
-        from oomproof.diagnosis.kept import verdict_of
+        from oomproof.diagnosis.kept import fullest_verdict
 
         found = _found(arguments.what[0] if arguments.what else None)
         with readable(found):
-            verdict = verdict_of(found.attempt)
+            verdict = fullest_verdict(found.attempt)
             if verdict.cause == "machine-down" and not arguments.short:
                 story = _outage(found)
     with readable(found) if found is not None else nullcontext():

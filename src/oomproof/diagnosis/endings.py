@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.diagnosis.kept import verdict_of
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.errors import OomproofError
@@ -21,13 +21,9 @@ from oomproof.recording import runs
 from oomproof.recording.reader import open_recording
 from oomproof.trend import time_to_full
 
-_ALIVE = frozenset(("finished", "not-a-crash"))
-# ends that say nothing about the job: its own or its owner's wish
-_CHOSEN = frozenset(("stopped-by-user", "interrupted"))
 _OPENING = 5000  # lines of a log in which it tells its settings
 _TAIL = 64 << 10
 _TREND = 1800.0  # seconds before the end that say whether it still grew
-_GPU_CAUSES = {"cuda-oom": "cuda", "mps-oom": "mps", "cublas-alloc": "cuda", "cudnn": "cuda"}
 
 
 def runs_of(name: str) -> list[runs.Run]:
@@ -74,7 +70,7 @@ def _number(path: Path) -> int:
 
 def _of_attempt(run: runs.Run, attempt: Path, label: str) -> Ending | None:
     verdict = verdict_of(attempt)
-    if verdict.cause == "not-a-crash" or verdict.cause in _CHOSEN:
+    if verdict.cause == "not-a-crash" or verdict.kind.stopped_by == "person":
         return None  # still running, or ended because somebody wished it
     started, _ = load(attempt / "started.json")
     exited, _ = load(runs.exit_file(attempt))
@@ -90,9 +86,9 @@ def _of_attempt(run: runs.Run, attempt: Path, label: str) -> Ending | None:
     return Ending(
         label=label,
         cause=verdict.cause,
-        died=verdict.cause not in _ALIVE,
+        died=not verdict.kind.good,
         wall=end or begin,
-        device=run_settings.device(settings) or _GPU_CAUSES.get(verdict.cause) or _gpu_used(attempt),
+        device=run_settings.device(settings) or verdict.kind.device or _gpu_used(attempt),
         step=verdict.step if verdict.step is not None else progress.step if progress else None,
         total=progress.total if progress else None,
         epoch=progress.epoch if progress else None,
@@ -156,7 +152,7 @@ def _of_text(path: str) -> Ending:
     settings = run_settings.told_in(opening)
     begin, end = run_settings.first_date("\n".join(opening[:200])), run_settings.last_date(tail)
     progress = case.progress
-    cause, died = verdict.cause, verdict.cause not in _ALIVE
+    cause, died = verdict.cause, not verdict.kind.good
     # a log that stops before its last step died without a word; that is a death too
     stopped = progress.step is not None and progress.step != progress.total
     if cause == "not-a-crash" and stopped and not any(map(is_finish, tail.splitlines()[-30:])):
@@ -166,7 +162,7 @@ def _of_text(path: str) -> Ending:
         cause=cause,
         died=died,
         wall=_wall(path, tail),
-        device=run_settings.device(settings) or _GPU_CAUSES.get(cause),
+        device=run_settings.device(settings) or verdict.kind.device or None,
         step=progress.step,
         total=progress.total,
         epoch=progress.epoch,

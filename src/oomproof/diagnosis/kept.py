@@ -29,3 +29,14 @@ def mistaken(kept: Mapping[str, Any], attempt: Path) -> bool:
         return False
     run = Run(attempt.parent)
     return run.elsewhere() is not None and kept.get("host") != run.info.get("host")
+
+
+def fullest_verdict(attempt: Path) -> Verdict:
+    """The stored one, judged again if a log was closed to whoever judged it and may be open now. What was seen then and
+    is gone since (a twin, a neighbour) is not given up for it."""
+    stored = verdict_of(attempt)
+    if not any(gap.how_to_grant for gap in stored.missing):
+        return stored
+    case = collect(attempt)
+    again = judge(case)
+    return again if case.elsewhere is None and again.knows_more_than(stored) else stored

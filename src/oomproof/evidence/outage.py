@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from oomproof.causes import cause_of
 from oomproof.evidence.files import integer, load, load_lines, number, part, string
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_timeline import timeline
@@ -178,7 +179,7 @@ def _kernel(
         parser.feed(number_, f"[{line.time:12.6f}] {line.text}")
     kills, panic = [], None
     for each in parser.finish():
-        if each.cause.startswith("oom-kill-") and each.victim is not None:
+        if cause_of(each.cause).kernel_kill and each.victim is not None:
             held = (each.victim.anon_rss or 0) + (each.victim.shmem_rss or 0)
             words = (
                 f"the kernel killed {each.victim.name} (pid {each.victim.pid}), holding {format_size(held)}"

@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.kept import mistaken
-from oomproof.diagnosis.verdict import MEMORY_CAUSES
 from oomproof.errors import OomproofError
 from oomproof.evidence.collect import collect
 from oomproof.ledger import history
@@ -30,7 +30,7 @@ class Conclusion:
 
     @property
     def died_of_memory(self) -> bool:
-        return self.cause in MEMORY_CAUSES
+        return cause_of(self.cause).memory
 
 
 def conclude(run: runs.Run) -> Conclusion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from oomproof.causes import cause_of, kernel_kill
 from oomproof.evidence.texts.finding import Finding, KernelFacts, Sizes, TaskSize
 from oomproof.evidence.texts.kernel_table import TaskTable, page_size
 from oomproof.evidence.texts.prefixes import Stamped
@@ -37,18 +38,6 @@ _REAPED = re.compile(
 
 _UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
 _TEXT = 600
-_CAUSE = {
-    "MEMCG": "oom-kill-memcg",
-    "CPUSET": "oom-kill-cpuset",
-    "MEMORY_POLICY": "oom-kill-mempolicy",
-    "NONE": "oom-kill-global",
-}
-_REASON = {
-    "oom-kill-memcg": "its memory cgroup was at its limit",
-    "oom-kill-cpuset": "the memory nodes of its cpuset were full",
-    "oom-kill-mempolicy": "the memory nodes its policy binds it to were full",
-    "oom-kill-global": "the whole machine was out of memory",
-}
 
 
 @dataclass(slots=True)
@@ -75,8 +64,8 @@ class Kill:
         # a cgroup named as the one that ran out settles it
         if self.why == "memcg" or self.oom_memcg or self.constraint == "MEMCG":
             return "oom-kill-memcg"
-        if self.constraint in _CAUSE:
-            return _CAUSE[self.constraint]
+        if (named := kernel_kill(f"CONSTRAINT_{self.constraint}")) is not None:
+            return named
         if self.why in ("cpuset", "mempolicy"):
             return f"oom-kill-{self.why}"
         return "oom-kill-global"
@@ -92,7 +81,7 @@ class Kill:
     def finding(self, source: str) -> Finding:
         victim, cause = self.sizes, self.cause
         who = f"{victim.name or 'a process'}{f' (pid {victim.pid})' if victim.pid is not None else ''}"
-        said = f"the kernel's OOM killer ended {who}: {_REASON[cause]}"
+        said = f"the kernel's OOM killer ended {who}: {cause_of(cause).reason}"
         if cause == "oom-kill-memcg" and self.limit is not None:
             said += f" of {format_size(self.limit)}"
         if victim.anon_rss is not None:

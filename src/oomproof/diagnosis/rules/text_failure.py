@@ -1,4 +1,4 @@
-"""The program failed and said why: what its output tells, read as ``oomproof why output.log`` reads it."""
+"""A failure that texts tell of: those a person gave, or a run's own output beside its facts. Both are read the same way."""
 
 from __future__ import annotations
 
@@ -6,43 +6,55 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.gpu_shortage import same_failure, with_account
 from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.lost_worker import told as lost_worker
-from oomproof.diagnosis.said import said
-from oomproof.diagnosis.verdict import MEMORY_CAUSES, Certainty, Verdict, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.output_claims import output_claims
+from oomproof.diagnosis.stopping_actions import ended_by_us
+from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.finding import Finding
 
+_TRACEBACK = Weight(400, "the last traceback's exception, and the job exited with an error")
+_WORDS_ONLY = Weight(60, "the words stand in the output, but no traceback carries them")
+_LATER_ERROR = Weight(
+    150, "a second traceback, unchained, stands below the one taken for the root: it was caught"
+)
+_BEFORE_CRASH = Weight(600, "an exception ended it, and the interpreter crashed while it went down")
+_ABORT_TOLD = Weight(500, "SIGABRT, and the output says why it aborted")
+_KILLER_SAID = Weight(700, "who killed it says so in its output: a scheduler, an engine, a daemon")
+_EXIT_CODE_ONLY = Weight(20, "a non-zero exit code and no words that say why")
+_WORKER_LOST = Weight(
+    4000,
+    "the job's own process found its loader worker dead; what it then stumbled over is a race: a broken connection as often as PyTorch's own words",
+)
+
 # Signals by which a program ends through its own doing: what it printed before belongs to the story
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
-# and who kills from outside may have said so
-_KILLERS = ("slurm-oom", "ray-oom", "systemd-oomd", "earlyoom", "nohang", "oomd", "jetsam")
-_OTHER_RULES = {"shm-exhausted", "bus-error"}  # the samples of /dev/shm decide
-# of memory, and not of the GPU's: what makes the job's own memory smaller may help
-_ON_THE_HOST = MEMORY_CAUSES - {"cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc"}
-# texts that have other causes as well: only the free memory of that moment would decide
-_DOUBTFUL = ("cublas-alloc", "cudnn", "nan", "nccl", "killed-unknown")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
+    if case.texts is not None:
+        from oomproof.diagnosis.from_texts import claims_of_texts
+
+        return claims_of_texts(case.texts)
     death = death_of(case)
     if death is None or not death.failed:
         return []
     if ended_by_us(case) or explains_the_end(case):
         return []  # the error is how the end showed, not why it came
-    told = said(case)
-    if told is None:
+    told = output_claims(case)
+    if not told:
         claims = [_plain(case, death)] if death.signal is None else []
     else:
-        weight = _weight(case, death, told)
+        weight = _weight(case, death, told[0])
         claims = _claims(case, death, told, weight) if weight is not None else []
     lost = lost_worker(case) if death.signal is None else None
     if lost is not None and not any(each.cause == "dataloader-killed" for each in claims):
@@ -54,7 +66,7 @@ def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
     """The job's own process saw it; what the parent then stumbled over is a race."""
     return WeightedCause(
         "dataloader-killed",
-        odds("worker.told"),
+        _WORKER_LOST,
         "proven",
         f"a DataLoader worker died under the job: {lost}",
         f"the job's own process found it dead: {lost}; it ended by itself with {death.phrase}",
@@ -67,45 +79,51 @@ def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
     )
 
 
-def _weight(case: CaseFile, death: Death, told: Verdict) -> str | None:
+def _weight(case: CaseFile, death: Death, told: WeightedCause) -> Weight | None:
     """Which starting weight the words have beside this end; None where another rule speaks for them."""
-    if told.cause in _OTHER_RULES:
-        return None
+    if cause_of(told.cause).shared_memory:
+        return None  # the samples of /dev/shm decide
     traceback = _raised(case, told)
     if death.signal is None:
-        return "error.final" if traceback or told.certainty == "proven" else "error.text"
+        return _TRACEBACK if traceback or told.certainty == "proven" else _WORDS_ONLY
     if death.signal == signal.SIGABRT:
-        return "abort.told"
+        return _ABORT_TOLD
     if death.signal in _CRASHES:
-        shown = {signal.SIGSEGV: ("segfault", "gpf")}.get(signal.Signals(death.signal), ())
-        return "error.before-crash" if traceback and told.cause not in shown else None
-    return "engine.said" if told.cause in _KILLERS else None
+        same = death.signal == signal.SIGSEGV and told.cause in ("segfault", "gpf")
+        return _BEFORE_CRASH if traceback and not same else None
+    # and who kills from outside may have said so
+    cause = cause_of(told.cause)
+    return _KILLER_SAID if cause.kill and not cause.kernel_kill else None
 
 
-def _raised(case: CaseFile, told: Verdict) -> bool:
+def _raised(case: CaseFile, told: WeightedCause) -> bool:
     failure = case.output.failure
     return failure is not None and failure.cause == told.cause and bool(failure.job.exception)
 
 
-def _certainty(case: CaseFile, death: Death, told: Verdict) -> Certainty:
+def _certainty(case: CaseFile, death: Death, told: WeightedCause) -> Certainty:
     """The exit status is a second witness to a traceback, and to an abort that explains itself."""
     witnessed = _raised(case, told) or (death.signal == signal.SIGABRT and death.direct)
-    if witnessed and told.cause not in _DOUBTFUL and told.certainty != "possible":
+    if witnessed and not cause_of(told.cause).doubtful and told.certainty != "possible":
         return "proven"
     return told.certainty
 
 
-def _claims(case: CaseFile, death: Death, told: Verdict, weight: str) -> list[WeightedCause]:
+def _claims(
+    case: CaseFile, death: Death, readings: list[WeightedCause], weight: Weight
+) -> list[WeightedCause]:
+    """What the text alone says, weighed beside how the job ended."""
+    told, cause = readings[0], cause_of(readings[0].cause)
     ended = f"by itself with {death.phrase}" if death.signal is None else f"by {death.phrase}"
     why = f"{told.why}; it ended {ended}"
-    if case.moved.vmstat_oom_kill == 0 and told.cause in MEMORY_CAUSES and not case.our_kills:
+    if case.moved.vmstat_oom_kill == 0 and cause.memory and not case.our_kills:
         why += "; the kernel killed nothing"
     later = _another_ended_it(case, death, told)
     if later is not None:
         why += f"; but a later error stands below it, in {later.source}:{later.line}: {later.says}"
     best = WeightedCause(
         told.cause,
-        odds(weight),
+        weight,
         _certainty(case, death, told),
         told.headline,
         why,
@@ -120,38 +138,40 @@ def _claims(case: CaseFile, death: Death, told: Verdict, weight: str) -> list[We
             "agent.worker-lost",
             "agent.position",
         ),
-        test=told.causes[0].test,
+        test=told.test,
         victim=told.victim,
         gpu=told.gpu,
-        remedies=typed(case, merged(told.remedies, smaller_job(case) if told.cause in _ON_THE_HOST else ())),
+        remedies=typed(
+            case, merged(told.remedies, smaller_job(case) if cause.memory and not cause.gpu else ())
+        ),
     )
     if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
         best = with_account(best, case.gpu_oom, case)
     others = [
         WeightedCause(
             each.cause,
-            odds(weight) * each.probability / max(told.probability, 0.01),
+            weight * each.weight / max(told.weight, 0.01),
             "possible",
-            f"perhaps {each.cause}",
+            each.headline,
             why,
             best.next,
             evidence=case.evidence_from("output."),
             test=each.test,
         )
-        for each in told.causes[1:]
+        for each in readings[1:]
         # the counters know better than a text's odds, and the exit status says that it did fail
-        if not each.cause.startswith("oom-kill-")
+        if not cause_of(each.cause).kernel_kill
         and each.cause != "not-a-crash"
         and (later is None or each.cause != later.cause)
     ]
     if later is not None:
         others.append(
-            replace(others[0] if others else best, cause=later.cause, weight=odds("error.later"), gpu=None)
+            replace(others[0] if others else best, cause=later.cause, weight=_LATER_ERROR, gpu=None)
         )
     return [best, *others]
 
 
-def _another_ended_it(case: CaseFile, death: Death, told: Verdict) -> Finding | None:
+def _another_ended_it(case: CaseFile, death: Death, told: WeightedCause) -> Finding | None:
     """A second traceback of the same writer that does not come from the first: the first was caught."""
     first, text = case.output.failure, case.output.text
     if death.signal is not None or first is None or text is None or not _raised(case, told):
@@ -182,7 +202,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     why += silence(case)
     return WeightedCause(
         "other-error",
-        odds("error.plain"),
+        _EXIT_CODE_ONLY,
         "likely",
         headline,
         why,

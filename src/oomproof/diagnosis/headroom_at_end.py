@@ -14,7 +14,7 @@ _SHARE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Headroom:
     host: int | None  # bytes left on the machine, growth since the last sample taken off
     host_ample: bool | None
     limit_left: int | None
@@ -38,12 +38,12 @@ class Room:
         return text
 
 
-def room_of(case: CaseFile) -> Room:
+def headroom_at_end(case: CaseFile) -> Headroom:
     end = case.status.boottime if case.status else None
     host, job = case.host, case.job
     age = max(0.0, end - host.t) if host and end is not None else None
     if host is None or (age is not None and age > _STALE):
-        return Room(None, None, None, None, age)
+        return Headroom(None, None, None, None, age)
     grown = max(int(max(0.0, job.rate) * (age or 0.0)), _unsampled(case)) if job else 0
     lowest = host.available if host.lowest is None else min(host.lowest, host.available)
     left = max(0, lowest - grown)
@@ -53,7 +53,7 @@ def room_of(case: CaseFile) -> Room:
         limit_left = max(0, job.headroom - grown)
         limit = case.limit or case.settings.limit
         limit_ample = limit_left > int((limit or job.used + job.headroom) * _SHARE)
-    return Room(left, left > needed, limit_left, limit_ample, age)
+    return Headroom(left, left > needed, limit_left, limit_ample, age)
 
 
 def _unsampled(case: CaseFile) -> int:

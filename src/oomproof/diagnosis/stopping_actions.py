@@ -1,4 +1,4 @@
-"""Which of our own deeds ended the job: the last one that could have, near enough to the end."""
+"""Which of our own actions ended the job: the last one that could have, near enough to the end."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def user_stop(case: CaseFile) -> Action | None:
 
 def ended_by_us(case: CaseFile) -> bool:
     """Whether guard or user ended it, so that its last error or signal is only how it obeyed."""
-    deed = guard_stop(case) or user_stop(case)
-    if deed is None or case.kernel_killed:
+    stop = guard_stop(case) or user_stop(case)
+    if stop is None or case.kernel_killed:
         return False
     failure = case.output.failure
-    if deed.action != "ask" or failure is None:
+    if stop.action != "ask" or failure is None:
         return True
     # asked, and it answered with an error: its own story unless the error is the asking itself
     return failure.cause == "interrupted" or _exited_cleanly(case)
@@ -52,10 +52,10 @@ def _exited_cleanly(case: CaseFile) -> bool:
 
 def paused(case: CaseFile) -> tuple[float, bool]:
     """(seconds it stood still in all its finished pauses, whether it stands still now): no hang, but our own doing."""
-    deeds = [(action.boottime, action.action) for action in case.actions]
-    deeds += [(event.boottime, event.kind) for event in case.keeper_events if event.boottime is not None]
+    events = [(action.boottime, action.action) for action in case.actions]
+    events += [(event.boottime, event.kind) for event in case.keeper_events if event.boottime is not None]
     total, since = 0.0, None
-    for at, what in sorted(deeds):
+    for at, what in sorted(events):
         if what == "freeze":
             since = at if since is None else since
         elif what in ("thaw", "term", "kill") and since is not None:

@@ -1,29 +1,27 @@
-"""What the job's own output says of its end: the verdict that ``oomproof why output.log`` would give."""
+"""What the job's own output says of its end: the claims that ``oomproof why output.log`` would rest on."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oomproof.diagnosis.verdict import Verdict
+from oomproof.causes import cause_of
+from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.evidence.facts import CaseFile
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.collect import TextCase
     from oomproof.evidence.texts.finding import Finding
 
-_NO_DEATH = ("not-a-crash", "finished")
-_KERNELS = ("segfault", "gpf", "xid")
 
-
-def said(case: CaseFile) -> Verdict | None:
-    """None where the output tells of no failure, or was not read."""
+def output_claims(case: CaseFile) -> list[WeightedCause]:
+    """The best first; none where the output tells of no failure, or was not read."""
     if case.output.text is None:
-        return None
-    from oomproof.diagnosis.from_texts import judge_texts
+        return []
+    from oomproof.diagnosis.from_texts import claims_of_texts
 
-    verdict = judge_texts(_of_this_job(case, case.output.text))
-    return None if verdict.cause in _NO_DEATH else verdict
+    claims = claims_of_texts(_of_this_job(case, case.output.text))
+    return [] if cause_of(claims[0].cause).good else claims
 
 
 def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:
@@ -32,10 +30,10 @@ def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:
 
 
 def _may_be_ours(case: CaseFile, finding: Finding) -> bool:
-    kill = finding.cause.startswith("oom-kill-")
-    if kill and case.moved.vmstat_oom_kill == 0:
+    cause = cause_of(finding.cause)
+    if cause.kernel_kill and case.moved.vmstat_oom_kill == 0:
         return False  # the kernel killed nobody while this job ran
     pid = finding.victim.pid if finding.victim is not None else None
-    if pid is None or not (kill or finding.cause in _KERNELS):
+    if pid is None or not (cause.kernel_kill or cause.kernel_fault):
         return True
     return pid == case.leader or pid in case.processes
