@@ -1,0 +1,101 @@
+"""Runs that an earlier version left behind open after every change: tests/fixtures/state_0.1, real runs of 0.1.0."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oomproof.cli.main import main
+from oomproof.ledger.place import ledger_name
+from oomproof.ledger.store import open_ledger
+from oomproof.machine import identity, processes
+from oomproof.recording import runs
+
+KEPT = Path(__file__).parents[1] / "fixtures" / "state_0.1"
+BOOT = "36a3ee20-dbc8-4f30-a172-86245d511dc0"
+CAUSES = {
+    "finished": "finished",
+    "limited": "oom-kill-memcg",
+    "stopped": "stopped-by-user",
+    "vanished": "guard-lost",
+    "unjudged": "finished",
+}
+
+
+@pytest.fixture(autouse=True)
+def state(folders_of_their_own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy, on the machine and in the boot it was made on."""
+    folder = folders_of_their_own / "state" / "oomproof"
+    shutil.copytree(KEPT, folder, ignore=shutil.ignore_patterns("*-shm"))
+    (folder / "ledger-workstation.sqlite").rename(folder / ledger_name())
+    for module in (identity, runs):
+        monkeypatch.setattr(module, "host_name", lambda: "workstation")
+        monkeypatch.setattr(module, "machine_id", lambda: "0123456789abcdef")
+    monkeypatch.setattr(processes, "boot_id", lambda *_: BOOT)
+    return folder
+
+
+def test_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {run.name: run.state() for run in runs.list_runs()}
+    assert states == dict.fromkeys(CAUSES, "ended") | {"vanished": "vanished"}
+    assert {run.state("a later boot") for run in runs.list_runs()} == {"ended", "machine went down"}
+    monkeypatch.setattr(runs, "host_name", lambda: "laptop")
+    assert runs.find("vanished").state("another boot") == runs.ELSEWHERE
+
+
+def test_what_is_in_them() -> None:
+    for run in runs.list_runs():
+        assert run.damage() is None and run.info["version"] == "0.1.0"
+        assert run.info["settings"]["margin"] == 5 << 30 and run.info["settings"]["freeze_max"] == 21600.0
+        assert run.started()["rung"]["name"] == "cgroup v1"
+    assert runs.find("limited").info["settings"]["limit"] == 150 << 20
+    assert runs.find("limited").exit()["signal"] == 9 and runs.find("finished").exit()["code"] == 0
+    assert runs.find("vanished").exit() == {}
+
+
+def test_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, cause in CAUSES.items():
+        line = next(line for line in lines if line.startswith(name))
+        assert ("vanished" if name == "vanished" else cause) in line and " MiB" in line
+    assert main(["runs", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["runs"]}
+    assert {name: one["problem"] for name, one in found.items()} == dict.fromkeys(CAUSES)
+    assert found["finished"]["peak_bytes"] == 100511744
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_one_in_full(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["runs", "show", name]) == 0
+    shown = capsys.readouterr().out
+    assert "memory of the job" in shown and "train" in shown and "missing" not in shown
+    assert main(["runs", "show", "--json", name]) == 0
+    phases = {row["phase"]: row for row in json.loads(capsys.readouterr().out)["phases"]}
+    assert phases["train"]["entered"] == 1 and phases["load"]["peak_bytes"] > 20 << 20
+    assert main(["logs", name]) == 0
+    assert main(["runs", "export", "--csv", name]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("wall_seconds,anon") and len(rows) >= 4
+    assert main(["why", name, "--json", "--html", str(tmp_path / "page.html")]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["cause"] == CAUSES[name]
+
+
+def test_what_they_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", "unjudged"]) == 0
+    assert capfd.readouterr().out == "step 0\nstep 1\nstep 2\ndone\n"
+
+
+def test_two_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "compare", "finished", "limited"]) == 0
+    assert "peak in train" in capsys.readouterr().out
+
+
+def test_the_ledger() -> None:
+    ledger = open_ledger()
+    peaks = ledger.peaks(runs.find("finished").info["claim"]["key"])
+    ledger.close()
+    assert [(peak.use, peak.whole) for peak in peaks] == [(100511744, True)]
