@@ -16,7 +16,7 @@ from helpers_report import make_run, verdict
 from oomproof.diagnosis.kept import verdict_of as why_verdict
 from oomproof.evidence.outage import find_outages
 from oomproof.machine import identity
-from oomproof.recording import prune, runs
+from oomproof.recording import prune, runs, state_files
 from oomproof.reports.after import conclude, verdict_of
 
 OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
@@ -81,9 +81,11 @@ def test_nothing_is_done_to_it(state: Path, verb: str) -> None:
     pid = os.getpid()  # the same number is another process here: this one
     started = json.loads((run.attempt / "started.json").read_text())
     (run.attempt / "started.json").write_text(json.dumps({**started, "job": {"pid": pid, "start": None}}))
-    locks = [runs.take_lock(run.folder / "keeper.lock")]  # as a file system shows it that passes locks on
+    locks = [
+        state_files.take_lock(run.folder / "keeper.lock")
+    ]  # as a file system shows it that passes locks on
     if verb != "watch":
-        locks.append(runs.take_lock(run.folder / "waiting.lock"))
+        locks.append(state_files.take_lock(run.folder / "waiting.lock"))
     done = oomproof(verb, run.id)
     for lock in locks:
         os.close(lock)  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def test_it_is_not_pruned_while_it_writes(state: Path) -> None:
     assert prune.remove(run) == "it lives"
     assert "step 117" in (run.attempt / "output.log").read_text()
     long_ago = time.time() - 30 * 86400
-    for path in run.attempt.iterdir():
+    for path in run.attempt.folder.iterdir():
         os.utime(path, (long_ago, long_ago))
     assert not prune.stored(run).alive
 

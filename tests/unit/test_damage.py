@@ -16,7 +16,7 @@ import pytest
 
 from oomproof.cli.main import main
 from oomproof.errors import OomproofError
-from oomproof.recording import runs, shapes
+from oomproof.recording import runs, shapes, state_files
 from oomproof.recording.json_text import parse
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
@@ -43,9 +43,9 @@ def ended(name: str, created: float = 1.0) -> runs.Run:
         "created": created,
         "boot_id": "b",
     }
-    runs.write_json(run.folder / "run.json", info)
-    runs.write_json(run.attempt / "started.json", {"boot_id": "b", "boottime": 5.0, "wall": created})
-    runs.write_json(
+    state_files.write_json(run.folder / "run.json", info)
+    state_files.write_json(run.attempt / "started.json", {"boot_id": "b", "boottime": 5.0, "wall": created})
+    state_files.write_json(
         run.attempt / "exit.json", {"boottime": 9.0, "wall": created + 4, "code": 0, "signal": None}
     )
     writer = Writer(run.attempt / "recording.sqlite", {"wall_offset": "1000.0"})
@@ -78,7 +78,7 @@ def test_a_lost_ledger_still_knows_the_reservation_of_a_real_run(
         assert run.stdin is not None and run.stdout is not None
         assert run.stdout.readline() == b"runs\n"
         folder = runs.find("holder").folder
-        while not runs.read_json(folder / "1" / "started.json"):
+        while not state_files.read_json(folder / "1" / "started.json"):
             time.sleep(0.01)
         (ledger,) = runs.state_folder().glob("ledger-*.sqlite")
         if how == "removed":

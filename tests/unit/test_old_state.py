@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,54 @@ def test_the_ledger() -> None:
     peaks = ledger.peaks(runs.find("finished").info["claim"]["key"])
     ledger.close()
     assert [(peak.use, peak.whole) for peak in peaks] == [(100511744, True)]
+
+
+@pytest.fixture
+def retried(state: Path) -> runs.Run:
+    """Two attempts of one run, each as a real one left it: killed at its limit, then finished."""
+    run = runs.find("limited")
+    shutil.copytree(runs.find("finished").attempt, run.folder / "2")
+    told = run.attempt.verdict()
+    run.attempt.verdict_file.write_text(json.dumps({**told, "run": run.id, "attempt": 2}))
+    return run
+
+
+def test_the_newest_attempt_speaks_for_the_run(
+    retried: runs.Run, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert retried.attempt.number == 2 and retried.state() == "ended" and retried.exit()["code"] == 0
+    assert main(["runs", "--json"]) == 0
+    row = next(one for one in json.loads(capfd.readouterr().out)["runs"] if one["id"] == retried.id)
+    assert (row["cause"], row["code"], row["peak_bytes"]) == ("finished", 0, 100511744)
+    assert main(["runs", "show", "limited"]) == 0
+    shown = capfd.readouterr().out
+    assert "attempt  2 of 2" in shown and "verdict  finished" in shown
+    assert main(["logs", "limited"]) == 0
+    assert capfd.readouterr().out.endswith("done\n")
+    assert main(["runs", "export", "--csv", "limited"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 6
+    page, bundle = tmp_path / "page.html", tmp_path / "bundle.tar.gz"
+    assert main(["why", "limited", "--json", "--html", str(page), "--bundle", str(bundle)]) == 0
+    assert json.loads(capfd.readouterr().out)["verdict"]["cause"] == "finished"
+    with tarfile.open(bundle) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+        exited = packed.extractfile(next(name for name in packed.getnames() if name.endswith("/exit.json")))
+        assert exited is not None and json.loads(exited.read())["code"] == 0
+    assert {"started.json", "recording.sqlite", "run/output.log"} <= names
+    assert main(["runs", "compare", "limited", "finished"]) == 0
+
+
+def test_patterns_look_at_every_attempt(retried: runs.Run) -> None:
+    from oomproof.diagnosis.endings import endings_of_runs
+
+    found = [(ending.label, ending.cause) for ending in endings_of_runs([retried])]
+    assert found == [("limited/1", "oom-kill-memcg"), ("limited/2", "finished")]
+
+
+def test_what_another_part_adds_is_packed(tmp_path: Path) -> None:
+    folder = runs.find("finished").attempt.extra("leaks")
+    folder.mkdir(parents=True)
+    (folder / "found.txt").write_text("train.py:12 grows\n")
+    assert main(["why", "finished", "--bundle", str(tmp_path / "bundle.tar.gz")]) == 0
+    with tarfile.open(tmp_path / "bundle.tar.gz") as packed:
+        assert any(name.endswith("/extra/leaks/found.txt") for name in packed.getnames())

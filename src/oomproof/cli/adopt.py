@@ -101,7 +101,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     try:
         ended = watch(found, adopted, order, say, started)
     except OomproofError:
-        if not (found.attempt / "started.json").exists():
+        if not found.attempt.started_file.exists():
             from shutil import rmtree
 
             rmtree(found.folder, ignore_errors=True)

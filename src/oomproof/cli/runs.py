@@ -104,9 +104,7 @@ def _show_one(arguments: argparse.Namespace, found: runs.Run) -> int:
             "agent": report.agent_words(found),
             "phases": report.phases_json(found),
         }
-        print(
-            json.dumps({**value, "verdict": runs.read_json(found.attempt / "verdict.json") or None}, indent=1)
-        )
+        print(json.dumps({**value, "verdict": found.attempt.verdict() or None}, indent=1))
         return 0
     print(report.show(found, _width()))
     return 0

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.evidence.files import integer, number, part, string
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_timeline import timeline
 from oomproof.evidence.texts.kernel import KernelParser
 from oomproof.machine import kernel_log, memory
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall
-from oomproof.recording.reader import Recording, open_recording
-from oomproof.recording.runs import Run, exit_file, list_runs
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.reader import Recording
+from oomproof.recording.runs import Run, list_runs
+from oomproof.recording.state_files import load
 from oomproof.units import format_size
 
 _ALIVE = 120.0  # seconds before the last sign of all within which a run must have shown one of its own
@@ -26,10 +28,10 @@ _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where th
 class _Cut:
     """One attempt of an earlier boot that nobody saw end."""
 
-    def __init__(self, run: Run, attempt: Path) -> None:
+    def __init__(self, run: Run, attempt: Attempt) -> None:
         self.run, self.attempt = run, attempt
-        self.started, _ = load(attempt / "started.json")
-        self.recording = open_recording(attempt / "recording.sqlite")
+        self.started, _ = load(attempt.started_file)
+        self.recording = attempt.recording()
         told = string(self.started.get("boot_id")) or string(run.info.get("boot_id"))
         self.boot_id = told or self.recording.meta.get("boot_id") or ""
         self.offset = self._offset()
@@ -71,8 +73,8 @@ def find_outages(
     for run in known:
         if run.elsewhere(now) is not None:
             continue
-        for attempt in _attempts(run):
-            if exit_file(attempt).exists():
+        for attempt in run.attempts():
+            if attempt.exit_file.exists():
                 continue
             one = _Cut(run, attempt)
             if one.boot_id and one.boot_id != now and one.last is not None:
@@ -87,13 +89,6 @@ def outage_of(
     """The outage that this run did not survive, with all others that were alive then; None if there was none."""
     found = find_outages(proc=proc, wtmp=wtmp, journalctl=journalctl)
     return next((each for each in found if any(one.id == run.id for one in each.runs)), None)
-
-
-def _attempts(run: Run) -> list[Path]:
-    try:
-        return [path for path in run.folder.iterdir() if path.name.isdigit()]
-    except OSError:
-        return []
 
 
 def _boot_id(proc: str) -> str:
@@ -155,7 +150,7 @@ def _boots(
     if shutdown is not None:
         return boot, recorded, shutdown, "wtmp has a shutdown"
     for each in alive:
-        for line in load_lines(each.attempt / "keeper.jsonl"):
+        for line in each.attempt.keeper_events():
             at = number(line.get("boottime"))
             told = (line.get("event") or line.get("kind")) == "sigterm"
             if told and at is not None and abs(last - (at + each.offset)) <= _SHUTDOWN:
@@ -233,9 +228,9 @@ def _need(each: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
     for run in known:
         if run.id == each.run.id or run.argv != each.run.argv or not run.argv:
             continue
-        for attempt in _attempts(run):
-            exited, _ = load(exit_file(attempt))
-            peak = open_recording(attempt / "recording.sqlite").peaks().use if exited else None
+        for attempt in run.attempts():
+            exited, _ = load(attempt.exit_file)
+            peak = attempt.recording().peaks().use if exited else None
             if isinstance(peak, int):
                 (whole if exited.get("code") == 0 else cut_short).append(peak)
     if whole:

@@ -16,7 +16,7 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests
-from oomproof.recording.runs import append_line
+from oomproof.recording.attempt import Attempt
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
@@ -86,7 +86,7 @@ class Actions:
     def __init__(
         self,
         job: Job,
-        attempt: Path,
+        attempt: Attempt,
         errands: Errands,
         stop_files: list[Path],
         stop_signal: int | None = None,
@@ -125,7 +125,7 @@ class Actions:
 
     def write_the_rest(self) -> None:
         """What the disk did not take, or no descriptor was left for: the verdict must not blame somebody else for our act."""
-        while self._unwritten and append_line(self._attempt / "actions.jsonl", self._unwritten[0]):
+        while self._unwritten and self._attempt.add_action(self._unwritten[0]):
             self._unwritten.popleft()
 
     def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:

@@ -13,8 +13,7 @@ from oomproof.errors import OomproofError
 from oomproof.evidence.collect import collect
 from oomproof.ledger import history
 from oomproof.machine.identity import host_name
-from oomproof.recording import runs
-from oomproof.recording.reader import open_recording
+from oomproof.recording import runs, state_files
 from oomproof.reports import summary_file
 from oomproof.reports.verdict import three_lines
 
@@ -43,10 +42,10 @@ def conclude(run: runs.Run) -> Conclusion:
         return found  # its own host knows more: nothing said from here is kept
     try:
         kept = {**as_json, "lines": found.text, "host": host_name()}
-        runs.write_json(run.attempt / "verdict.json", kept)
+        state_files.write_json(run.attempt.verdict_file, kept)
     except OomproofError:
         pass  # a full disk: said on the terminal all the same
-    gpu = open_recording(run.attempt / "recording.sqlite").peaks().gpu if case.gpus else None
+    gpu = run.attempt.recording().peaks().gpu if case.gpus else None
     history.keep(run, case.job_peak, gpu, whole=found.cause == "finished")
     with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
         summary = summary_file.make(run, as_json)
@@ -57,7 +56,7 @@ def conclude(run: runs.Run) -> Conclusion:
 
 def verdict_of(run: runs.Run) -> Conclusion | None:
     """The kept verdict, or a fresh one when nobody was there to judge; None while the run goes on."""
-    kept = runs.read_json(run.attempt / "verdict.json")
+    kept = run.attempt.verdict()
     if _is_whole(kept.get("verdict")) and not mistaken(kept, run.attempt):
         return Conclusion(kept, str(kept.get("lines", "")))
     if run.state() in ("running", "frozen", "lost its guard", "starting", "waiting", runs.ELSEWHERE):

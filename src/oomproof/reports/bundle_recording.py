@@ -21,7 +21,7 @@ def redacted_copy(path: Path, redactor: Redactor) -> tuple[bytes | None, str | N
     if not path.exists():
         return None, "there is no recording"
     with tempfile.TemporaryDirectory(prefix="oomproof-bundle-") as folder:
-        copy = Path(folder) / "recording.sqlite"
+        copy = Path(folder) / path.name
         try:
             with closing(connect(path)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)

@@ -17,7 +17,7 @@ from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
 from oomproof.machine.clock import boottime
 from oomproof.recording.now import best, read_all
-from oomproof.recording.reader import Peaks, Recording, open_recording
+from oomproof.recording.reader import Peaks, Recording
 from oomproof.recording.runs import ELSEWHERE, Run
 from oomproof.recording.samples import NUMBERS, Samples
 from oomproof.reports import gpu_account, pauses, summary_file, timeline
@@ -30,7 +30,7 @@ from oomproof.units import format_duration, format_size
 
 
 def recording_of(run: Run) -> Recording:
-    return open_recording(run.attempt / "recording.sqlite")
+    return run.attempt.recording()
 
 
 def summaries_of(found: Iterable[Run]) -> list[Summary]:
@@ -155,6 +155,8 @@ def show(run: Run, width: int = 80) -> str:
         ("held by", rung + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
         ("peak", _peak_words(summary.peaks)),
     ]
+    if len(attempts := run.attempts()) > 1:
+        rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
     if (agent := agent_words(run)) is not None:
         rows.append(("agent", agent))
     if summary.paused:
@@ -210,7 +212,7 @@ def agent_words(run: Run) -> str | None:
     if not wanted:
         return "off (--no-agent)"
     rows = recording_of(run).rows("SELECT text FROM event WHERE kind = 'agent' ORDER BY t DESC LIMIT 1")
-    folder = run.attempt / "agent"
+    folder = run.attempt.agent_folder
     told = str(rows[0][0]) if rows else ""
     if not told and (count := len(list(folder.glob("*-fault.txt")))):
         told = f"in {count} Python {'process' if count == 1 else 'processes'}"

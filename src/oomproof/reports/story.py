@@ -68,7 +68,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
     clean = from_json(redactor.value(verdict.to_json(), "verdict"))
     if run is None:
         return Story(clean, versions=tuple(_versions(None)))
-    attempt = run.folder / str(verdict.attempt) if isinstance(verdict.attempt, int) else run.attempt
+    attempt = run.attempt_of(verdict.attempt)
     earlier = earlier_run(run)
     rows = [
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))

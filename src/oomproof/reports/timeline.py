@@ -7,11 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from oomproof.recording.reader import UNREADABLE, Recording, open_recording
-from oomproof.recording.runs import read_lines
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.reader import UNREADABLE, Recording
 from oomproof.recording.samples import NUMBERS, Samples, Table
 
 WINDOW = 600.0  # seconds: the last ten minutes
@@ -132,16 +131,16 @@ class Timeline:
         return self.end_wall + t
 
 
-def load(attempt: Path) -> Timeline:
+def load(attempt: Attempt) -> Timeline:
     """The recording of an attempt, as much of it as is drawn and told; empty with its ``problem`` when there is nothing."""
-    recording = open_recording(attempt / "recording.sqlite")
+    recording = attempt.recording()
     if recording.problem:
         return Timeline(problem=recording.problem)
     damaged = Timeline(problem="the recording is damaged")
     return recording.ask(lambda connection: _load(connection, recording, attempt), damaged)
 
 
-def _load(connection: sqlite3.Connection, recording: Recording, attempt: Path) -> Timeline:
+def _load(connection: sqlite3.Connection, recording: Recording, attempt: Attempt) -> Timeline:
     tables = _tables(connection)
     begin, end = _limits(tables, connection)
     if begin is None or end is None:
@@ -161,9 +160,9 @@ def _load(connection: sqlite3.Connection, recording: Recording, attempt: Path) -
     )
 
 
-def load_phases(attempt: Path) -> list[PhaseRow]:
+def load_phases(attempt: Attempt) -> list[PhaseRow]:
     """The table of phases alone."""
-    return open_recording(attempt / "recording.sqlite").ask(phase_rows, [])
+    return attempt.recording().ask(phase_rows, [])
 
 
 def phase_rows(connection: sqlite3.Connection, samples: Samples | None = None) -> list[PhaseRow]:
@@ -308,13 +307,9 @@ def _share_at(shares: list[tuple[float, Share]], times: list[float], t: float) -
     return (a[0] + (b[0] - a[0]) * way, a[1] + (b[1] - a[1]) * way, a[2] + (b[2] - a[2]) * way)
 
 
-def _with_deeds(points: list[HostPoint], attempt: Path, end: float) -> list[HostPoint]:
+def _with_deeds(points: list[HostPoint], attempt: Attempt, end: float) -> list[HostPoint]:
     """The guard looks more often than it records: what it saw when it acted is a sample too."""
-    seen = [
-        facts
-        for line in read_lines(attempt / "actions.jsonl")
-        if isinstance(facts := line.get("facts"), dict)
-    ]
+    seen = [facts for line in attempt.actions() if isinstance(facts := line.get("facts"), dict)]
     for facts in seen:
         t, use = facts.get("t"), facts.get("use")
         if (
