@@ -68,10 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _saved(run: runs.Run, since: float) -> str:
     """The words of whoever saved; the recording has them a moment after the file is gone."""
     for _ in range(30):
-        rows = run.attempt.recording().rows(
-            "SELECT text FROM event WHERE kind = 'saved' AND t >= ? ORDER BY t DESC LIMIT 1", (since,)
-        )
-        if rows:
-            return str(rows[0][0])
+        with run.attempt.recording().series() as series:
+            told = [event.text for event in series.events("saved", last=1) if event.t >= since]
+        if told:
+            return told[0]
         time.sleep(_TICK)
     return "saved"

@@ -19,6 +19,7 @@ from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.reading import open_lines
 from oomproof.recording import runs
 from oomproof.recording.attempt import Attempt
+from oomproof.recording.series import JobRow
 from oomproof.recording.state_files import load
 from oomproof.trend import time_to_full
 
@@ -122,12 +123,8 @@ def _memory(attempt: Attempt) -> MemoryAtEnd | None:
     tail = last_samples(attempt.recording_file)
     if tail.job is None:
         return None
-    rows = attempt.recording().rows(
-        "SELECT t, coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM job"
-        " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t",
-        (_TREND,),
-    )
-    points = [(float(t), int(use)) for t, use in rows if isinstance(t, (int, float)) and isinstance(use, int)]
+    with attempt.recording().series() as series:
+        points = [(row.t, row.use) for row in series.newest(JobRow, _TREND)]
     points = points[:: max(1, len(points) // 600)]
     growing, rate = None, 0.0
     if len(points) >= 8 and points[-1][0] - points[0][0] >= 10.0:

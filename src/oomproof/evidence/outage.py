@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from oomproof.evidence.files import integer, number, part, string
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
@@ -15,8 +14,8 @@ from oomproof.machine import kernel_log, memory
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.reader import Recording
 from oomproof.recording.runs import Run, list_runs
+from oomproof.recording.series import HostRow, JobRow
 from oomproof.recording.state_files import load
 from oomproof.units import format_size
 
@@ -45,18 +44,6 @@ class _Cut:
             return float(self.recording.meta["wall_offset"])
         except (KeyError, ValueError):
             return wall - boottime if wall is not None and boottime is not None else 0.0
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        return _numbers(self.recording, query, (_BEFORE,))
-
-
-def _numbers(recording: Recording, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-    """Rows whose columns are all numbers (or nothing): a damaged recording may hold anything."""
-    return [
-        row
-        for row in recording.rows(query, values)
-        if all(isinstance(x, (int, float, type(None))) for x in row)
-    ]
 
 
 def find_outages(
@@ -188,24 +175,26 @@ def _host(alive: list[_Cut]) -> tuple[HostPoint, ...]:
     """Every run's sampler looked at the same machine: the points of all, in order."""
     points = {}
     for each in alive:
-        for row in each.rows(
-            "SELECT t, mem_total, mem_available, swap_total, swap_free, psi_full_us FROM host"
-            " WHERE t >= (SELECT max(t) FROM host) - ? ORDER BY t"
-        ):
-            if row[0] is None or row[1] is None or row[2] is None:
+        with each.recording.series() as series:
+            rows = series.newest(HostRow, _BEFORE)
+        for row in rows:
+            if row.mem_total is None or row.mem_available is None:
                 continue
-            wall = row[0] + each.offset
-            psi = int(row[5]) if row[5] is not None else None
-            points[wall] = HostPoint(wall, int(row[1]), int(row[2]), int(row[3] or 0), int(row[4] or 0), psi)
+            wall = row.t + each.offset
+            points[wall] = HostPoint(
+                wall,
+                row.mem_total,
+                row.mem_available,
+                row.swap_total or 0,
+                row.swap_free or 0,
+                row.psi_full_us,
+            )
     return tuple(points[wall] for wall in sorted(points))
 
 
 def _run(each: _Cut, known: Sequence[Run], last: float) -> RunFacts:
-    rows = each.rows(
-        "SELECT t, coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM job"
-        " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t"
-    )
-    use = tuple((row[0] + each.offset, int(row[1])) for row in rows if row[0] is not None)
+    with each.recording.series() as series:
+        use = tuple((row.t + each.offset, row.use) for row in series.newest(JobRow, _BEFORE))
     need, basis, at_least = _need(each, known)
     held = use[-1][1] if use else 0
     again = [

@@ -53,14 +53,14 @@ def _told(run: Run, attempt: Attempt, offset: float, last: float) -> list[tuple[
         if at is not None and what is not None and last - (at + offset) <= _BEFORE:
             why = string(line.get("why")) or ""
             found.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
-    rows = attempt.recording().rows("SELECT t, kind, text FROM event ORDER BY t DESC LIMIT 10")
+    with attempt.recording().series() as series:
+        events = series.events(last=10)
     done = tuple(found)
-    for at_, kind, text in rows:
-        if not isinstance(at_, (int, float)) or last - (at_ + offset) > _BEFORE:
-            continue
+    for event in reversed(events):
+        wall, told = event.t + offset, event.text or event.kind
         # an action is noted in both places
-        if not any(abs(at - at_ - offset) < 2.0 and str(text or kind) in words for at, words in done):
-            found.append((at_ + offset, f"{run.name}: {text or kind}"))
+        if last - wall <= _BEFORE and not any(abs(at - wall) < 2.0 and told in words for at, words in done):
+            found.append((wall, f"{run.name}: {told}"))
     return found
 
 

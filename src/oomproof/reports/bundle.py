@@ -12,9 +12,9 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
+from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.runs import Run
 from oomproof.reports import bundle_machine, html, markdown, saving
-from oomproof.reports.bundle_recording import redacted_copy
 from oomproof.reports.bundle_texts import read_capped
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, tell, version
@@ -55,7 +55,7 @@ def write_bundle(
     packages = _add_machine(packer, run)
     if run is not None:  # last: by now every secret that a text gives away is known
         recording = run.attempt_of(verdict.attempt).recording_file
-        packer.binary(recording.name, *redacted_copy(recording, packer.redactor))
+        packer.binary(recording.name, *redacted_copy(recording, packer.redactor.text))
     packer.text("report.md", markdown.render(story))
     packer.markup("report.html", html.render(story))
     packer.text("SUMMARY.txt", _summary(story, packer, packages))
