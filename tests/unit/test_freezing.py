@@ -24,8 +24,8 @@ from oomproof.guard.waiting import IDLE_AFTER, Idleness
 from oomproof.ledger.live import BY_GUARD, Live
 from oomproof.machine import cgroups, processes
 from oomproof.machine.cgroups import JobMemory
+from oomproof.recording import pauses
 from oomproof.recording.attempt import Attempt
-from oomproof.reports import pauses
 from oomproof.runner.supervise import known_need, oom_score_by_age
 from oomproof.units import MIB
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.cli.main import main
+from oomproof.ledger import history
 from oomproof.ledger.place import ledger_name
 from oomproof.ledger.store import open_ledger
 from oomproof.machine import identity, processes
@@ -151,3 +152,69 @@ def test_what_another_part_adds_is_packed(tmp_path: Path) -> None:
     assert main(["why", "finished", "--bundle", str(tmp_path / "bundle.tar.gz")]) == 0
     with tarfile.open(tmp_path / "bundle.tar.gz") as packed:
         assert any(name.endswith("/extra/leaks/found.txt") for name in packed.getnames())
+
+
+def on_disk(state: Path) -> dict[str, bytes]:
+    """All files but SQLite's own beside a database, and the cache of the history's lines."""
+    ours = (path for path in state.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal")))
+    return {str(path.relative_to(state)): path.read_bytes() for path in ours if path.name != "summary.json"}
+
+
+def test_readers_only_read(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = runs.find("unjudged").info["claim"]["key"]
+    before = on_disk(state)
+    for words in (
+        ["runs"],
+        ["runs", "--all"],
+        ["runs", "--json"],
+        ["runs", "compare", "finished", "vanished"],
+    ):
+        assert main(words) == 0
+    for name in CAUSES:
+        for words in (["runs", "show"], ["runs", "show", "--json"], ["logs"], ["runs", "export", "--csv"]):
+            assert main([*words, name]) == 0
+        main(["wait", name])
+    assert on_disk(state) == before
+    assert not runs.find("vanished").attempt.summary_file.exists(), "no line is cached that nobody judged"
+    ledger = open_ledger()
+    assert len(ledger.peaks(key)) == 1
+    ledger.close()
+
+
+def test_why_judges_and_stores(capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs.find("unjudged")
+    assert main(["why", "--short", "unjudged"]) == 0
+    assert run.attempt.verdict()["verdict"]["cause"] == "finished"
+    ledger = open_ledger()
+    assert next(peak.run for peak in ledger.peaks(run.info["claim"]["key"])) == run.id
+    ledger.close()
+    run.attempt.verdict_file.write_text(
+        json.dumps({**run.attempt.verdict(), "kills": [], "note": "as it was"})
+    )
+    assert main(["why", "--short", "unjudged"]) == 0
+    assert run.attempt.verdict()["note"] == "as it was", "a stored verdict stands"
+
+
+def test_a_verdict_is_judged_again_when_no_less_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    finished, limited = runs.find("finished"), runs.find("limited")
+    told = finished.attempt.verdict()
+    told["verdict"]["cause"] = "other-error"
+    finished.attempt.verdict_file.write_text(json.dumps(told))
+    assert main(["why", "--again", "--json", "finished"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["cause"] == "finished"
+    assert finished.attempt.verdict()["verdict"]["cause"] == "finished"
+    limited.attempt.output_file.unlink()  # what it printed could be read then
+    assert main(["why", "--again", "--json", "limited"]) == 0
+    output = capsys.readouterr()
+    assert (
+        json.loads(output.out)["verdict"]["cause"] == "oom-kill-memcg" and "that verdict stands" in output.err
+    )
+
+
+def test_the_next_start_learns_from_a_run_that_nobody_judged() -> None:
+    run = runs.find("unjudged")
+    ledger = open_ledger()
+    found = history.peaks_of(ledger, run.info["claim"]["key"])
+    assert next((peak.run, peak.whole) for peak in found) == (run.id, True) and len(found) == 2
+    assert history.peaks_of(ledger, run.info["claim"]["key"]) == found, "once"
+    ledger.close()

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from helpers_report import verdict
 
 from oomproof.errors import OomproofError
 from oomproof.recording import runs, state_files
@@ -195,8 +196,9 @@ def test_history_tells_when_the_machine_went_down_and_whether_in_order() -> None
         ),
         (off, "the machine was shut down or restarted in order while the job ran"),
     ):
-        verdict = {"cause": "machine-down", "headline": headline, "why": "7 GiB was available"}
-        state_files.write_json(run.attempt / "verdict.json", {"verdict": verdict})
+        told = verdict(run.id).to_json()
+        told["verdict"] |= {"cause": "machine-down", "headline": headline, "why": "7 GiB was available"}
+        state_files.write_json(run.attempt / "verdict.json", told)
     lines = report.history([report.summarize(run) for run in (off, cut)], 200).splitlines()
     assert "machine shut down" in lines[1] and "in order" in lines[2]
     assert "machine went down" in lines[4]

@@ -51,7 +51,7 @@ from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:  # what a start does not need
-    from oomproof.reports.after import Conclusion
+    from oomproof.diagnosis.conclusion import Conclusion
     from oomproof.runner.gpu_share import GpuShare
 
 _SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
@@ -504,9 +504,9 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     try:
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
+            from oomproof.diagnosis.conclusion import conclude
             from oomproof.reports import saving
-            from oomproof.reports.after import conclude
-            from oomproof.reports.verdict import fitted
+            from oomproof.reports.verdict import fitted, three_lines
 
             conclusion = conclude(outcome.run)
             if report is not None:
@@ -514,7 +514,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                _tell(fitted(conclusion.text, sys.stderr))
+                _tell(fitted(three_lines(conclusion.verdict), sys.stderr))
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through

@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from oomproof.cli.damage import readable
+from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import runs
 from oomproof.recording.series import Unreadable
@@ -94,15 +95,16 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _show_one(arguments: argparse.Namespace, found: runs.Run) -> int:
     if arguments.json:
+        told = conclusion_of(found)
         value = {
             "schema": 1,
-            "run": report.summarize(found).as_json(),
+            "run": report.summarize(found, told).as_json(),
             "info": found.info,
             "exit": found.exit(),
             "agent": report.agent_words(found),
             "phases": report.phases_json(found),
         }
-        print(json.dumps({**value, "verdict": found.attempt.verdict() or None}, indent=1))
+        print(json.dumps({**value, "verdict": told.as_json if told else None}, indent=1))
         return 0
     print(report.show(found, _width()))
     return 0

@@ -88,11 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
         from oomproof.runner.adopt import stay
 
         stay(found, int(started["job"]["pid"]), adopted)
-    from oomproof.reports.after import conclude
-    from oomproof.reports.verdict import fitted
+    from oomproof.diagnosis.conclusion import conclude
+    from oomproof.reports.verdict import fitted, three_lines
 
     conclusion = conclude(found)
-    print(fitted(conclusion.text, sys.stderr), file=sys.stderr)
+    print(fitted(three_lines(conclusion.verdict), sys.stderr), file=sys.stderr)
     return exit_status(found, conclusion)
 
 

@@ -12,18 +12,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from oomproof.diagnosis.conclusion import Conclusion, conclusion_of
 from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
 from oomproof.machine.clock import boottime
+from oomproof.recording import pauses, run_summary
 from oomproof.recording.now import best, read_all
 from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.reader import Peaks
+from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import ELSEWHERE, Run
 from oomproof.recording.series import PhaseMark
-from oomproof.reports import gpu_account, pauses, summary_file, timeline
-from oomproof.reports.after import verdict_of
+from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
-from oomproof.reports.summary_file import Summary
+from oomproof.reports.verdict import three_lines
 from oomproof.runner.code import hash_file
 from oomproof.units import format_duration, format_size
 
@@ -48,14 +50,15 @@ def _summary_of(run: Run) -> Summary:
         )  # fmt: skip
 
 
-def summarize(run: Run) -> Summary:
-    """Kept beside the recording once the run has ended: a history of thousands is not read anew each time."""
-    kept = summary_file.read(run)
+def summarize(run: Run, told: Conclusion | None = None) -> Summary:
+    """``told`` where the caller has it. Of a run that was judged the line is cached beside its recording: a history of
+    thousands is not read anew each time. What is judged here for want of a verdict is stored nowhere."""
+    kept = run_summary.read(run)
     if kept is None:
-        verdict = verdict_of(run)
-        kept = summary_file.make(run, verdict.as_json if verdict else None)
-        if kept.state == "ended" and kept.problem is None:
-            summary_file.keep(run, kept)
+        told = told or conclusion_of(run)
+        kept = run_summary.make(run, told.as_json if told else None)
+        if told is not None and told.stored:
+            run_summary.keep(run, kept)
     code = run.info.get("code") or {}
     before = code.get("script_sha256")
     changed = before is not None and before != _hash_now(code.get("script"))
@@ -138,7 +141,8 @@ def history(summaries: list[Summary], width: int = 100) -> str:
 
 def show(run: Run, width: int = 80) -> str:
     """One run in full: what it was, how it went, a chart, the verdict."""
-    summary, recording = summarize(run), run.attempt.recording()
+    told = conclusion_of(run)
+    summary, recording = summarize(run, told), run.attempt.recording()
     settings = run.info.get("settings") or {}
     code = run.info.get("code") or {}
     rung = (run.started().get("rung") or {}).get("name", "-")
@@ -184,10 +188,9 @@ def show(run: Run, width: int = 80) -> str:
         lines += [
             f"  {_clock(event.t + recording.wall_offset)}  {event.kind}: {event.text}" for event in events
         ]
-    verdict = verdict_of(run)
     lines.append("")
-    if verdict is not None:
-        lines.append(verdict.text)
+    if told is not None:
+        lines.append(three_lines(told.verdict))
     elif summary.state == "lost its guard":
         lines.append(
             f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)"

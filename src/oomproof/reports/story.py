@@ -13,11 +13,11 @@ from pathlib import Path
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
+from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import Run, list_runs
 from oomproof.reports.numbers import load_numbers
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.runs import compare_rows, summarize
-from oomproof.reports.summary_file import Summary
 from oomproof.reports.timeline import Timeline
 from oomproof.units import GIB, MIB, format_duration, format_size
 

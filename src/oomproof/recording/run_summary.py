@@ -12,13 +12,13 @@ from typing import Any
 
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import boot_id
+from oomproof.recording import pauses
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.reader import Peaks
+from oomproof.recording.pauses import Paused
+from oomproof.recording.reader import Figures, Peaks
 from oomproof.recording.runs import Run
 from oomproof.recording.shapes import wrong
 from oomproof.recording.state_files import read_json
-from oomproof.reports import pauses
-from oomproof.reports.pauses import Paused
 
 _VERSION = 1
 # what the summary was made of: when one of them is another, or changed, it is made anew
@@ -73,12 +73,13 @@ class Summary:
         }
 
 
-def make(run: Run, verdict: dict[str, Any] | None) -> Summary:
-    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run goes on."""
+def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = None) -> Summary:
+    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run goes on. ``figures`` where
+    the caller has read them already."""
     recording = run.attempt.recording()
     state = run.state()
     started, ended = run.started(), run.exit()
-    figures = recording.figures()
+    figures = figures or recording.figures()
     judged = verdict["verdict"] if verdict else {}
     return Summary(
         id=run.id,
@@ -149,7 +150,10 @@ def read(run: Run) -> Summary | None:
 
 
 def keep(run: Run, summary: Summary) -> None:
-    """Not synced: one that is lost is made again. A folder that may not be written has none."""
+    """A cache, of a run that has ended and was judged: nothing in it that its sources do not say. Not synced, and one that
+    is lost is made again. A folder that may not be written has none."""
+    if summary.state != "ended" or summary.problem is not None:
+        return
     value = {**asdict(summary), "paused": [(one.begin, one.end, one.by) for one in summary.paused]}
     path = run.attempt.summary_file
     temporary = f"{path.parent}/.{path.name}.{os.getpid()}"
