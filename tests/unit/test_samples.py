@@ -25,7 +25,6 @@ def made(rows: list[tuple[object, object]]) -> sqlite3.Connection:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "_ROWS", 7)
-    monkeypatch.setattr(samples, "_READ", 5)
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,13 +60,3 @@ def test_damaged_rows_are_passed_over() -> None:
     assert Samples(made(rows), "job", "v", "typeof(v) = 'integer'").between(0, 10) == (5, 7)
     assert Table(made(rows), "job").rows("count(*)", 0, 10) == [(3,)]
     assert not Samples(made([]), "job", "v") and Table(made([]), "job").rows("t", 0, 1) == []
-
-
-@given(ROWS)
-def test_what_several_cards_hold_at_one_moment_is_added_up(rows: list[tuple[int, int]]) -> None:
-    sums: dict[int, int] = {}
-    for t, v in rows:
-        sums[t] = sums.get(t, 0) + v
-    together = Samples(made(list(rows)), "job", "v", together=True)
-    assert together.between(-1, 500) == (min(sums.values()), max(sums.values()))
-    assert {t: together.at(t) for t in sums} == sums

@@ -67,9 +67,9 @@ def phase_rows(series: Series, spans: list[Span] | None = None) -> list[PhaseRow
     told = _highest(((mark.t, mark.anon) for mark in marks), spans)
     gpu = _highest(((mark.t, mark.gpu) for mark in marks), spans)
     for number, span in enumerate(spans):
-        inside = series.gpu_use.between(span.begin, span.end if number + 1 < len(spans) else float("inf"))
-        if inside is not None:
-            gpu[span.name] = max(int(inside[1]), gpu.get(span.name, -1))
+        peak = series.gpu_peak(span.begin, span.end if number + 1 < len(spans) else float("inf"))
+        if peak is not None:
+            gpu[span.name] = max(peak, gpu.get(span.name, -1))
     found: dict[str, PhaseRow] = {}
     for span in spans:
         old = found.get(span.name, PhaseRow(span.name))

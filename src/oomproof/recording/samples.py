@@ -1,93 +1,127 @@
-"""One value of a recording over time, and a table of it by time: rows were written in the order of time, without an index.
+"""One table of a recording by time, without loading it: rows were written in the order of time and have no index on it.
 
-A recording at its cap has five million rows. One value is held as two arrays (20 MB of 1.25 million moments, read in half a
-second); of a table, short runs of rows (pieces) are summed up by SQLite in one pass, and only those of a question are read."""
+A recording at its cap has five million rows. Short runs of rows (pieces) are summed up by SQLite in one pass; only the pieces
+at the edges of a question are looked into, by SQLite too: to bring the rows into Python takes twice as long as the pass."""
 
 from __future__ import annotations
 
 import sqlite3
-from array import array
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 _ROWS = 256  # of a piece
-_READ = 50_000  # rows fetched at once
 NUMBERS = "typeof(t) = 'real'"  # as the column makes of every number; a damaged row may have anything there
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    first: int  # rowids
+    last: int
+    begin: float  # times
+    end: float
+    low: float
+    high: float
+
+
 class Samples:
-    """The values of one expression over time, in the order of their times. Raises what SQLite raises.
+    """The values of one expression over time, in the order of their times. Raises what SQLite raises."""
 
-    ``together``: those of one moment, as of several cards, are added up."""
+    def __init__(self, connection: sqlite3.Connection, table: str, value: str, where: str = "1") -> None:
+        self._connection, self._table, self._value = connection, table, value
+        self._where = f"{NUMBERS} AND {where} AND typeof({value}) IN ('integer', 'real')"
+        self.pieces = self._read()
+        if any(before.end > after.begin for before, after in pairwise(self.pieces)):
+            self._sort()
+        self._begins = [piece.begin for piece in self.pieces]
+        self._ends = [piece.end for piece in self.pieces]
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        table: str,
-        value: str,
-        where: str = "1",
-        *,
-        together: bool = False,
-    ) -> None:
-        self._times, self._values = array("d"), array("d")
-        cursor = connection.execute(
-            f"SELECT t, {value} AS v FROM {table} WHERE {NUMBERS} AND {where}"
-            " AND typeof(v) IN ('integer', 'real') ORDER BY rowid"
+    def _read(self) -> list[Piece]:
+        query = (
+            f"SELECT min(r), max(r), min(t), max(t), min(v), max(v) FROM (SELECT rowid AS r, t, {self._value} AS v "
+            f"FROM {self._table} WHERE rowid > ? AND {self._where} ORDER BY rowid LIMIT {_ROWS})"
         )
-        ordered = True
-        while rows := cursor.fetchmany(_READ):
-            times, values = zip(*rows, strict=True)
-            ordered = ordered and (not self._times or self._times[-1] <= times[0])
-            ordered = ordered and list(times) == sorted(times)
-            self._times.extend(times)
-            self._values.extend(values)
-        if not ordered:  # as no writer of ours leaves them
-            rows = sorted(zip(self._times, self._values, strict=True), key=lambda row: row[0])
-            self._times, self._values = array("d", (t for t, _ in rows)), array("d", (v for _, v in rows))
-        if together:
-            self._add_up()
+        found: list[Piece] = []
+        at = -1
+        while True:
+            first, last, *limits = self._connection.execute(query, (at,)).fetchone()
+            if last is None or last <= at:
+                return found
+            found.append(Piece(first, last, *limits))
+            at = last
 
-    def _add_up(self) -> None:
-        times, values, latest = array("d"), array("d"), None
-        for t, value in zip(self._times, self._values, strict=True):
-            if t == latest:
-                values[-1] += value
-            else:
-                times.append(t)
-                values.append(value)
-                latest = t
-        self._times, self._values = times, values
+    def _sort(self) -> None:
+        """Rows out of order, as no writer of ours leaves them: a sorted copy, in SQLite's own temporary file."""
+        name = f"sorted_{self._table}_{id(self)}"
+        self._connection.execute(
+            f"CREATE TEMP TABLE {name} AS SELECT t, {self._value} AS v FROM {self._table} WHERE {self._where} ORDER BY t"
+        )
+        self._table, self._value, self._where = name, "v", "1"
+        self.pieces = self._read()
 
     def __bool__(self) -> bool:
-        return bool(self._times)
+        return bool(self.pieces)
+
+    @property
+    def begin(self) -> float:
+        return self.pieces[0].begin
 
     @property
     def end(self) -> float:
-        return self._times[-1]
+        return self.pieces[-1].end
+
+    def _ask(self, number: int, columns: str, rest: str, *values: float) -> tuple[Any, ...] | None:
+        """Of the rows of one piece."""
+        piece = self.pieces[number]
+        query = f"SELECT {columns} FROM {self._table} WHERE rowid BETWEEN ? AND ? AND {self._where} {rest}"
+        row: tuple[Any, ...] | None = self._connection.execute(
+            query, (piece.first, piece.last, *values)
+        ).fetchone()
+        return row
 
     def at(self, t: float) -> float:
         """The value at that time: of the last sample until then, of the first one for what lies before it."""
-        return self._values[max(0, bisect_right(self._times, t) - 1)]
+        number = max(0, bisect_right(self._begins, t) - 1)
+        found = self._ask(number, self._value, "AND t <= ? ORDER BY t DESC, rowid DESC LIMIT 1", t)
+        found = found or self._ask(number, self._value, "ORDER BY t, rowid LIMIT 1")
+        return float(found[0]) if found else 0.0
 
     def between(self, begin: float, end: float) -> tuple[float, float] | None:
         """The lowest and the highest value from one time to another, both included; None when there was no sample."""
-        inside = self._values[bisect_left(self._times, begin) : bisect_right(self._times, end)]
-        return (min(inside), max(inside)) if inside else None
+        lows, highs = [], []
+        for number in range(bisect_left(self._ends, begin), bisect_right(self._begins, end)):
+            piece = self.pieces[number]
+            low, high = piece.low, piece.high
+            if not (begin <= piece.begin and piece.end <= end):
+                columns = f"min({self._value}), max({self._value})"
+                low, high = self._ask(number, columns, "AND t BETWEEN ? AND ?", begin, end) or (None, None)
+            if low is not None:
+                lows.append(low)
+                highs.append(high)
+        return (min(lows), max(highs)) if lows else None
 
     def highest(self, count: int) -> list[tuple[float, float]]:
-        """The highest moment of each of ``count`` equal slices of time, and the first and the last one."""
-        if not self._times:
+        """At most a few moments for each of ``count`` equal slices of time, among them the highest of the slice; and
+        the first and the last moment."""
+        if not self.pieces:
             return []
-        times, values = self._times, self._values
-        step = max(times[-1] - times[0], 1e-9) / count
-        found, first = [], 0
-        while first < len(times):
-            slot = int((times[first] - times[0]) / step)
-            last = max(first + 1, bisect_left(times, times[0] + (slot + 1) * step))
-            best = max(range(first, last), key=values.__getitem__)
-            found.append((times[best], values[best]))
-            first = last
-        return [(times[0], values[0]), *found, (times[-1], values[-1])]
+        step = max(self.end - self.begin, 1e-9) / count
+        found: list[tuple[float, float]] = []
+        for piece in self.pieces:
+            if int((piece.begin - self.begin) / step) == int((piece.end - self.begin) / step):
+                found.append((piece.begin, piece.high))
+                continue
+            best: dict[int, tuple[float, float]] = {}
+            query = (
+                f"SELECT t, {self._value} FROM {self._table} WHERE rowid BETWEEN ? AND ? AND {self._where}"
+            )
+            for t, value in self._connection.execute(query, (piece.first, piece.last)):
+                slot = int((t - self.begin) / step)
+                if slot not in best or value > best[slot][1]:
+                    best[slot] = (t, value)
+            found += best.values()
+        return [(self.begin, self.at(self.begin)), *found, (self.end, self.at(self.end))]
 
 
 class Table:

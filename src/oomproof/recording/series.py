@@ -184,16 +184,19 @@ class Series:
         """What the job held, by time."""
         return self._samples("job", "anon+shmem+swap")
 
-    @cached_property
-    def gpu_use(self) -> Samples:
-        """What the job held on all cards together."""
-        return self._samples("gpu", "job_used", together=True)
-
-    def _samples(self, table: str, value: str, together: bool = False) -> Samples:
+    def _samples(self, table: str, value: str) -> Samples:
         try:
-            return Samples(self._connection, table, value, together=together)
+            return Samples(self._connection, table, value)
         except UNREADABLE:
             return Samples(empty(), table, value)
+
+    def gpu_peak(self, begin: float, end: float) -> int | None:
+        """The most all cards held together for the job at one look."""
+        table = self._table("gpu")
+        if table is None or table.begin is None:
+            return None
+        looks = self._within("gpu", "sum(job_used)", begin, end, "typeof(job_used) = 'integer'", "GROUP BY t")
+        return max((held for (held,) in looks if isinstance(held, int)), default=None)
 
     def cards_used(self) -> set[int]:
         """The cards on which the job ever held something."""
