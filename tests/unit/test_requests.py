@@ -62,7 +62,7 @@ def test_who_may_have_read_it_unseen_was_asked(tmp_path: Path) -> None:
     """A script that looks for the file itself, or got a signal: its end may be its answer."""
     for folder, stop_signal in ((tmp_path / "file", None), (tmp_path / "signal", 10)):
         folder.mkdir()
-        assert Withdrawn(folder, stop_signal).actions == ["ask"]
+        assert Withdrawn(Attempt(folder), stop_signal).actions == ["ask"]
         assert not (folder / "stop").exists()
 
 
