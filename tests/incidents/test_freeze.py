@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import DEADLINE, Cgroup, Lab, Running, alive, until
 
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 
 PYTHON = sys.executable
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
@@ -22,11 +22,11 @@ SmallMachine = Callable[[int], Cgroup]
 
 
 def deeds(running: Running) -> list[str]:
-    return [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
+    return [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
 
 
 def events(running: Running) -> list[dict[str, Any]]:
-    return runs.read_lines(running.attempt / "keeper.jsonl")
+    return state_files.read_lines(running.attempt / "keeper.jsonl")
 
 
 def printed(running: Running) -> str:

@@ -25,10 +25,11 @@ from helpers_case import (
 )
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis import kept as stored_verdicts
+from oomproof.diagnosis import conclusion
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import collect as collect_module
 from oomproof.evidence.facts import Evidence
+from oomproof.recording.runs import Run
 
 
 @pytest.fixture
@@ -607,14 +608,27 @@ def test_judged_again_when_more_can_be_read(attempt: Attempt, monkeypatch: pytes
     stored = attempt.verdict()
     assert stored.missing and stored.victim is not None and stored.victim.anon_rss_bytes is None
     (attempt.dir / "verdict.json").write_text(json.dumps(stored.to_json()))
-    monkeypatch.setattr(stored_verdicts, "collect", lambda folder: attempt.collect())
-    assert stored_verdicts.fullest_verdict(attempt.dir) == stored, "nothing more can be read"
+    monkeypatch.setattr(conclusion, "collect", lambda folder: attempt.collect())
+    written: list[Verdict] = []
+
+    def store(run: object, case: object, verdict: Verdict) -> conclusion.Conclusion:
+        written.append(verdict)
+        return conclusion.Conclusion(verdict, stored=True)
+
+    monkeypatch.setattr(conclusion, "_store", store)
+    run = Run(attempt.dir.parent)
+
+    def now() -> Verdict:
+        return conclusion.conclude_once(run).verdict
+
+    assert now() == stored, "nothing more can be read"
     attempt.kernel_lines = kernel(OWN_KILL)
     attempt.case()
-    again = stored_verdicts.fullest_verdict(attempt.dir)
+    again = now()
     assert again.certainty == "proven" and again.victim is not None and again.victim.anon_rss_bytes
-    assert stored_verdicts.verdict_of(attempt.dir) == stored, "who only reads reads what is stored"
+    found = conclusion.conclusion_of(run)
+    assert found is not None and found.verdict == stored, "who only reads reads what is stored"
     seen_then = Evidence("sample.twin", "/proc", None, "pid 7", "the same command")
     richer = replace(stored, evidence=(*stored.evidence, seen_then))
     (attempt.dir / "verdict.json").write_text(json.dumps(richer.to_json()))
-    assert stored_verdicts.fullest_verdict(attempt.dir) == richer, "what was seen then is not given up"
+    assert now() == richer and written == [again], "what was seen then is not given up"

@@ -27,7 +27,8 @@ from oomproof.ledger.live import BY_GUARD, Live
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
-from oomproof.recording import runs
+from oomproof.recording import state_files
+from oomproof.recording.attempt import Attempt
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.units import GIB, MIB
 
@@ -129,8 +130,8 @@ class Scene:
         self.host = Host(self.job)
         self.runtime = folder / "runtime"
         self.runtime.mkdir()
-        self.attempt = folder / "1"
-        self.attempt.mkdir()
+        self.attempt = Attempt(folder / "1")
+        self.attempt.folder.mkdir()
         self.live = LiveClaim("me", 1.0, self.runtime)
         self.pause = Pause(self.job, self.attempt, self.errands, self.told.append)  # type: ignore[arg-type]
         self.guard = Guard(
@@ -462,8 +463,8 @@ def test_a_late_removal_of_the_old_mark_is_no_thaw_of_the_new_pause(pausing_scen
         late()
     rows(scene, 2)
     assert still_paused(scene)
-    assert runs.read_json(scene.attempt / runs.FROZEN)["by"] == "guard"
-    (scene.attempt / runs.FROZEN).unlink()  # the user's thaw, of this very pause
+    assert state_files.read_json(scene.attempt.paused_file)["by"] == "guard"
+    scene.attempt.paused_file.unlink()  # the user's thaw, of this very pause
     rows(scene, 2)
     assert not still_paused(scene)
 
@@ -472,7 +473,7 @@ def test_a_mark_that_is_written_and_removed_between_two_looks(pausing_scene: Sce
     scene = pausing_scene
     begin(scene)
     scene.errands.work()
-    (scene.attempt / runs.FROZEN).unlink()
+    scene.attempt.paused_file.unlink()
     rows(scene, 2)
     assert not still_paused(scene)
 
@@ -555,8 +556,8 @@ def test_a_job_paused_by_hand_whose_folder_is_removed_goes_on(pausing_scene: Sce
     scene.job.freezer.freeze()
     rows(scene, 4)
     assert scene.pause.by == "hand"
-    (scene.attempt / runs.FROZEN).unlink()
-    scene.attempt.rmdir()
+    scene.attempt.paused_file.unlink()
+    scene.attempt.folder.rmdir()
     rows(scene, 4)
     assert scene.pause.by == "" and not scene.job.freezer.is_frozen()
 
@@ -624,7 +625,7 @@ def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
             scene.errands.work()
             rows(scene, 1)
             becomes(still=False)
-            assert scene.pause.by == "" and not (scene.attempt / runs.FROZEN).exists()
+            assert scene.pause.by == "" and not scene.attempt.paused_file.exists()
             scene.guard._state = loop.State()
     finally:
         sleeper.kill()

@@ -101,7 +101,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     try:
         ended = watch(found, adopted, order, say, started)
     except OomproofError:
-        if not (found.attempt / "started.json").exists():
+        if not found.attempt.started_file.exists():
             from shutil import rmtree
 
             rmtree(found.folder, ignore_errors=True)
@@ -111,10 +111,11 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     if not ended:
         say(f"\noomproof: left; pid {adopted.pid} runs on unwatched. To go on: oomproof watch {found.id}")
         return 0
-    from oomproof.reports.after import conclude
+    from oomproof.diagnosis.conclusion import conclude
+    from oomproof.reports.verdict import three_lines
 
     conclusion = conclude(found)
-    say(conclusion.text)
+    say(three_lines(conclusion.verdict))
     if (found.exit() or {}).get("status") is None:
         say("oomproof: its exit status cannot be known: only its parent has learnt it")
     return exit_status(found, conclusion)

@@ -41,7 +41,7 @@ from oomproof.guard.loop import HostView
 from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine.arguments import script_of
 from oomproof.printable import printable
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.front import FORWARDED
 from oomproof.runner.sampler import Alerts
@@ -51,7 +51,7 @@ from oomproof.settings import Resolved, resolve
 from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:  # what a start does not need
-    from oomproof.reports.after import Conclusion
+    from oomproof.diagnosis.conclusion import Conclusion
     from oomproof.runner.gpu_share import GpuShare
 
 _SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
@@ -201,7 +201,7 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
     run = runs.new_run()
     # from now on, and as long as this process lives: between waiting and running nobody may take it for a failed start
     with contextlib.suppress(OSError):  # a full disk: what is written next says it in words
-        runs.take_lock(run.folder / "guard.lock")
+        state_files.take_lock(run.guard_lock)
     try:
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
         share = None
@@ -234,7 +234,7 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
         host = HostView()
         with contextlib.suppress(OomproofError):  # a full disk: it waits all the same
             settings = order.settings(host.ram, host.inside_a_limit)
-            runs.write_json(run.folder / "run.json", describe_run(run, order, settings))
+            state_files.write_json(run.info_file, describe_run(run, order, settings))
         on_waiting(text)
 
     folder = working_folder()
@@ -504,9 +504,9 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     try:
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
+            from oomproof.diagnosis.conclusion import conclude
             from oomproof.reports import saving
-            from oomproof.reports.after import conclude
-            from oomproof.reports.verdict import fitted
+            from oomproof.reports.verdict import fitted, three_lines
 
             conclusion = conclude(outcome.run)
             if report is not None:
@@ -514,7 +514,7 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                _tell(fitted(conclusion.text, sys.stderr))
+                _tell(fitted(three_lines(conclusion.verdict), sys.stderr))
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through

@@ -23,7 +23,7 @@ from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.units import format_duration
 
 _TICK = 0.05
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     stop_file = settings.get("stop_file")
     job = Job(found.started())
     errands = Errands()
-    stop_files = [found.attempt / "stop", *([Path(stop_file)] if stop_file else [])]
+    stop_files = [found.attempt.stop_file, *([Path(stop_file)] if stop_file else [])]
     actions = Actions(job, found.attempt, errands, stop_files, settings.get("stop_signal"), by="user")
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _cancel(run: runs.Run) -> int:
     """It waits for room: its front leaves the queue when told to end."""
-    front = runs.read_json(run.folder / "waiting.json").get("front") or {}
+    front = state_files.read_json(run.waiting_file).get("front") or {}
     pid, start = front.get("pid"), front.get("start")
     if not isinstance(pid, int) or not processes.is_alive(pid, start):
         raise OomproofError(f"{run.name} is just starting", "try again in a moment")

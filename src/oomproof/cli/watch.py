@@ -21,7 +21,7 @@ from oomproof.guard.facts import FREEZE_MAX, Settings
 from oomproof.guard.loop import HostView
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.runner.sampler import Alerts
 from oomproof.runner.supervise import Watch, known_need, usual_peak
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if found.waits():
         raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
     found = living(found.id, 0)
-    lock = runs.take_lock(found.folder / "guard.lock")
+    lock = state_files.take_lock(found.guard_lock)
     if lock is None:
         raise OomproofError(
             f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0
@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         stop_signal=kept.get("stop_signal"),
         agent=bool(kept.get("agent")),
     )
-    runs.write_json(
-        found.attempt / "started.json",
+    state_files.write_json(
+        found.attempt.started_file,
         {**started, "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())}},
     )
     watch.writer.event(boottime(), "guard", "the guard was taken up again")
@@ -88,11 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
         from oomproof.runner.adopt import stay
 
         stay(found, int(started["job"]["pid"]), adopted)
-    from oomproof.reports.after import conclude
-    from oomproof.reports.verdict import fitted
+    from oomproof.diagnosis.conclusion import conclude
+    from oomproof.reports.verdict import fitted, three_lines
 
     conclusion = conclude(found)
-    print(fitted(conclusion.text, sys.stderr), file=sys.stderr)
+    print(fitted(three_lines(conclusion.verdict), sys.stderr), file=sys.stderr)
     return exit_status(found, conclusion)
 
 

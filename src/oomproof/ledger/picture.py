@@ -16,7 +16,6 @@ from oomproof.ledger.outlook import expected_growth
 from oomproof.ledger.store import Ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording.runs import FROZEN
 from oomproof.units import MIB
 
 _NOISE = 32 * MIB  # what strangers take between two looks and is not worth a word
@@ -33,7 +32,8 @@ class Standing:
     @property
     def paused(self) -> bool:
         """Whether it stands still; of another user's run that cannot be seen."""
-        return bool(self.claim.parked) or self.entry.beside(FROZEN) is not None
+        attempt = self.entry.attempt
+        return bool(self.claim.parked) or (attempt is not None and attempt.paused_file.is_file())
 
 
 @dataclass(frozen=True, slots=True)

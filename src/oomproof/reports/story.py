@@ -13,11 +13,11 @@ from pathlib import Path
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
+from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import Run, list_runs
 from oomproof.reports.numbers import load_numbers
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.runs import compare_rows, summarize
-from oomproof.reports.summary_file import Summary
 from oomproof.reports.timeline import Timeline
 from oomproof.units import GIB, MIB, format_duration, format_size
 
@@ -64,7 +64,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
     clean = from_json(redactor.value(verdict.to_json(), "verdict"))
     if run is None:
         return Story(clean, versions=tuple(_versions(None)))
-    attempt = run.folder / str(verdict.attempt) if isinstance(verdict.attempt, int) else run.attempt
+    attempt = run.attempt_of(verdict.attempt)
     earlier = earlier_run(run)
     rows = [
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.ledger import history
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, with_started
 from oomproof.ledger.needs import NEGLIGIBLE, Need, declared, from_history
 from oomproof.ledger.store import Busy, Ledger, open_ledger
@@ -109,7 +110,7 @@ def question(
     ledger: Ledger, run: runs.Run, argv: Sequence[str], name: str | None, asked: Asked, folder: str
 ) -> Question:
     key = command_key(mask_argv(argv), folder)
-    peaks = ledger.peaks(key)
+    peaks = history.peaks_of(ledger, key)
     need = _need(peaks, asked)
     gpu_need, gpu = (asked.gpu_need, asked.gpu) if asked.gpu_need else gpu_from_history(peaks, os.environ)
     me = os.getpid()

@@ -16,7 +16,7 @@ from oomproof.errors import NOT_FOUND, USAGE, OomproofError
 from oomproof.guard.loop import HostView, lock_memory
 from oomproof.machine import exits, processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.recording.secrets import mask_environment
 from oomproof.runner import limits
 from oomproof.runner.admission import enter
@@ -141,8 +141,8 @@ def watch(
         "env": mask_environment(adopted.environment),
         "adopted": True,
     }
-    runs.write_json(run.folder / "run.json", info)
-    lock = runs.take_lock(run.folder / "guard.lock")
+    state_files.write_json(run.info_file, info)
+    lock = state_files.take_lock(run.guard_lock)
     rung = limits.Rung(limits.WATCH, note="adopted")
     started: dict[str, Any] = {
         "boot_id": info["boot_id"],
@@ -154,7 +154,7 @@ def watch(
         "rung": rung.as_json(),
         "counters": read_counters(rung.counters()),
     }
-    runs.write_json(run.attempt / "started.json", started)
+    state_files.write_json(run.attempt.started_file, started)
     guard = Watch(
         run,
         started,
@@ -201,8 +201,8 @@ def record_end(run: runs.Run, status: int | None) -> None:
     known = status is not None
     signaled = known and os.WIFSIGNALED(status or 0)
     rung = limits.Rung(limits.WATCH)
-    runs.write_json(
-        run.attempt / "exit.json",
+    state_files.write_json(
+        run.attempt.exit_file,
         {
             "boottime": boottime(),
             "wall": time.time(),

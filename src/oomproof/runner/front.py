@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.machine import cgroups, cuda_checkpoint, processes
 from oomproof.printable import one_line
-from oomproof.recording import runs
+from oomproof.recording import state_files
+from oomproof.recording.attempt import Attempt
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.streams import Streams
@@ -30,7 +30,9 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, sign
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _STATUS_SECONDS = 0.5
 _SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other rungs
-_HELLO_SECONDS = 300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
+_HELLO_SECONDS = (
+    300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
+)
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Launch:
 
     argv: list[str]
     environment: dict[str, str]
-    attempt: Path
+    attempt: Attempt
     unit: str
     cap: int  # bytes the kernel shall hold the job to
     grace: float
@@ -169,7 +171,7 @@ class Front:
 
     def _started_without_keeper(self, error: OSError) -> dict[str, Any]:
         """The keeper was killed while it started the job: if that is there, it is ours."""
-        started = runs.read_json(self.launch.attempt / "started.json")
+        started = state_files.read_json(self.launch.attempt.started_file)
         if not started or not self._held:
             self._dismiss_keeper()
             raise OomproofError(
@@ -238,7 +240,9 @@ class Front:
         theirs.set_inheritable(True)
         command = [*prefix, sys.executable, "-I", "-S", protocol.__file__, str(theirs.fileno())]
         log = os.open(
-            self.launch.attempt / "keeper.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            self.launch.attempt.keeper_errors_file,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
         )
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
@@ -283,7 +287,7 @@ class Front:
 
     def _keeper_said(self) -> str:
         with contextlib.suppress(OSError):
-            text = (self.launch.attempt / "keeper.err").read_text(errors="replace").strip()
+            text = self.launch.attempt.keeper_errors_file.read_text(errors="replace").strip()
             if text:
                 return text.splitlines()[-1]
         return "it did not answer"
@@ -538,7 +542,7 @@ class Front:
         try:
             from oomproof.runner.stand_in import stand_by  # brings subprocess along: only for this case
 
-            self._stand_in = stand_by(self.launch.attempt.parent, self._held)
+            self._stand_in = stand_by(self.launch.attempt.run_folder, self._held)
         except OSError as error:
             self.say(f"oomproof: nobody stands by: the job would not outlive this process ({error.strerror})")
 

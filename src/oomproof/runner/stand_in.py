@@ -21,7 +21,7 @@ from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.machine import cuda_checkpoint, exits, processes
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.takeover import TakenOver
@@ -55,7 +55,7 @@ def _spawn(folder: Path, held: dict[str, int]) -> None:
     words = [f"{name}={fd}" for name, fd in held.items()]
     with contextlib.ExitStack() as stack:
         try:
-            log: Any = stack.enter_context(open(folder / "1" / "keeper.err", "ab"))
+            log: Any = stack.enter_context(open(runs.Run(folder).attempt.keeper_errors_file, "ab"))
         except OSError:
             log = subprocess.DEVNULL
         subprocess.Popen(
@@ -173,7 +173,7 @@ def main(arguments: list[str]) -> int:
     lock = held.get("lock")
     if front is None:
         held = reopen(started, [int(job["pid"]), *with_mark(run.id)])
-        lock = runs.take_lock(run.folder / "keeper.lock")
+        lock = state_files.take_lock(run.keeper_lock)
         if lock is None:
             return 0  # somebody else was faster
     keeper = StandIn(run, started, lock, held)

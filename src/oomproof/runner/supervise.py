@@ -28,7 +28,8 @@ from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
 from oomproof.machine.identity import host_name, machine_id
 from oomproof.printable import printable
-from oomproof.recording import requests, runs
+from oomproof.recording import requests, runs, state_files
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.runner import agent_feed, code, leftovers
@@ -176,7 +177,7 @@ class Watch:
         self.job = Job(started)  # before all others: with few descriptors the guard's come first
         self.errands = Errands(self._on_trouble)
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
-        self.writer = Writer(self._attempt / "recording.sqlite", meta)
+        self.writer = Writer(self._attempt.recording_file, meta)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         # Without a runtime folder this run acts for itself alone, and joins the others when there is one.
@@ -187,7 +188,7 @@ class Watch:
             leader=(self.job.leader, self.job.leader_start),
             reserved=settings.need is not None,
         )
-        stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
+        stop_files = [self._attempt.stop_file, *([stop_file] if stop_file else [])]
         self._actions = actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
         actions.keep_file_open()
         info = run.info
@@ -278,7 +279,7 @@ class Watch:
     def _on_turn(self, kind: str, why: str) -> None:
         self.writer.event(boottime(), kind, why)
         line = deed("guard", kind, why)
-        self.errands.do(lambda: runs.append_line(self._attempt / "actions.jsonl", line))
+        self.errands.do(lambda: self._attempt.add_action(line))
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
@@ -327,7 +328,7 @@ class Watch:
         text = printable(text)
         self._say(f"oomproof: {text}")
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
-        self.errands.do(lambda: runs.append(self._attempt / "memory_alerts.log", line))
+        self.errands.do(lambda: state_files.append(self._attempt.alerts_file, line))
 
     def status_line(self) -> str:
         return status_line(self.guard.moment, self._gpu.latest() if self._gpu else ())
@@ -438,12 +439,12 @@ def supervise(
     claim = ticket.as_json() if ticket else None
     settings = replace(settings, need=known_need(claim), usual_peak=usual_peak(claim))
     info = describe_run(run, order, settings, claim)
-    runs.write_json(run.folder / "run.json", info)
+    state_files.write_json(run.info_file, info)
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
-        "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
+        "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt.stop_file),
         **(agent_feed.environment(run.attempt, run.id, order.agent_settings) if order.agent else {}),
     }
     launch = Launch(
@@ -548,16 +549,16 @@ def write_down(
     over: threading.Event,
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
-    runs.sync(run.attempt / "started.json")
+    state_files.sync(run.attempt.started_file)
     with contextlib.suppress(Exception):  # a full disk, no descriptors: the run goes on without
         if ticket is not None:
             ticket.started(started, over)
     with contextlib.suppress(Exception):
         leftovers.sweep()
     with contextlib.suppress(Exception):  # the run matters more than its commit
-        runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
+        state_files.write_json(run.info_file, {**info, "code": code.describe(argv, info["cwd"])})
 
 
-def note_interrupt(attempt: Path, how: str) -> None:
+def note_interrupt(attempt: Attempt, how: str) -> None:
     action = "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal"
-    runs.append_line(attempt / "actions.jsonl", deed("user", action, how))
+    attempt.add_action(deed("user", action, how))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import number
-from oomproof.recording.runs import exit_file, read_json, read_lines
 
 _GOES_ON = ("thaw", "term", "kill")  # SIGTERM and the kill wake a frozen job too
 
@@ -18,14 +17,13 @@ class Paused:
     by: str  # guard or user
 
 
-def pauses(attempt: Path) -> list[Paused]:
+def pauses(attempt: Attempt) -> list[Paused]:
     deeds = [
         (at, str(line.get("action") or line.get("event")), str(line.get("by", "keeper")))
-        for name in ("actions.jsonl", "keeper.jsonl")
-        for line in read_lines(attempt / name)
+        for line in (*attempt.actions(), *attempt.keeper_events())
         if (at := number(line.get("boottime"))) is not None
     ]
-    ended = number(read_json(exit_file(attempt)).get("boottime"))
+    ended = number(attempt.exit().get("boottime"))
     found: list[Paused] = []
     begin: tuple[float, str] | None = None
     for at, what, by in sorted(deeds):

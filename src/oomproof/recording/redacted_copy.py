@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from oomproof.recording.reader import UNREADABLE, connect
-from oomproof.reports.redaction import Redactor
+from oomproof.recording.sqlite_files import UNREADABLE, connect
 from oomproof.units import format_size
 
 CAP = 32 << 20
@@ -16,19 +16,22 @@ _FULL_SECONDS = 3600.0  # always kept whole: the last hour
 _SERIES = ("host", "job", "process", "gpu")
 
 
-def redacted_copy(path: Path, redactor: Redactor) -> tuple[bytes | None, str | None]:
+Mask = Callable[[str, str], str]  # a text and where it stands → what may be sent away
+
+
+def redacted_copy(path: Path, mask: Mask) -> tuple[bytes | None, str | None]:
     """(the file, what a reader should know). A recording that cannot be read cannot be masked: it stays at home."""
     if not path.exists():
         return None, "there is no recording"
     with tempfile.TemporaryDirectory(prefix="oomproof-bundle-") as folder:
-        copy = Path(folder) / "recording.sqlite"
+        copy = Path(folder) / path.name
         try:
             with closing(connect(path)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
             with closing(sqlite3.connect(copy, isolation_level=None)) as target:
                 target.execute("PRAGMA journal_mode=DELETE")
                 target.execute("PRAGMA secure_delete=ON")
-                _mask(target, redactor)
+                _mask(target, path.name, mask)
                 note = _thin(target) if copy.stat().st_size > CAP else None
                 target.execute("VACUUM")  # without it, freed pages would still hold what was masked
             return copy.read_bytes(), note
@@ -36,7 +39,7 @@ def redacted_copy(path: Path, redactor: Redactor) -> tuple[bytes | None, str | N
             return None, f"left out, it cannot be read and so not be masked: {error}"
 
 
-def _mask(connection: sqlite3.Connection, redactor: Redactor) -> None:
+def _mask(connection: sqlite3.Connection, name: str, mask: Mask) -> None:
     """Every text in every table, whatever a newer schema may have added."""
     tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
     connection.execute("BEGIN")
@@ -47,7 +50,7 @@ def _mask(connection: sqlite3.Connection, redactor: Redactor) -> None:
             ).fetchall()
             for (text,) in texts:
                 shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-                masked = redactor.text(shown, f"recording.sqlite, {table}.{column}")
+                masked = mask(shown, f"{name}, {table}.{column}")
                 if masked != shown:
                     connection.execute(
                         f'UPDATE "{table}" SET "{column}" = ? WHERE "{column}" = ?', (masked, text)

@@ -12,17 +12,21 @@ from typing import Any
 
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import boot_id
-from oomproof.recording.reader import Peaks, open_recording
-from oomproof.recording.runs import Run, read_json
+from oomproof.recording import pauses
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.pauses import Paused
+from oomproof.recording.reader import Figures, Peaks
+from oomproof.recording.runs import Run
 from oomproof.recording.shapes import wrong
-from oomproof.reports import pauses
-from oomproof.reports.pauses import Paused
+from oomproof.recording.state_files import read_json
 
-_NAME = "summary.json"
 _VERSION = 1
 # what the summary was made of: when one of them is another, or changed, it is made anew
-_SOURCES = ("../run.json", "started.json", "exit.json", "verdict.json", "recording.sqlite", "recording.sqlite-wal",
-            "actions.jsonl", "keeper.jsonl")  # fmt: skip
+_SOURCES = (
+    f"../{Run.info_file.name}", Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,
+    Attempt.recording_file.name, f"{Attempt.recording_file.name}-wal", Attempt.actions_file.name,
+    Attempt.keeper_events_file.name,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,13 @@ class Summary:
         }
 
 
-def make(run: Run, verdict: dict[str, Any] | None) -> Summary:
-    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run goes on."""
-    recording = open_recording(run.attempt / "recording.sqlite")
+def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = None) -> Summary:
+    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run goes on. ``figures`` where
+    the caller has read them already."""
+    recording = run.attempt.recording()
     state = run.state()
     started, ended = run.started(), run.exit()
-    figures = recording.figures()
+    figures = figures or recording.figures()
     judged = verdict["verdict"] if verdict else {}
     return Summary(
         id=run.id,
@@ -127,7 +132,7 @@ _SHAPE = {
 
 def read(run: Run) -> Summary | None:
     """None when there is none, or when it is not of what stands there now."""
-    kept = read_json(run.attempt / _NAME)
+    kept = read_json(run.attempt.summary_file)
     value = kept.get("summary")
     if kept.get("version") != _VERSION or not isinstance(value, dict) or kept.get("of") != _stand(run):
         return None
@@ -145,14 +150,18 @@ def read(run: Run) -> Summary | None:
 
 
 def keep(run: Run, summary: Summary) -> None:
-    """Not synced: one that is lost is made again. A folder that may not be written has none."""
+    """A cache, of a run that has ended and was judged: nothing in it that its sources do not say. Not synced, and one that
+    is lost is made again. A folder that may not be written has none."""
+    if summary.state != "ended" or summary.problem is not None:
+        return
     value = {**asdict(summary), "paused": [(one.begin, one.end, one.by) for one in summary.paused]}
-    temporary = f"{run.attempt}/.{_NAME}.{os.getpid()}"
+    path = run.attempt.summary_file
+    temporary = f"{path.parent}/.{path.name}.{os.getpid()}"
     with contextlib.suppress(OSError):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "w") as file:
             json.dump({"version": _VERSION, "of": _stand(run), "summary": value}, file)
-        os.replace(temporary, run.attempt / _NAME)
+        os.replace(temporary, path)
 
 
 def _stand(run: Run) -> list[list[int] | None]:
