@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -38,7 +39,8 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
         epilog="Start with:  oomproof run -- python train.py",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
+    # with prog argparse need not lay out a usage line to find it
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", prog="oomproof")
     for name, (module_name, summary) in VERBS.items():
         if verb is not None and name != verb:
             continue
@@ -64,6 +66,10 @@ def _open_standard_streams() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """The status; as a program (without ``argv``) it ends the process itself."""
+    gc.set_threshold(
+        50_000, 10, 10
+    )  # imports make nothing but what stays; 0.02 s of a start went into looking
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # an argument or a log may hold bytes that are no text
@@ -71,9 +77,22 @@ def main(argv: list[str] | None = None) -> int:
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
-        return _main(argv)
+        status = _main(argv)
+        if argv is None:
+            _leave(status)
+        return status
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _leave(status: int) -> None:
+    """At once: taking every module apart takes the interpreter 0.03 s, and all that matters is written by now."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:  # a full disk, a reader that has gone: the usual way says it
+        return
+    os._exit(status & 0xFF)
 
 
 def _main(argv: list[str] | None) -> int:

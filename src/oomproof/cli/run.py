@@ -27,7 +27,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +41,7 @@ from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine.arguments import script_of
 from oomproof.printable import printable
 from oomproof.recording import runs
+from oomproof.records import replace
 from oomproof.runner.admission import Asked, Ticket, ask
 from oomproof.runner.front import FORWARDED
 from oomproof.runner.sampler import Alerts

@@ -18,8 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
 SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 0, 2, 3, 600
@@ -101,14 +100,13 @@ def is_stopped(pid: int, proc: str = "/proc") -> bool:
 Step = Callable[[str, int, int, float], None]  # what, pid, the driver's result, seconds
 
 
-@dataclass
-class Answer:
+class Answer(NamedTuple):
     """``ok`` with the pids it is about; else ``problem`` in words. ``lost``: their state on the card is gone."""
 
     ok: bool
-    pids: list[int] = field(default_factory=list)
+    pids: Sequence[int] = ()
     problem: str | None = None
-    lost: list[int] = field(default_factory=list)
+    lost: Sequence[int] = ()
     seconds: float = 0.0
 
 
@@ -209,8 +207,8 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
         answer = _resume_when_there_is_room(driver, arguments[1], pids, step)
     else:
         answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
-    answer.seconds = round(time.monotonic() - started, 3)
-    _say(vars(answer))
+    answer = answer._replace(seconds=round(time.monotonic() - started, 3))
+    _say(answer._asdict())
     return 0 if answer.ok else 1
 
 

@@ -14,8 +14,9 @@ import subprocess
 import sys as system
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from oomproof.records import asdict, dataclass
 
 SCHEMA = 1
 _HIDDEN_WSL = "WSL2 does not tell which process uses how much"

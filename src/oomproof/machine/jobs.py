@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from oomproof.machine.processes import command_line, start_time
+from oomproof.records import dataclass
 
 # fmt: off
 LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oomproof.machine.memory import field
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

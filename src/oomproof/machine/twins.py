@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from oomproof.machine.arguments import output_folder, real, script_of
 from oomproof.machine.jobs import LAUNCHERS, Job
 from oomproof.machine.processes import command_line, stat_fields
+from oomproof.records import dataclass
 
 # Editors start one small language server per window with the same arguments; a job worth a warning is larger.
 _LARGE = 128 << 20

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oomproof.machine import swap
 from oomproof.machine.memory import field
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

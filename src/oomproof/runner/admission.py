@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
@@ -18,6 +17,7 @@ from oomproof.machine.arguments import command_key
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv
+from oomproof.records import dataclass, field, replace
 from oomproof.units import format_size
 
 if TYPE_CHECKING:

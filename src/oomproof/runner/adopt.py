@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from oomproof.machine import exits, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_environment
+from oomproof.records import dataclass
 from oomproof.runner import limits
 from oomproof.runner.admission import enter
 from oomproof.runner.keeper import read_counters

@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofErro
 from oomproof.machine import cgroups, cuda_checkpoint, processes
 from oomproof.printable import one_line
 from oomproof.recording import runs
+from oomproof.records import dataclass, field
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.streams import Streams

@@ -15,13 +15,13 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.machine import cuda_checkpoint, exits, processes
 from oomproof.recording import runs
+from oomproof.records import fields
 from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
 from oomproof.runner.takeover import TakenOver

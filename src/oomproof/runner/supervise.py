@@ -8,7 +8,6 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +30,7 @@ from oomproof.printable import printable
 from oomproof.recording import requests, runs
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
+from oomproof.records import asdict, dataclass, field, replace
 from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
