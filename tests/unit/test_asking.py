@@ -195,8 +195,8 @@ def test_unified_memory_is_the_machines(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_an_old_peak_never_shuts_a_command_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone on the machine it may go down to the floor; and what "can never fit" was seen to fit once."""
+    from oomproof.leaf.command_lines import command_key
     from oomproof.ledger.entries import Peak
-    from oomproof.machine.arguments import command_key
     from oomproof.recording.runs import state_folder
 
     def remember(use: int) -> None:

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from ..leaf.kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
 from . import allocator, cuda_room
-from .kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
 from .release import size
 
 _WARNINGS = 3  # of one process

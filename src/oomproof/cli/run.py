@@ -37,8 +37,8 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofE
 from oomproof.guard.actions import STOP_TEXT
 from oomproof.guard.facts import FREEZE_MAX
 from oomproof.guard.loop import HostView
+from oomproof.leaf.command_lines import script_of
 from oomproof.ledger.runtime import runtime_folder
-from oomproof.machine.arguments import script_of
 from oomproof.printable import printable
 from oomproof.recording import runs
 from oomproof.records import replace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.machine.memory import field
+from oomproof.leaf.proc_files import kib_field
 from oomproof.records import dataclass
 
 
@@ -24,4 +24,4 @@ def read(proc: str = "/proc") -> Overcommit | None:
             text = file.read()
     except (OSError, ValueError):
         return None
-    return Overcommit(mode, field(text, b"CommitLimit:"), field(text, b"Committed_AS:"))
+    return Overcommit(mode, kib_field(text, b"CommitLimit:"), kib_field(text, b"Committed_AS:"))

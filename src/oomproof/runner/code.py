@@ -11,28 +11,18 @@ import signal
 import time
 from pathlib import Path
 
-from oomproof.machine.arguments import script_of
+from oomproof.leaf.command_lines import script_of
+from oomproof.leaf.small_files import sha256_hex
 
 _LONGEST = 16 << 20
 _SECONDS = 5.0  # git on a network file system
-
-
-def _sha256(data: bytes) -> str:
-    try:
-        from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]  # Python 3.12 on
-    except ImportError:
-        try:
-            from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            from hashlib import sha256
-    return str(sha256(data).hexdigest())
 
 
 def hash_file(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return _sha256(Path(path).read_bytes())
+        return sha256_hex(Path(path).read_bytes())
     except OSError:
         return None
 
@@ -83,5 +73,5 @@ def describe(argv: list[str], folder: str) -> dict[str, object]:
         "script_sha256": hash_file(script),
         "git_commit": commit.decode().strip() if commit else None,
         "git_dirty": bool(diff) if diff is not None else None,
-        "git_diff_sha256": _sha256(diff) if diff else None,
+        "git_diff_sha256": sha256_hex(diff) if diff else None,
     }

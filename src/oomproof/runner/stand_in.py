@@ -22,8 +22,8 @@ from oomproof.errors import OomproofError
 from oomproof.machine import cuda_checkpoint, exits, processes
 from oomproof.recording import runs
 from oomproof.records import fields
-from oomproof.runner import keeper as protocol
 from oomproof.runner import limits
+from oomproof.runner.output_log import OUTPUT_CAP, Output
 from oomproof.runner.takeover import TakenOver
 
 _READY_SECONDS = 10.0
@@ -115,7 +115,7 @@ def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
         "counters": rung.counters(),
         "gpu_script": cuda_checkpoint.__file__,
         "grace": float(settings.get("grace") or 30.0),
-        "output_cap": protocol.OUTPUT_CAP,
+        "output_cap": OUTPUT_CAP,
     }
 
 
@@ -130,7 +130,7 @@ class StandIn(TakenOver):
         self._pidfd = os.pidfd_open(self.leader) if hasattr(os, "pidfd_open") else None
         self.slave = held.get("slave")
         self.streams = {held[letter]: letter.encode() for letter in "TOE" if letter in held}
-        self.output = protocol.Output(self.folder, self.spec["output_cap"])
+        self.output = Output(self.folder, self.spec["output_cap"])
 
     def prepare(self) -> None:
         super().prepare()

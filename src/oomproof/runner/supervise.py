@@ -35,7 +35,7 @@ from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
-from oomproof.runner.keeper import OUTPUT_CAP
+from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
