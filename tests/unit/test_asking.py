@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from oomproof.cli.main import main
-from oomproof.cli.run import clock_time
 from oomproof.errors import OomproofError
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.entries import ADMITTED
@@ -18,6 +17,7 @@ from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 from oomproof.recording import runs
 from oomproof.runner import turn
 from oomproof.runner.admission import Asked, Ticket, ask
+from oomproof.runner.run_flags import clock_time
 from oomproof.units import parse_duration
 
 GIB = 1 << 30

@@ -22,7 +22,7 @@ from oomproof.records import dataclass
 from oomproof.runner import limits
 from oomproof.runner.admission import enter
 from oomproof.runner.attempt_files import read_counters
-from oomproof.runner.supervise import Order, Watch, describe_run, write_down
+from oomproof.runner.supervise import Order, Watch, describe_run, guard_settings, write_down
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,10 @@ def watch(
 ) -> bool:
     """Stays until the process has ended (True), or until KeyboardInterrupt, which leaves it running (False)."""
     host = HostView()
-    settings = order.settings(host.ram, host.inside_a_limit)
-    ticket = enter(run, adopted.argv, order.name, order.asked, adopted.cwd)
+    ticket = enter(run, adopted.argv, order.chosen.name, order.asked, adopted.cwd)
+    settings = guard_settings(order.chosen, host)
     info = {
         **describe_run(run, order, settings, ticket.as_json()),
-        "argv": describe_run(run, order, settings)["argv"],
         "cwd": adopted.cwd,
         "env": mask_environment(adopted.environment),
         "adopted": True,
@@ -146,17 +145,7 @@ def watch(
         "counters": read_counters(rung.counters()),
     }
     runs.write_json(run.attempt / "started.json", started)
-    guard = Watch(
-        run,
-        started,
-        settings,
-        host,
-        say,
-        order.alerts,
-        stop_file=order.stop_file,
-        stop_signal=order.stop_signal,
-        agent=False,
-    )
+    guard = Watch(run, started, settings, host, say, order.chosen, agent=False)
     lock_memory()
     guard.start()
     over = threading.Event()

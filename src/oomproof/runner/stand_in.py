@@ -24,6 +24,7 @@ from oomproof.recording import runs
 from oomproof.records import fields
 from oomproof.runner import limits
 from oomproof.runner.output_log import OUTPUT_CAP, Output
+from oomproof.runner.run_flags import from_json
 from oomproof.runner.takeover import TakenOver
 
 _READY_SECONDS = 10.0
@@ -104,7 +105,6 @@ def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
     kept = started.get("rung")
     names = {field.name for field in fields(limits.Rung)}
     rung = limits.Rung(**{"name": limits.WATCH, **{k: v for k, v in (kept or {}).items() if k in names}})
-    settings = run.info.get("settings") or {}
     return {
         "folder": str(run.attempt),
         "env": {"OOMPROOF_RUN": run.id},
@@ -114,7 +114,7 @@ def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
         "remove": rung.remove,
         "counters": rung.counters(),
         "gpu_script": cuda_checkpoint.__file__,
-        "grace": float(settings.get("grace") or 30.0),
+        "grace": from_json(run.info.get("settings") or {}).grace,
         "output_cap": OUTPUT_CAP,
     }
 
