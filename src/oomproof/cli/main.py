@@ -21,13 +21,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "the history: show, compare, export"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
-    "freeze": ("freeze", "make a run stand still until you thaw it"),
-    "thaw": ("thaw", "let a frozen run go on"),
+    "pause": ("pause", "make a run stand still until you resume it"),
+    "resume": ("resume", "let a paused run go on"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
     "save": ("save", "ask a running job to write a checkpoint and go on"),
     "adopt": ("adopt", "take a process that runs already under watch"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
+ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:
@@ -97,6 +98,7 @@ def _leave(status: int) -> None:
 
 def _main(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    argv = [*(ALIASES.get(word, word) for word in argv[:1]), *argv[1:]]
     verb = argv[0] if argv and argv[0] in VERBS else None
     if argv[:1] == ["--version"]:  # without importing every verb
         print(f"oomproof {__version__}")

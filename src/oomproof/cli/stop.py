@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from oomproof.cli.freeze import CARD_SECONDS, living
+from oomproof.cli.pause import CARD_SECONDS, living
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands

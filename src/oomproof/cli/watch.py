@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 
-from oomproof.cli.freeze import living
+from oomproof.cli.pause import living
 from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
 from oomproof.guard.loop import HostView

@@ -219,7 +219,7 @@ class Keeper:
             )
 
     def thaw_without_guard(self) -> None:
-        """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof thaw` is theirs."""
+        """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof resume` is theirs."""
         mark = f"{self.folder}/{FROZEN}"
         by = read_object(mark).get("by")
         if by == "user" or not self.stands_still():

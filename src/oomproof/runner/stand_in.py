@@ -1,6 +1,6 @@
 """Keeps a job whose keeper was killed, in a process of its own: its output, its end, its folder.
 
-Started by the front that took a job over, so that the job outlives that front as well; and by `oomproof thaw`, `watch`
+Started by the front that took a job over, so that the job outlives that front as well; and by `oomproof resume`, `watch`
 and `stop` for a job that has lost both. It is not the job's parent: the exit status is the kernel's to tell (Linux 6.15).
 """
 

@@ -285,7 +285,7 @@ class Watch:
         }
         text = f"{words[kind]}: {why}"
         if kind == "freeze":
-            text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
+            text += f". {self.guard.pause_terms()}; now: oomproof resume {self._run.name}"
         self._tell(text)
         if self.agents is not None and kind == "ask":
             agents = self.agents
