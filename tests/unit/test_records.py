@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +105,9 @@ def test_one_of_ours_can_be_pickled():
 
     memory = Memory(*range(len(Memory.__match_args__)))
     assert pickle.loads(pickle.dumps(memory)) == memory
+
+
+@pytest.mark.parametrize("folder", ["machine", "ledger", "runner", "cli"])
+def test_what_every_start_imports_makes_none_of_the_standard_library(folder):
+    for path in (Path(records.__file__).parent / folder).glob("*.py"):
+        assert "from dataclasses import" not in path.read_text(), path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import os
@@ -31,6 +32,19 @@ VERBS: dict[str, tuple[str, str]] = {
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for every flag it is told of; asked for the width itself, it imports shutil and all its archives."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    with contextlib.suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
+    return 80
+
+
 def _parser(verb: str | None) -> argparse.ArgumentParser:
     """With a verb, only its module is imported: `run` must start fast."""
     parser = argparse.ArgumentParser(
@@ -50,7 +64,7 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
             name,
             help=summary,
             description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         module.prepare_parser(subparser)
         subparser.set_defaults(handler=module.run)

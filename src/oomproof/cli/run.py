@@ -291,12 +291,13 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     try:
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
-            from oomproof.reports import saving
             from oomproof.reports.after import conclude
             from oomproof.reports.verdict import fitted
 
             conclusion = conclude(outcome.run)
             if report is not None:
+                from oomproof.reports import saving
+
                 saving.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
             if not quiet:
                 if outcome.trouble:

@@ -27,8 +27,8 @@ def hash_file(path: str | None) -> str | None:
         return None
 
 
-def _git(folder: str, *words: str) -> bytes | None:
-    """What git prints, or None when it fails, is not there, or takes too long."""
+def _start_git(folder: str, *words: str) -> tuple[int, int] | None:
+    """(pid, where it prints), or None when it is not there."""
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     actions = [
@@ -44,6 +44,14 @@ def _git(folder: str, *words: str) -> bytes | None:
     finally:
         os.close(write_end)
         os.close(null)
+    return pid, read_end
+
+
+def _printed(git: tuple[int, int] | None) -> bytes | None:
+    """What git prints, or None when it fails or takes too long."""
+    if git is None:
+        return None
+    pid, read_end = git
     text, deadline = b"", time.monotonic() + _SECONDS
     while select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(read_end, 1 << 16)
@@ -64,10 +72,11 @@ def describe(argv: list[str], folder: str) -> dict[str, object]:
     """Takes tens of milliseconds (git): call it off the path of the start."""
     script = script_of(argv, folder)
     where = os.path.dirname(script) if script else folder
-    commit = _git(where, "rev-parse", "HEAD")
+    asked = _start_git(where, "rev-parse", "HEAD")
     # A changed 100 MB file took git 1 GB to compare: files above 1 MB count as changed, not line by line.
     flags = ("--no-optional-locks", "-c", "core.bigFileThreshold=1m")
-    diff = _git(where, *flags, "diff", "HEAD", "--no-ext-diff", "--no-textconv") if commit else None
+    compared = _start_git(where, *flags, "diff", "HEAD", "--no-ext-diff", "--no-textconv")  # beside the first
+    commit, diff = _printed(asked), _printed(compared)
     return {
         "script": script,
         "script_sha256": hash_file(script),
