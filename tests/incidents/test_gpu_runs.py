@@ -29,7 +29,7 @@ def test_without_a_driver_the_job_runs_on_and_the_user_is_told(lab: Lab) -> None
     done = lab.run("freeze", "job", "--gpu")
     assert done.returncode != 0
     assert "cannot be given back: there is no CUDA driver here" in done.stderr
-    assert "oomproof freeze job" in done.stderr
+    assert "oomproof pause job" in done.stderr
     assert runs.Run(job.folder).state() == "running"
     assert not (job.attempt / "gpu_paused.json").exists()
     assert not (job.attempt / "frozen.json").exists()

@@ -20,6 +20,13 @@ from oomproof.recording.attempt import Attempt
 from oomproof.reports import saving
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
+# the front listens for the agents a moment after it has started the job
+WAIT = """
+import glob, sys, time
+end = time.monotonic() + 20
+while not glob.glob(sys.argv[2] + "/agent-*") and time.monotonic() < end:
+    time.sleep(0.01)
+"""
 LOOK = """
 import os, sys
 for base in sys.argv[1:]:
@@ -46,7 +53,7 @@ def test_whatever_the_umask_nothing_of_a_run_is_open(folders_of_their_own: Path)
     ]
     before = os.umask(0)
     try:
-        done = oomproof("run", "--", sys.executable, "-c", LOOK, *bases)
+        done = oomproof("run", "--", sys.executable, "-c", WAIT + LOOK, *bases)
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr

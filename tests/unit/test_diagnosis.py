@@ -309,7 +309,7 @@ def test_a_pause_is_no_hang(attempt: Attempt) -> None:
     attempt.keeper_lives()
     attempt.act("freeze", before=60)
     verdict = check(attempt.verdict(), "not-a-crash", "proven")
-    assert "paused" in verdict.headline and "thaw" in verdict.next
+    assert "paused" in verdict.headline and "oomproof resume" in verdict.next
     attempt.act("thaw", before=20)
     assert check(attempt.verdict(), "not-a-crash", "proven").headline == "still running"
 

@@ -146,13 +146,13 @@ def test_the_mark_tells_whose_pause_it_is(tmp_path: Path) -> None:
     assert until(lambda: freezing.read_mark(Attempt(tmp_path)).get("by") == "guard")
     pause.look()
     assert pause.by == "guard"
-    freezing.write_mark(Attempt(tmp_path), "user", "oomproof freeze")  # the user takes it over
+    freezing.write_mark(Attempt(tmp_path), "user", "oomproof pause")  # the user takes it over
     pause.look()
     assert pause.by == "hand"
     freezing.remove_mark(Attempt(tmp_path))  # and lets it go
     pause.look()
     assert pause.by == ""
-    freezing.write_mark(Attempt(tmp_path), "user", "oomproof freeze")
+    freezing.write_mark(Attempt(tmp_path), "user", "oomproof pause")
     assert Pause(FakeJob(), Attempt(tmp_path), errands, lambda _: None).by == "hand", (
         "a guard that is taken up knows"
     )  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard.gpu_pause import GpuPause, host_room_problem
+from oomproof.leaf.proc_files import start_time
 from oomproof.machine import cuda_checkpoint as cc
 from oomproof.machine.gpu import Gpu
 from oomproof.recording.attempt import Attempt
@@ -232,7 +233,7 @@ def test_a_restore_without_a_guard_is_asked_for_only_when_there_is_room(
     card = Card([me])
     card.states[me] = cc.CHECKPOINTED
     mark = Attempt(tmp_path).gpu_paused_file
-    mark.write_text(json.dumps({"pids": [[me, cc._start(me)]], "cards": {"0": 8 * GIB}}))
+    mark.write_text(json.dumps({"pids": [[me, start_time(me)]], "cards": {"0": 8 * GIB}}))
     answers = iter([{"0": 2 * GIB}, {"1": 80 * GIB}, {"0": 9 * GIB}])
     asked: list[int] = []
     monkeypatch.setattr(cc, "free_on_cards", lambda: next(answers))

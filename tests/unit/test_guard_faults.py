@@ -493,7 +493,7 @@ def test_a_pause_by_hand_is_not_undone_by_the_guards_thaw(pausing_scene: Scene) 
     scene = pausing_scene
     begin(scene)
     scene.errands.work()
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze")  # before the guard has looked
+    freezing.write_mark(scene.attempt, "user", "oomproof pause")  # before the guard has looked
     end(scene)
     scene.errands.work()
     assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
@@ -509,12 +509,12 @@ def test_a_job_that_moves_its_gpu_memory_for_a_pause_by_hand_is_not_frozen_meanw
     if paused_before:
         begin(scene)
         scene.errands.work()
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one", moving=True)
-    scene.job.freezer.thaw()  # as `oomproof freeze --gpu` does before it asks the driver
+    freezing.write_mark(scene.attempt, "user", "oomproof pause", pause="one", moving=True)
+    scene.job.freezer.thaw()  # as `oomproof pause --gpu` does before it asks the driver
     rows(scene, 6)
     scene.errands.work()
     assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one")
+    freezing.write_mark(scene.attempt, "user", "oomproof pause", pause="one")
     scene.job.freezer.freeze()
     rows(scene, 6)
     scene.errands.work()
@@ -528,7 +528,7 @@ def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> N
     take = scene.guard._actions.take
 
     def crossed(*arguments: Any) -> None:
-        freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+        freezing.write_mark(scene.attempt, "user", "oomproof pause")
         scene.job.freezer.freeze()
         take(*arguments)
 
@@ -543,7 +543,7 @@ def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> N
 def test_the_guards_late_mark_does_not_replace_the_users(pausing_scene: Scene) -> None:
     scene = pausing_scene
     begin(scene)
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+    freezing.write_mark(scene.attempt, "user", "oomproof pause")
     scene.errands.work()
     rows(scene, 2)
     assert scene.pause.by == "hand"
@@ -552,7 +552,7 @@ def test_the_guards_late_mark_does_not_replace_the_users(pausing_scene: Scene) -
 
 def test_a_job_paused_by_hand_whose_folder_is_removed_goes_on(pausing_scene: Scene) -> None:
     scene = pausing_scene
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+    freezing.write_mark(scene.attempt, "user", "oomproof pause")
     scene.job.freezer.freeze()
     rows(scene, 4)
     assert scene.pause.by == "hand"

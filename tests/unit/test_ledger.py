@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.command_lines import command_key, output_folder
 from oomproof.ledger import held, outlook, place, store
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, is_live
 from oomproof.ledger.needs import declared, from_history, usual_seconds
@@ -27,7 +28,6 @@ from oomproof.ledger.picture import Standing, look
 from oomproof.ledger.store import Busy, Ledger
 from oomproof.ledger.words import run_words
 from oomproof.machine import processes
-from oomproof.machine.arguments import command_key, output_folder
 from oomproof.machine.clock import boottime
 from oomproof.recording import state_files
 

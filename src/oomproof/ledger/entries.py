@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from oomproof.machine import processes
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.runs import Run
 from oomproof.recording.state_files import is_locked
+from oomproof.records import dataclass
 
 WAITING, ADMITTED = "waiting", "admitted"
 
@@ -96,7 +96,7 @@ def _has_keeper(entry: Entry) -> bool:
 
 def with_started(entry: Entry, started: dict[str, object]) -> Entry:
     """The entry once the job runs: who keeps it, and where what it holds can be read."""
-    from dataclasses import replace
+    from oomproof.records import replace
 
     keeper, job, rung = (started.get(name) for name in ("keeper", "job", "rung"))
     if not isinstance(keeper, dict) or not isinstance(job, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from oomproof.errors import OomproofError
@@ -17,6 +16,7 @@ from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.cgroups import CgroupV1, CgroupV2
 from oomproof.recording.state_files import read_json
+from oomproof.records import dataclass
 
 STALE = 5.0  # seconds without a word from the run, after which the reader measures
 

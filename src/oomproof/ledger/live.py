@@ -11,12 +11,12 @@ import os
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.runtime import runtime_folder
 from oomproof.recording.state_files import is_locked
+from oomproof.records import dataclass, replace
 
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
 # (1 protected, 2 its need is reserved), the leader's pid and start

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from oomproof.ledger import room
 from oomproof.ledger.admission import Card, Claim, Decision, Wish, decide, promised
@@ -16,6 +15,7 @@ from oomproof.ledger.outlook import expected_growth
 from oomproof.ledger.store import Ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB
 
 _NOISE = 32 * MIB  # what strangers take between two looks and is not worth a word

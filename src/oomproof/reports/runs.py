@@ -288,10 +288,10 @@ def _paused_words(run: Run, summary: Summary) -> str:
     if not mark:
         return words
     if mark.get("by") == "user":
-        return f"{words}, by you; oomproof thaw {run.name}"
+        return f"{words}, by you; oomproof resume {run.name}"
     until = mark.get("until")
     latest = f", at the latest until {_clock(float(until))}" if until else ""
-    return f"{words}: {mark.get('why')}{latest}; oomproof thaw {run.name}"
+    return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
 
 
 def _peak_words(peaks: Peaks) -> str:

@@ -9,19 +9,22 @@ import queue
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
+from oomproof.leaf import start_by_path
+from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, cuda_checkpoint, processes
 from oomproof.printable import one_line
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
-from oomproof.runner import keeper as protocol
-from oomproof.runner import limits
+from oomproof.records import dataclass, field
+from oomproof.runner import keeper, limits
+from oomproof.runner.attempt_files import remove_cgroups
+from oomproof.runner.keeper_frames import receive_frame, receive_with_fds, send_frame
+from oomproof.runner.output_log import Output
 from oomproof.runner.streams import Streams
 from oomproof.runner.takeover import TakenOver
 from oomproof.runner.terminal import Terminal
@@ -118,12 +121,12 @@ class Front:
         try:
             return self._start()
         except BaseException:
-            protocol.remove_cgroups(self._made)
+            remove_cgroups(self._made)
             raise
 
     def _start(self) -> dict[str, Any]:
         """Tries the rungs from the best down."""
-        protocol.become_subreaper()  # a job whose keeper is killed then becomes ours
+        become_subreaper()  # a job whose keeper is killed then becomes ours
         reasons: list[str] = []
         for rung in self._rungs(reasons):
             rung.why_not_better = list(reasons)
@@ -154,7 +157,7 @@ class Front:
         """The keeper makes the streams, we hold them too, it starts the job."""
         assert self._socket is not None
         self._send_spec()
-        _, payload, fds = protocol.receive_with_fds(self._socket)
+        _, payload, fds = receive_with_fds(self._socket)
         news: dict[str, Any] = json.loads(payload)
         if "streams" not in news:
             return news
@@ -166,7 +169,7 @@ class Front:
             raise OomproofError(
                 "too few file descriptors to start the job", "raise the limit: ulimit -n 1024", OUR_FAILURE
             )
-        protocol.send_frame(self._socket, b"G", b"")
+        send_frame(self._socket, b"G", b"")
         return self._news()
 
     def _started_without_keeper(self, error: OSError) -> dict[str, Any]:
@@ -238,7 +241,7 @@ class Front:
     def _spawn_keeper(self, prefix: list[str]) -> None:
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)
-        command = [*prefix, sys.executable, "-I", "-S", protocol.__file__, str(theirs.fileno())]
+        command = [*prefix, *start_by_path.command(keeper.__file__), str(theirs.fileno())]
         log = os.open(
             self.launch.attempt.keeper_errors_file,
             os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -328,13 +331,13 @@ class Front:
                 "terminal": tty,
             },
         }
-        protocol.send_frame(self._socket, b"J", json.dumps(spec).encode())
+        send_frame(self._socket, b"J", json.dumps(spec).encode())
 
     def _news(self) -> dict[str, Any]:
         assert self._socket is not None
         try:
             while True:
-                kind, payload = protocol.receive_frame(self._socket)
+                kind, payload = receive_frame(self._socket)
                 if kind == b"J":
                     value: dict[str, Any] = json.loads(payload)
                     return value
@@ -385,7 +388,7 @@ class Front:
             self._selector,
             self._held,
             terminal,
-            protocol.Output(self._spec["folder"], self._spec["output_cap"]),
+            Output(self._spec["folder"], self._spec["output_cap"]),
             shown=not self.launch.detached,
             on_closed=lambda letter: self._send(b"C", letter),
         )
@@ -474,12 +477,12 @@ class Front:
     def _send(self, kind: bytes, payload: bytes) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # the keeper's end is read where we wait for it
-                protocol.send_frame(self._socket, kind, payload)
+                send_frame(self._socket, kind, payload)
 
     def _from_keeper(self) -> None:
         assert self._socket is not None
         try:
-            _, payload = protocol.receive_frame(self._socket)
+            _, payload = receive_frame(self._socket)
         except (EOFError, OSError):
             self._lose_keeper()
             return
@@ -514,7 +517,7 @@ class Front:
         streams = self._streams
         if streams.blocked:
             self._over_since = time.monotonic()
-        elif not streams.open or time.monotonic() - since > protocol.LAST_OUTPUT:
+        elif not streams.open or time.monotonic() - since > keeper.LAST_OUTPUT:
             self._drained = True
             streams.log.close()
             self._send(b"D", (streams.trouble or "").encode())

@@ -8,14 +8,12 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
 from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands, deed
-from oomproof.guard.facts import FREEZE_MAX, Settings
+from oomproof.guard.facts import Settings
 from oomproof.guard.gpu_pause import host_room_problem
 from oomproof.guard.job import Job
 from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
@@ -32,11 +30,13 @@ from oomproof.recording import requests, runs, state_files
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
+from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
-from oomproof.runner.keeper import OUTPUT_CAP
+from oomproof.runner.output_log import OUTPUT_CAP
+from oomproof.runner.run_flags import RunSettings, to_json
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
@@ -47,49 +47,54 @@ if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU
 
 _SAVE_EVERY = 3600.0  # seconds between checkpoints that the guard asks for
 T = TypeVar("T")
-GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 
 
 @dataclass
 class Order:
-    """What the user asked for, settled and checked."""
+    """What is to be run, and how."""
 
     argv: list[str]
-    name: str | None = None
-    limit: int | None = None
-    margin: int | None = None
-    floor: int | None = None
-    grace: float = 30.0
-    alerts: Alerts = field(default_factory=Alerts)
-    stop_file: Path | None = None
-    stop_signal: int | None = None
-    watch_only: bool = False
+    chosen: RunSettings = field(default_factory=RunSettings)
     detached: bool = False
-    output_cap: int = OUTPUT_CAP
-    oom_exit_code: int | None = None
     agent: bool = True
-    agent_settings: dict[str, Any] = field(default_factory=dict)  # what the agent inside the job is told
-    protect: bool = False
-    freeze_max: float = FREEZE_MAX
+    output_cap: int = OUTPUT_CAP
     asked: Asked = field(default_factory=Asked)
-    gpu_share: bool = False
-    gpu_turn: float = GPU_TURN
-    allow_twin: bool = False
 
-    def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
-        margin = self.margin if self.margin is not None else default_margin(ram)
-        usual = max(32 * MIB, ram * 4 // 100) if inside_a_limit else default_floor(ram)
-        floor = self.floor if self.floor is not None else min(usual, margin)
-        return Settings(
-            margin=max(margin, floor),
-            floor=floor,
-            grace=self.grace,
-            limit=self.limit,
-            limit_floor=policy.default_limit_floor(self.limit) if self.limit else 0,
-            watch_only=self.watch_only,
-            protected=self.protect,
-            freeze_max=self.freeze_max,
-        )
+
+def asked_of(chosen: RunSettings) -> Asked:
+    """What admission is asked."""
+    gpu_need, gpu = chosen.gpu_need
+    return Asked(
+        need=chosen.need,
+        gpu_need=gpu_need,
+        gpu=gpu,
+        priority=chosen.priority,
+        wait=not chosen.no_wait,
+        wait_max=chosen.wait_max,
+        not_before=chosen.not_before,
+        margin=chosen.margin,
+        limit=chosen.limit,
+        ledger=chosen.ledger,
+    )
+
+
+def guard_settings(chosen: RunSettings, host: HostView, claim: dict[str, Any] | None = None) -> Settings:
+    """What the guard goes by: of a run that starts, of a process that is adopted, of a run that is guarded again."""
+    margin = chosen.margin if chosen.margin is not None else default_margin(host.ram)
+    usual = max(32 * MIB, host.ram * 4 // 100) if host.inside_a_limit else default_floor(host.ram)
+    floor = chosen.floor if chosen.floor is not None else min(usual, margin)
+    return Settings(
+        margin=max(margin, floor),
+        floor=floor,
+        grace=chosen.grace,
+        limit=chosen.limit,
+        limit_floor=policy.default_limit_floor(chosen.limit) if chosen.limit else 0,
+        watch_only=chosen.watch_only,
+        protected=chosen.protect,
+        freeze_max=chosen.freeze_max,
+        need=known_need(claim),
+        usual_peak=usual_peak(claim),
+    )
 
 
 def working_folder() -> str:
@@ -106,7 +111,7 @@ def describe_run(
     return {
         "schema": runs.SCHEMA,
         "id": run.id,
-        "name": order.name,
+        "name": order.chosen.name,
         "argv": mask_argv(order.argv),
         "cwd": working_folder(),
         "env": mask_environment(os.environ),
@@ -116,20 +121,7 @@ def describe_run(
         "machine": machine_id(),
         "user": os.getuid(),
         "version": __version__,
-        "settings": {
-            "limit": order.limit,
-            "margin": settings.margin,
-            "floor": settings.floor,
-            "grace": order.grace,
-            "stop_file": str(order.stop_file) if order.stop_file else None,
-            "stop_signal": order.stop_signal,
-            "watch_only": order.watch_only,
-            "alerts": asdict(order.alerts),
-            "oom_exit_code": order.oom_exit_code,
-            "agent": order.agent,
-            "protect": order.protect,
-            "freeze_max": order.freeze_max,
-        },
+        "settings": to_json(order.chosen, settings.margin, settings.floor),
         "claim": claim,
         "code": None,
     }
@@ -164,9 +156,7 @@ class Watch:
         settings: Settings,
         host: HostView,
         say: Callable[[str], None],
-        alerts: Alerts,
-        stop_file: Path | None = None,
-        stop_signal: int | None = None,
+        chosen: RunSettings,
         agent: bool = True,
         gpu: GpuFeed | None = None,
     ) -> None:
@@ -188,9 +178,12 @@ class Watch:
             leader=(self.job.leader, self.job.leader_start),
             reserved=settings.need is not None,
         )
-        stop_files = [self._attempt.stop_file, *([stop_file] if stop_file else [])]
-        self._actions = actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
+        stop_files = [self._attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
+        self._actions = actions = Actions(
+            self.job, self._attempt, self.errands, stop_files, chosen.stop_signal
+        )
         actions.keep_file_open()
+        alerts = Alerts(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)
         info = run.info
         self._pause = Pause(
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
@@ -293,7 +286,7 @@ class Watch:
         }
         text = f"{words[kind]}: {why}"
         if kind == "freeze":
-            text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
+            text += f". {self.guard.pause_terms()}; now: oomproof resume {self._run.name}"
         self._tell(text)
         if self.agents is not None and kind == "ask":
             agents = self.agents
@@ -433,19 +426,19 @@ def supervise(
     Signals stay caught when it returns: the caller still has the verdict to tell and the job's status to return.
     """
     host = HostView()
-    settings = order.settings(host.ram, host.inside_a_limit)
-    # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
-    cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
+    chosen = order.chosen
     claim = ticket.as_json() if ticket else None
-    settings = replace(settings, need=known_need(claim), usual_peak=usual_peak(claim))
+    settings = guard_settings(chosen, host, claim)
+    # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
+    cap = chosen.limit if chosen.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     info = describe_run(run, order, settings, claim)
     state_files.write_json(run.info_file, info)
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
-        "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt.stop_file),
-        **(agent_feed.environment(run.attempt, run.id, order.agent_settings) if order.agent else {}),
+        "OOMPROOF_STOP_FILE": str(chosen.stop_file or run.attempt.stop_file),
+        **(agent_feed.environment(run.attempt, run.id, chosen.agent_settings()) if order.agent else {}),
     }
     launch = Launch(
         argv=order.argv,
@@ -453,11 +446,11 @@ def supervise(
         attempt=run.attempt,
         unit=run.id,
         cap=cap,
-        grace=order.grace,
+        grace=chosen.grace,
         output_cap=order.output_cap,
-        watch_only=order.watch_only,
+        watch_only=chosen.watch_only,
         detached=order.detached,
-        oom_score_add=0 if order.protect else oom_score_by_age(live.count()),
+        oom_score_add=0 if chosen.protect else oom_score_by_age(live.count()),
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     launch.nofile = more_descriptors()
@@ -487,7 +480,7 @@ def _stay(
 ) -> tuple[dict[str, Any], str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     say = front.say
-    sentence = front.rung.sentence(by_user=order.limit is not None)
+    sentence = front.rung.sentence(by_user=order.chosen.limit is not None)
     _or_none(say, "the start could not be told", lambda: on_started(sentence))
     watch = _or_none(
         say,
@@ -498,9 +491,7 @@ def _stay(
             settings,
             host,
             say,
-            order.alerts,
-            stop_file=order.stop_file,
-            stop_signal=order.stop_signal,
+            order.chosen,
             agent=order.agent,
             gpu=share.feed if share else None,
         ),

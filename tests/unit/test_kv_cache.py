@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oomproof.agent.generation import plan_of
-from oomproof.agent.kv_cache import Call, Layer, Layout, largest_that_fits, layout_of, need_of
+from oomproof.leaf.kv_cache import Call, Layer, Layout, largest_that_fits, layout_of, need_of
 
 BATCH, PROMPT, NEW, WINDOW = 3, 12, 20, 16
 COMMON = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}

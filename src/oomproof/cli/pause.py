@@ -1,13 +1,15 @@
-"""Makes a run stand still until `oomproof thaw`: nothing is lost, it goes on where it was.
+"""Makes a run stand still until `oomproof resume`: nothing is lost, it goes on where it was.
 
 What it holds stays in memory, unless there is swap on a disk and the kernel can push it out there (cgroup v2, Linux 5.19).
-The guard freezes and thaws by itself when memory runs short; a run that you froze is left to you.
+The guard pauses and resumes by itself when memory runs short; a run that you paused is left to you.
 With --gpu its GPU memory is given back as well: the driver (570 or newer) moves it into the job's host memory, another job
-can have the card, and `oomproof thaw` restores it. Without --gpu a frozen job keeps what it holds of the card.
+can have the card, and `oomproof resume` restores it. Without --gpu a paused job keeps what it holds of the card.
 
-  oomproof freeze big
-  oomproof freeze big --gpu
-  oomproof thaw big
+  oomproof pause big
+  oomproof pause big --gpu
+  oomproof resume big
+
+`oomproof freeze` and `oomproof thaw` are the older names of the two.
 """
 
 from __future__ import annotations
@@ -47,18 +49,18 @@ def run(arguments: argparse.Namespace) -> int:
     found = living(arguments.run)
     mark = found.frozen()
     if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(found.attempt).paused):
-        tell(f"{found.name} stands still already; let it go on: oomproof thaw {found.name}")
+        tell(f"{found.name} stands still already; let it go on: oomproof resume {found.name}")
         return 0
     job = Job(found.started())
     errands = Errands()
     try:
         # first: from now on it is not the guard's
         pause = freezing.new_id()
-        freezing.write_mark(found.attempt, "user", "oomproof freeze", pause=pause, moving=arguments.gpu)
+        freezing.write_mark(found.attempt, "user", "oomproof pause", pause=pause, moving=arguments.gpu)
         if arguments.gpu:
             tell(_give_gpu_back(found, job))
-            freezing.write_mark(found.attempt, "user", "oomproof freeze", pause=pause)
-        Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof freeze")
+            freezing.write_mark(found.attempt, "user", "oomproof pause", pause=pause)
+        Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof pause")
         if not job.freezer.wait_frozen(_STILL_SECONDS):
             tell(
                 f"not all of {found.name} stands still yet: a process of it waits inside the kernel; see "
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         tell(f"{found.name} stands still ({job.freezer.how}); {_freed(job)}")
         for one in timeouts.look(job.pids(), found.argv, found.info.get("env") or {}):
             tell(f"while it stands still: {one.text}")
-        tell(f"let it go on: oomproof thaw {found.name}")
+        tell(f"let it go on: oomproof resume {found.name}")
     finally:
         errands.close()
         job.close()
@@ -116,7 +118,7 @@ def _give_gpu_back(found: runs.Run, job: Job) -> str:
         cure = (
             "it will end with a CUDA error"
             if result.lost
-            else f"it runs on; without the card: oomproof freeze {found.name}"
+            else f"it runs on; without the card: oomproof pause {found.name}"
         )
         raise OomproofError(f"the GPU memory of {found.name} cannot be given back: {result.problem}", cure)
     return (

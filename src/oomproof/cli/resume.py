@@ -1,15 +1,15 @@
-"""Lets a run go on that `oomproof freeze` or the guard made stand still.
+"""Lets a run go on that `oomproof pause` or the guard made stand still.
 
 When the guard had paused it because memory was short, your word counts: it is not paused again in that shortage.
 
-  oomproof thaw big
+  oomproof resume big
 """
 
 from __future__ import annotations
 
 import argparse
 
-from oomproof.cli.freeze import CARD_SECONDS, living, tell
+from oomproof.cli.pause import CARD_SECONDS, living, tell
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             tell(f"{found.name} does not stand still; nothing to do")
             return 0
         actions = Actions(job, found.attempt, errands, [], by="user")
-        actions.take("thaw", "oomproof thaw")
+        actions.take("thaw", "oomproof resume")
         _give_the_card_again(found, job)
         freezing.remove_mark(found.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
         tell(f"{found.name} goes on; follow it: oomproof logs -f {found.name}")
@@ -70,5 +70,5 @@ def _give_the_card_again(found: runs.Run, job: Job) -> None:
             job.freezer.freeze()
         raise OomproofError(
             f"{found.name} cannot go on yet: {result.problem}",
-            f"make room on the card (nvidia-smi), then again: oomproof thaw {found.name}",
+            f"make room on the card (nvidia-smi), then again: oomproof resume {found.name}",
         )

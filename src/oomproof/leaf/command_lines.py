@@ -1,10 +1,13 @@
-"""Reads a command line as a person does: which script, which options, where the output goes."""
+"""Reads a job's command line as a person does: which program, which script, which options, where the output goes."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _SOURCES = (".py", ".sh", ".ipynb", ".R", ".jl", ".lua")
 # Options that say where a run writes its results. `--log_level` and `--save_steps` are none.
@@ -29,6 +32,60 @@ def script_of(argv: Sequence[str], folder: str) -> str | None:
             if os.path.isfile(path):
                 return real(path)
     return None
+
+
+def script_arguments(argv: Sequence[str], script: str, folder: str) -> Sequence[str]:
+    """The words behind that file; all but the program where it is not named."""
+    for at, word in enumerate(argv):
+        if word.endswith(os.path.basename(script)) and real(os.path.join(folder, word)) == script:
+            return argv[at + 1 :]
+    return argv[1:]
+
+
+def program_target(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """(what the program runs, its arguments): a file, or ``-m NAME``. ``words`` are those behind the program."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "-m" and rest:
+            return f"-m {rest[0]}", tuple(rest[1:])
+        if word == "-c":
+            return None
+        if word in ("-W", "-X") and rest:
+            rest.pop(0)
+        elif not word.startswith("-"):
+            return word, tuple(rest)
+    return None
+
+
+def python_target(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The same of a whole command line; None where the program is no Python."""
+    if not command or not os.path.basename(command[0]).startswith(("python", "pypy")):
+        return None
+    return program_target(command[1:])
+
+
+def short_name(command: Sequence[str]) -> str:
+    """``python train.py`` of a long command line: nothing behind it, which may be secret."""
+    if not command:
+        return ""
+    program = os.path.basename(command[0]) or command[0]
+    found = program_target(command[1:])
+    if found is None:
+        return program
+    return f"{program} {found[0] if found[0].startswith('-m ') else os.path.basename(found[0])}"
+
+
+def is_keeper(command: Sequence[str]) -> bool:
+    return any(word.endswith("oomproof/runner/keeper.py") for word in command[:8])
+
+
+def is_oomproof(command: Sequence[str]) -> bool:
+    """A guard or a keeper names the job's script too, and is not the job."""
+    return is_keeper(command) or any(
+        os.path.basename(word) == "oomproof" or word.startswith(("oomproof.cli", "oomproof.runner"))
+        for word in command[:5]
+    )
 
 
 def options(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
