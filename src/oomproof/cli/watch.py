@@ -16,9 +16,9 @@ from pathlib import Path
 from oomproof.cli.freeze import living
 from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
-from oomproof.guard import policy
-from oomproof.guard.facts import FREEZE_MAX, Settings
-from oomproof.guard.loop import HostView
+from oomproof.guard.detect_limit import default_limit_floor
+from oomproof.guard.host_view import HostView
+from oomproof.guard.view import FREEZE_MAX, Settings
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
@@ -104,7 +104,7 @@ def _settings(run: runs.Run) -> Settings:
         floor=int(kept.get("floor", 0)),
         grace=float(kept.get("grace", 30.0)),
         limit=limit,
-        limit_floor=policy.default_limit_floor(limit) if limit else 0,
+        limit_floor=default_limit_floor(limit) if limit else 0,
         watch_only=bool(kept.get("watch_only")),
         protected=bool(kept.get("protect")),
         freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
-from oomproof.guard.loop import HostView, lock_memory
+from oomproof.guard.host_view import HostView
+from oomproof.guard.loop import lock_memory
 from oomproof.machine import exits, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs

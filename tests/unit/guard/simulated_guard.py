@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard import loop, policy, strangers, waiting
-from oomproof.guard.facts import Settings
+from oomproof.guard import actuator, loop, strangers, waiting
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guarded_job import GuardedJob
+from oomproof.guard.view import Settings
 from oomproof.ledger.live import BY_GUARD, RUNS, Live
 from oomproof.machine.cgroups import JobMemory
 from oomproof.units import GIB, MIB
@@ -235,9 +237,6 @@ class LiveRun:
         if not self._world.readable("others"):
             raise OSError("the runtime folder has gone")
 
-    def me(self, use: int, t: float, rate: float) -> Live:
-        return Live(self.name, use, t, int(rate), self._frozen, self.protected, 1, 1, self.reserved)
-
     def others(self, now: float) -> list[Live]:
         self._check()
         t = now - START
@@ -278,7 +277,8 @@ class Rows:
 def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, object]:
     """Everything done, with its time; how many looks and rows there were, and when the last ones were."""
     world = World(situation)
-    patch.setattr(loop, "boottime", lambda: world.clock)
+    for module in (loop, actuator):
+        patch.setattr(module, "boottime", lambda: world.clock)
     patch.setattr(strangers.Strangers, "look", lambda self, ours: setattr(self, "named", world.unmanaged))
     ticks = lambda self, one: int(world.t * 100) if _is_busy(situation, one.name) else 7  # noqa: E731
     patch.setattr(waiting.Idleness, "_cpu", ticks)
@@ -313,24 +313,24 @@ def _round(rows: list[float]) -> float:
 
 def make_guard(world: World) -> Any:
     live = None if world.situation.alone else LiveRun(world)
-    return loop.Guard(
-        Job(world), Host(world), world.situation.settings, Actions(world), Rows(world), live,
-        lambda kind, why: world.note("say", kind), Pause(world), lambda text: world.note("tell", text),
+    best_effort = BestEffort(lambda text: world.note("tell", text))
+    job = GuardedJob(
+        Job(world), world.situation.settings, Actions(world), Pause(world), Rows(world), live,
+        lambda kind, why: world.note("say", kind), best_effort,
     )  # type: ignore[arg-type]  # fmt: skip
+    guard = loop.Guard(Host(world), [job], best_effort)  # type: ignore[arg-type]
+    return guard, job
 
 
 def note_phase(guard: Any, name: str, step: int | None, t: float) -> None:
-    guard.growth.warm_up.note(name, step, t)
+    guard[1].growth.warm_up.note(name, step, t)
 
 
 def look(guard: Any, world: World) -> float:
     """One step; how long the guard then sleeps."""
-    facts = guard.step(world.clock)
-    if facts is None:
-        return policy.POLL_MIN_CALM
-    seconds = policy.poll_seconds(guard.settings, facts)
-    return min(seconds, max(policy.POLL_MIN, guard._next_row - world.clock))
+    view = guard[0].step(world.clock)
+    return float(guard[0].seconds_to_next_look(view, world.clock))
 
 
 def close(guard: Any) -> None:
-    guard.close()
+    guard[0].close()

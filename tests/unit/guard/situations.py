@@ -10,8 +10,8 @@ from pathlib import Path
 
 from simulated_guard import Curve, Neighbour, Situation
 
-from oomproof.guard import policy
-from oomproof.guard.facts import Settings
+from oomproof.guard.detect_limit import default_limit_floor
+from oomproof.guard.view import Settings
 from oomproof.units import GIB, MIB
 
 SERIES = Path(__file__).parent.parent / "series"
@@ -22,7 +22,7 @@ OLDER, NEWER = "000000000400000-older", "000000000600000-newer"
 
 def limited(mib: float, **more: object) -> Settings:
     limit = int(mib * MIB)
-    return replace(MACHINE, limit=limit, limit_floor=policy.default_limit_floor(limit), **more)  # type: ignore[arg-type]
+    return replace(MACHINE, limit=limit, limit_floor=default_limit_floor(limit), **more)  # type: ignore[arg-type]
 
 
 def ramp(rate: float, start: float = 300.0, begins: float = 0.0, stops: float = 1e9) -> Curve:

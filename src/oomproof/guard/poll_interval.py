@@ -1,0 +1,41 @@
+"""How soon to look again, and how often to record: as the nearest line comes near."""
+
+from __future__ import annotations
+
+from oomproof.guard.view import Facts, JobView, Settings, View, headroom
+from oomproof.units import MIB
+
+# Python's allocator and the kernel's page faults fill about 2 GiB/s per core here and up to 6 GiB/s on fast desktops
+# with several threads (earlyoom measured 6000 MiB/s with `stress -m 4`): the poll must be sooner than that.
+FASTEST_FILL = 6000 * MIB
+POLL_MIN, POLL_MAX = 0.01, 1.0
+POLL_FAST = 0.002  # where the present growth reaches the line within POLL_MIN
+POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
+
+SAMPLE_MAX, SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
+
+
+def poll_seconds(settings: Settings, machine: View | Facts, job: JobView | Facts) -> float:
+    """Sleep for as long as the fastest possible fill takes to reach the nearest line."""
+    room = headroom(settings, machine) - settings.floor
+    if job.limit_headroom is not None:
+        # half: eight threads fill 11 GiB/s, and a small limit is crossed within one poll (bench/guard.py)
+        room = min(room, (job.limit_headroom - settings.limit_floor) // 2)
+    quiet = job.sustained == 0 and job.rate <= 0
+    least = POLL_MIN_CALM if quiet else POLL_MIN
+    if job.rate * POLL_MIN > max(room, MIB):
+        least = POLL_FAST
+    return min(POLL_MAX, max(least, room / FASTEST_FILL))
+
+
+def sample_seconds(settings: Settings, available: int, limit_headroom: int | None, rate: float) -> float:
+    """Between two rows: sooner as the nearest line comes near, or growth (over two seconds) eats the room within seconds."""
+    left = available - settings.floor
+    room = left / max(1, settings.margin)
+    if limit_headroom is not None:
+        left = min(left, limit_headroom)
+        if settings.limit:
+            room = min(room, limit_headroom / (settings.limit / 4))
+    if rate > 0:
+        room = min(room, left / rate / 30.0)
+    return max(SAMPLE_MIN, min(SAMPLE_MAX, SAMPLE_MAX * max(0.0, room)))
