@@ -39,7 +39,7 @@ class BackgroundTasks:
                 self._try(RECORDING, lambda: self._record_host(t), None, NO_ROWS)
             return
         rate = guarded.growth.use.rate(2.0)
-        moment.sample_seconds = poll_interval.sample_seconds(
+        moment.sample_seconds, guarded.writer.calm = poll_interval.sampling(
             guarded.settings, moment.available + moment.swap_free, moment.limit_headroom, rate
         )
         self.next_row = t + moment.sample_seconds

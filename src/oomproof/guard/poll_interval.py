@@ -13,6 +13,10 @@ POLL_FAST = 0.002  # where the present growth reaches the line within POLL_MIN
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
 SAMPLE_MAX, SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
+_SOON_FULL, _SAMPLED_FASTER = (
+    60.0,
+    30.0,
+)  # seconds that the present growth leaves: rows reach the disk at once; come faster
 
 
 def poll_seconds(settings: Settings, machine: View | Facts, job: JobView | Facts) -> float:
@@ -28,14 +32,16 @@ def poll_seconds(settings: Settings, machine: View | Facts, job: JobView | Facts
     return min(POLL_MAX, max(least, room / FASTEST_FILL))
 
 
-def sample_seconds(settings: Settings, available: int, limit_headroom: int | None, rate: float) -> float:
-    """Between two rows: sooner as the nearest line comes near, or growth (over two seconds) eats the room within seconds."""
+def sampling(
+    settings: Settings, available: int, limit_headroom: int | None, rate: float
+) -> tuple[float, bool]:
+    """Seconds to the next row, and whether all is calm: sooner as a line comes near or growth (over two seconds) gets there."""
     left = available - settings.floor
-    room = left / max(1, settings.margin)
+    share = left / max(1, settings.margin)
     if limit_headroom is not None:
         left = min(left, limit_headroom)
         if settings.limit:
-            room = min(room, limit_headroom / (settings.limit / 4))
-    if rate > 0:
-        room = min(room, left / rate / 30.0)
-    return max(SAMPLE_MIN, min(SAMPLE_MAX, SAMPLE_MAX * max(0.0, room)))
+            share = min(share, limit_headroom / (settings.limit / 4))
+    seconds = left / rate if rate > 0 else float("inf")
+    share = min(share, seconds / _SAMPLED_FASTER)
+    return max(SAMPLE_MIN, min(SAMPLE_MAX, SAMPLE_MAX * share)), share >= 1 and seconds >= _SOON_FULL
