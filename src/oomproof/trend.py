@@ -68,6 +68,12 @@ class Growth:
         elapsed = times[-1] - times[at]
         return (values[-1] - values[at]) / elapsed if elapsed > 0 else 0.0
 
+    def is_still(self) -> bool:
+        """No growth over a blink, two and fifteen seconds."""
+        if not self._times or self._times[-1] - self._times[0] < 15.0:
+            return False
+        return self.rate(0.3) <= 0 and self.rate(2.0) <= 0 and self.rate(15.0) <= 0
+
     def sustained(self) -> float:
         """Growth that has lasted: the smallest over 2, 5 and 15 s, and nothing before 5 s are seen.
 

@@ -90,6 +90,7 @@ class GuardedJob:
             limit_headroom,
             **growth.near_limit(t, limit_headroom),
             time_to_full=moment.time_to_full,
+            still=growth.use.is_still(),
         )
 
     def _memory(self, available: int) -> JobMemory | None:

@@ -113,7 +113,9 @@ class Guard:
         if view is None:
             return poll_interval.POLL_MIN_CALM
         settings = self._settings
-        seconds = min(poll_interval.poll_seconds(settings[job.name], view, job) for job in view.jobs)
+        seconds = min(
+            poll_interval.poll_seconds(settings[job.name], view, job, job.still) for job in view.jobs
+        )
         rows = min(tasks.next_row for tasks in self._background)
         return min(seconds, max(poll_interval.POLL_MIN, rows - now))
 

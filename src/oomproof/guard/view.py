@@ -47,6 +47,7 @@ class JobView:
     limit_rate: float | None = None
     lasting: float = 0.0
     time_to_full: float | None = None
+    still: bool = False  # it has not grown for 15 seconds
 
 
 @dataclass(frozen=True, slots=True)
