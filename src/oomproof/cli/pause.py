@@ -22,8 +22,8 @@ from oomproof.errors import OUR_FAILURE, OomproofError
 from oomproof.guard import freezing, timeouts
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.gpu_pause import GpuPause, Result, held_by, host_room_problem
+from oomproof.guard.host_view import HostView
 from oomproof.guard.job import Job
-from oomproof.guard.loop import HostView
 from oomproof.guard.push_out import PushOut
 from oomproof.machine import swap
 from oomproof.machine.gpu import Query

@@ -32,7 +32,7 @@ from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
-from oomproof.guard.loop import HostView
+from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import script_of
 from oomproof.ledger.runtime import runtime_folder
 from oomproof.printable import printable

@@ -15,7 +15,7 @@ import sys
 from oomproof.cli.pause import living
 from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
-from oomproof.guard.loop import HostView
+from oomproof.guard.host_view import HostView
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs, state_files

@@ -11,11 +11,11 @@ from oomproof.ledger.budget import Budget
 from oomproof.ledger.entries import ADMITTED, Entry, is_live
 from oomproof.ledger.held import claims_of, measure
 from oomproof.ledger.needs import usual_seconds
-from oomproof.ledger.outlook import expected_growth
 from oomproof.ledger.store import Ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.records import dataclass, replace
+from oomproof.trend import expected_growth
 from oomproof.units import MIB
 
 _NOISE = 32 * MIB  # what strangers take between two looks and is not worth a word

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
-from oomproof.guard.loop import HostView, lock_memory
+from oomproof.guard.host_view import HostView
+from oomproof.guard.loop import lock_memory
 from oomproof.leaf.command_lines import is_keeper, is_oomproof
 from oomproof.leaf.proc_files import environment as environment_of
 from oomproof.machine import exits, processes

@@ -25,6 +25,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.now import read_now
 from oomproof.recording.writer import Writer
+from oomproof.trend import mean_rate
 from oomproof.units import MIB, format_size
 
 _FAULT = re.compile(r"([0-9]{1,9})-fault\.txt")
@@ -297,7 +298,7 @@ class AgentFeed:
         before, self._before = self._before, (t, use) if use is not None else None
         if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
             return
-        rate = (use - before[1]) / (t - before[0])
+        rate = mean_rate([before, (t, use)])
         if rate > self._steepest:
             self._steepest = rate * _STEEPER
             self.ask_stacks(f"the steepest growth so far, {format_size(int(rate))} a second", t)

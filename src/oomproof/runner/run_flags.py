@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.guard.facts import FREEZE_MAX
+from oomproof.guard.view import FREEZE_MAX
 from oomproof.records import dataclass, field
 from oomproof.settings import Resolved, resolve
 from oomproof.units import GIB, MIB, format_size, parse_duration, parse_gpu_need, parse_size

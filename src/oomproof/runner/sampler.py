@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job import Job
-from oomproof.guard.loop import Moment
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.writer import Writer

@@ -11,13 +11,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
-from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands, deed
-from oomproof.guard.facts import Settings
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.detect_limit import TREND_WARNING, default_limit_floor
 from oomproof.guard.gpu_pause import host_room_problem
+from oomproof.guard.guarded_job import GuardedJob, Moment
+from oomproof.guard.host_view import HostView
 from oomproof.guard.job import Job
-from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
+from oomproof.guard.loop import Guard, lock_memory
 from oomproof.guard.pause import Pause
+from oomproof.guard.view import Settings
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.needs import AT_LEAST
@@ -88,7 +91,7 @@ def guard_settings(chosen: RunSettings, host: HostView, claim: dict[str, Any] | 
         floor=floor,
         grace=chosen.grace,
         limit=chosen.limit,
-        limit_floor=policy.default_limit_floor(chosen.limit) if chosen.limit else 0,
+        limit_floor=default_limit_floor(chosen.limit) if chosen.limit else 0,
         watch_only=chosen.watch_only,
         protected=chosen.protect,
         freeze_max=chosen.freeze_max,
@@ -132,7 +135,7 @@ def shall_save(time_to_full: float | None, is_sure: bool, now: float, saved_at: 
     return (
         time_to_full is not None
         and is_sure
-        and time_to_full < policy.TREND_WARNING
+        and time_to_full < TREND_WARNING
         and (saved_at is None or now - saved_at > _SAVE_EVERY)
     )
 
@@ -188,24 +191,25 @@ class Watch:
         self._pause = Pause(
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
         )
-        self.guard = Guard(
+        best_effort = BestEffort(self._on_trouble)
+        self.guarded = GuardedJob(
             self.job,
-            host,
             settings,
             actions,
+            self._pause,
             self.writer,
             self._live,
             self._on_action,
-            self._pause,
-            self._on_trouble,
+            best_effort,
         )
-        self.guard.on_growth = self._on_growth if agent else None
+        self.guarded.on_growth = self._on_growth if agent else None
+        self.guard = Guard(host, [self.guarded], best_effort)
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
-        self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
+        self.sampler = Sampler(self.job, self.guarded.moment, self.writer, self._gpu, alerts, self._on_alert)
         self.agents: AgentFeed | None = None
         if agent:
             self.agents = _or_none(
@@ -219,21 +223,21 @@ class Watch:
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
     def _use(self) -> int | None:
-        memory = self.guard.moment.memory
+        memory = self.guarded.moment.memory
         return memory.use if memory is not None else None
 
     def _note_phase(self, name: str, step: int | None) -> None:
         """From the agent's thread, about once a second while the job makes steps."""
         self._live.phase = name
-        self.guard.growth.warm_up.note(name, step, boottime())
+        self.guarded.growth.warm_up.note(name, step, boottime())
 
     def _on_growth(self) -> None:
         if self._shall_save():
             self.errands.do(self._ask_to_save)
 
     def _shall_save(self) -> bool:
-        growth = self.guard.growth
-        return not self.guard.settings.watch_only and shall_save(
+        growth = self.guarded.growth
+        return not self.guarded.settings.watch_only and shall_save(
             growth.time_to_full, growth.is_sure, boottime(), self._saved_at
         )
 
@@ -253,14 +257,13 @@ class Watch:
             return None
         now = time.monotonic()
         if now >= self._next_step:
-            facts = self.guard.step(boottime())
-            wait = policy.poll_seconds(self.guard.settings, facts) if facts else policy.POLL_MIN_CALM
-            self._next_step = time.monotonic() + wait
+            view = self.guard.step(boottime())
+            self._next_step = time.monotonic() + self.guard.seconds_to_next_look(view, boottime())
         return max(0.0, self._next_step - now)
 
     def share_card(self, share: GpuShare) -> None:
         """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
-        moment, margin = self.guard.moment, self.guard.settings.margin
+        moment, margin = self.guarded.moment, self.guarded.settings.margin
 
         def host_room(size: int) -> str:
             return host_room_problem(size, moment.available, margin, self.job.limit_left(moment.memory))
@@ -286,7 +289,7 @@ class Watch:
         }
         text = f"{words[kind]}: {why}"
         if kind == "freeze":
-            text += f". {self.guard.pause_terms()}; now: oomproof resume {self._run.name}"
+            text += f". {self.guard.pause_terms(self.guarded)}; now: oomproof resume {self._run.name}"
         self._tell(text)
         if self.agents is not None and kind == "ask":
             agents = self.agents
@@ -294,7 +297,7 @@ class Watch:
 
     def _ask_to_save(self) -> None:
         """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A rung nobody answers is skipped."""
-        now, left = boottime(), self.guard.moment.time_to_full
+        now, left = boottime(), self.guarded.moment.time_to_full
         if not self._shall_save():
             return
         who = requests.listeners(self._attempt, "save")
@@ -324,7 +327,10 @@ class Watch:
         self.errands.do(lambda: state_files.append(self._attempt.alerts_file, line))
 
     def status_line(self) -> str:
-        return status_line(self.guard.moment, self._gpu.latest() if self._gpu else ())
+        return status_line(self.guarded.moment, self._gpu.latest() if self._gpu else ())
+
+    def let_go(self, why: str) -> None:
+        self.guard.let_go(self.guarded, why)
 
     def stop(self) -> None:
         """Each by itself: what one of them cannot do must not keep the others from ending."""
@@ -334,7 +340,7 @@ class Watch:
     def _stop_guard(self) -> None:
         self.guard.stop()
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
-            self.guard.let_go("its guard leaves")
+            self.let_go("its guard leaves")
 
     def _stop_helpers(self) -> None:
         self.sampler.stop()
@@ -512,7 +518,7 @@ def _stay(
         write_down(run, info, order.argv, started, ticket, over)
 
     def on_interrupt(how: str) -> None:
-        watch.guard.let_go(f"{how} came for it")  # a frozen job cannot hear it
+        watch.let_go(f"{how} came for it")  # a frozen job cannot hear it
         watch.errands.do(lambda: note_interrupt(run.attempt, how))
 
     def on_takeover(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the guard knows when it decides: settings, one moment, what was already done. Plain values."""
+"""What the guard decides on: the machine with the jobs in it, what was asked for, what was already done. Plain values."""
 
 from __future__ import annotations
 
@@ -29,8 +29,45 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class JobView:
+    """One job at one moment. Rates are bytes per second. Of another guard's job only the first six are known."""
+
+    name: str  # sorts by age
+    use: int
+    rate: float = 0.0  # over the last third of a second
+    frozen: str = ""  # by whom it is paused: guard, hand
+    protected: bool = False
+    reserved: bool = False  # its need was known when it was let in
+    sustained: float = 0.0
+    swap: int = 0
+    can_push: bool = False  # its cgroup lets us push it out to swap
+    pause_limit: float | None = None  # seconds: something in the paused job counts them
+    limit_headroom: int | None = None
+    peak_headroom: int | None = None
+    limit_rate: float | None = None
+    lasting: float = 0.0
+    time_to_full: float | None = None
+    still: bool = False  # it has not grown for 15 seconds
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The machine at one moment, with the jobs of this guard and those of others, of which it only knows."""
+
+    t: float
+    available: int
+    swap_free: int  # on disk only: zram's free space is no memory
+    stall: float  # share of the last two seconds in which all tasks waited for memory
+    shrink: float  # bytes per second that the machine's headroom loses, over the last third of a second
+    drain: float  # the same over five seconds
+    jobs: tuple[JobView, ...]
+    others: tuple[JobView, ...] = ()  # read only where it matters: see `is_near`
+    others_idle: bool = False  # none of the others that run has used any CPU for a long while
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """One moment. Rates are bytes per second."""
+    """One job's moment, with its turn among the others: what its detectors go by. Rates are bytes per second."""
 
     t: float
     available: int
@@ -58,8 +95,8 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What was already done in this shortage."""
+class Done:
+    """What was already done to a job in this shortage."""
 
     warned_at: float | None = None
     asked_at: float | None = None
@@ -76,20 +113,38 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class JobState:
+    """What the policy remembers of one job from look to look."""
+
+    done: Done = Done()
+    calm_since: float | None = None  # since when nothing calls for action
+    unasked_since: float | None = None  # since when nothing calls for the request made for the limit's sake
+    waiting: int = 0  # other jobs that their guards had paused at the last look
+    other_paused_at: float = float("-inf")  # when one more of them was
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
-    kind: str  # of LADDER
+    kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
     why: str = ""
     scope: str = ""  # limit or machine
     gave_up: bool = False  # a thaw because the pause did not help: the ladder goes on
+    job: str = ""  # its name in the view
+    facts: Facts | None = None  # what it was decided on
 
 
 NONE = Action("none")
 
 
-def headroom(settings: Settings, facts: Facts) -> int:
+def is_near(settings: Settings, available: int, swap_free: int) -> bool:
+    """Whether the other jobs matter for this one."""
+    return available + swap_free <= settings.margin or available <= settings.floor
+
+
+def headroom(settings: Settings, machine: View | Facts) -> int:
     """What the machine can still give: swap counts until the machine does nothing but swap."""
-    thrashing = facts.stall > STALLED and facts.available <= settings.floor
-    return facts.available if thrashing else facts.available + facts.swap_free
+    thrashing = machine.stall > STALLED and machine.available <= settings.floor
+    return machine.available if thrashing else machine.available + machine.swap_free
 
 
 def ours(facts: Facts) -> bool:
