@@ -67,6 +67,22 @@ def test_v2_memory_without_page_cache(tmp_path: Path) -> None:
     assert (memory.use, memory.file, memory.charged) == (1170, 800, 1130)
 
 
+def test_what_is_charged_is_never_taken_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One descriptor was left, for memory.stat: a limit that looks far away would blind the guard."""
+    (tmp_path / "memory.stat").write_text("anon 1000\nkernel 50\nshmem 100\ninactive_file 500\n")
+    (tmp_path / "memory.current").write_text("1700\n")
+    real, few = cgroups._open, True
+    monkeypatch.setattr(
+        cgroups, "_open", lambda path: None if few and not path.endswith("memory.stat") else real(path)
+    )
+    reader = cgroups.CgroupV2(str(tmp_path))
+    memory = reader.memory()
+    assert memory is not None and memory.charged == 1150
+    few = False
+    memory = reader.memory()
+    assert memory is not None and memory.charged == 1200, "opened as soon as there is a descriptor"
+
+
 def test_vanished_cgroup_is_a_value(tmp_path: Path) -> None:
     gone = cgroups.CgroupV2(str(tmp_path / "gone"))
     assert gone.memory() is None and gone.pids() == []

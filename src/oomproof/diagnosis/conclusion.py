@@ -92,6 +92,8 @@ def _store(run: runs.Run, case: CaseFile, verdict: Verdict) -> Conclusion:
     found = Conclusion(verdict, stored=False)
     if case.elsewhere is not None:
         return found  # its own host knows more: nothing said from here is stored
+    if not run.is_ours():
+        return found  # root looks at a user's run: a file of root's there would be in the user's way
     try:
         state_files.write_json(run.attempt.verdict_file, {**found.as_json, "host": host_name()})
     except OomproofError:

@@ -113,27 +113,34 @@ class CgroupV2:
         self._open_files()
 
     def _open_files(self) -> None:
-        self._stat = _open(f"{self.directory}/memory.stat")
-        if self._stat is not None:
+        """Those that are not open yet, the most needed first."""
+        if self._stat is None:
+            self._stat = _open(f"{self.directory}/memory.stat")
+        if self._stat is not None and self._current is None:
             self._current = _open(f"{self.directory}/memory.current")
+        if self._current is not None and self._swap is None:
             self._swap = _open(f"{self.directory}/memory.swap.current")
 
     def memory(self) -> JobMemory | None:
-        if self._stat is None:  # no descriptor was left when we wanted one
+        if self._current is None:  # no descriptor was left when we wanted one
             self._open_files()
         stat = _pread(self._stat)
         if not stat:
             return None
         cache = stat_field(stat, b"inactive_file") + stat_field(stat, b"active_file")
+        anon, shmem, kernel = stat_field(stat, b"anon"), stat_field(stat, b"shmem"), _kernel_v2(stat)
+        if self._current is None:
+            charged = anon + shmem + kernel  # of memory.stat alone: a little late, and never nothing
+        else:
+            reclaimable = cache + stat_field(stat, b"slab_reclaimable")
+            charged = max(0, _number(_pread(self._current, 64)) - reclaimable)
         return JobMemory(
-            anon=stat_field(stat, b"anon"),
-            shmem=stat_field(stat, b"shmem"),
+            anon=anon,
+            shmem=shmem,
             file=cache,
             swap=max(0, _number(_pread(self._swap, 64)) - stat_field(stat, b"swapcached")),
-            kernel=_kernel_v2(stat),
-            charged=max(
-                0, _number(_pread(self._current, 64)) - cache - stat_field(stat, b"slab_reclaimable")
-            ),
+            kernel=kernel,
+            charged=charged,
         )
 
     def pids(self) -> list[int]:
@@ -156,25 +163,34 @@ class CgroupV1:
         self._open_files()
 
     def _open_files(self) -> None:
-        self._stat = _open(f"{self.directory}/memory.stat")
-        if self._stat is not None:
+        """Those that are not open yet, the most needed first."""
+        if self._stat is None:
+            self._stat = _open(f"{self.directory}/memory.stat")
+        if self._stat is not None and self._usage is None:
             self._usage = _open(f"{self.directory}/memory.usage_in_bytes")
+        if self._usage is not None and self._kernel is None:
             self._kernel = _open(f"{self.directory}/memory.kmem.usage_in_bytes")
 
     def memory(self) -> JobMemory | None:
-        if self._stat is None:  # no descriptor was left when we wanted one
+        if self._usage is None:  # no descriptor was left when we wanted one
             self._open_files()
         stat = _pread(self._stat)
         if not stat:
             return None
         cache = stat_field(stat, b"total_inactive_file") + stat_field(stat, b"total_active_file")
+        anon, shmem = stat_field(stat, b"total_rss"), stat_field(stat, b"total_shmem")
+        kernel = _number(_pread(self._kernel, 64))
+        if self._usage is None:
+            charged = anon + shmem + kernel
+        else:
+            charged = max(0, _number(_pread(self._usage, 64)) - cache)
         return JobMemory(
-            anon=stat_field(stat, b"total_rss"),
-            shmem=stat_field(stat, b"total_shmem"),
+            anon=anon,
+            shmem=shmem,
             file=cache,
             swap=max(0, stat_field(stat, b"total_swap") - stat_field(stat, b"total_swapcached")),
-            kernel=_number(_pread(self._kernel, 64)),
-            charged=max(0, _number(_pread(self._usage, 64)) - cache),
+            kernel=kernel,
+            charged=charged,
         )
 
     def pids(self) -> list[int]:

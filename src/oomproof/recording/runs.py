@@ -132,6 +132,13 @@ class Run:
             return None
         return other_host(self.info)
 
+    def is_ours(self) -> bool:
+        """Whether its folder belongs to whoever runs this."""
+        try:
+            return self.folder.stat().st_uid == os.geteuid()
+        except OSError:
+            return False
+
     def state(self, boot_id: str | None = None) -> str:
         """on another host, waiting, running, frozen, lost its guard, ended, machine went down, failed to start, vanished."""
         if self.elsewhere(boot_id) is not None and not self.exit():

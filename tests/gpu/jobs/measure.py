@@ -12,7 +12,7 @@ import torch
 from oomproof.agent import allocator, cuda_room, segments
 from oomproof.agent.biggest import biggest
 from oomproof.agent.generation import plan_of
-from oomproof.agent.kv_cache import need_of
+from oomproof.leaf.kv_cache import need_of
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 
