@@ -297,13 +297,10 @@ def _history(job: JobFacts) -> Iterable[tuple[str, str]]:
     if job.recording not in ("ok", "missing") or (job.recording == "missing" and not _may_miss(job)):
         yield "recording-unreadable", job.recording
     state = job.row.get("state")
-    # a disk that took nothing before the job's first line: that it began is written nowhere
-    unwritten = bool(job.faults & DISK) and job.began_after_fault and state == "failed to start"
-    if (
-        state != "ended"
-        and not unwritten
-        and not (job.ended_unseen and state in ("vanished", "failed to start"))
-    ):
+    # a disk that took nothing when the job began: that it did is written nowhere, and was said when it began
+    if job.faults & DISK and state == "failed to start":
+        return
+    if state != "ended" and not (job.ended_unseen and state in ("vanished", "failed to start")):
         yield "runs-wrong", f"it has ended ({describe(job)}), runs says {state!r}"
     elif state == "ended" and job.truth == FINISHED and job.row.get("code") != job.code:
         yield "runs-wrong", f"exit code {job.code}, runs says {job.row.get('code')}"

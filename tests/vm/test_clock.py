@@ -41,17 +41,14 @@ def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None
         waits = root.machine.start("oomproof run --name waits --wait-max 2h --need 300M -- echo was let in")
         clock.wait_until(WAITS)
         jump(clock, DAY)
-        frozen(paused)
-        assert runs.lives() and "oomproof: goes on" not in paused.words(), (
-            "a day has passed only on the clock"
-        )
+        assert runs.lives()
         jump(clock, -2 * DAY)
         clock.wait_until(f"! test -e {paused.attempt}/frozen.json")  # also a day back the pause ends
         clock.run(WAITS)  # two hours have not passed
     reserved = json.loads(root.oomproof("check --json"))["ledger"]["running"]
     assert "runs" in [entry["name"] for entry in reserved]
     at = {line["action"]: line["boottime"] for line in actions(clock, paused.attempt)}
-    assert at["thaw"] - at["freeze"] > PAUSE - 1, "the pause's limit counts real seconds"
+    assert at["thaw"] - at["freeze"] > PAUSE - 1, "a day has passed only on the clock"
     answer = clock.wait(waits, timeout=240)
     assert answer.rc == 0 and "was let in" in answer.out
     paused.ended()

@@ -29,7 +29,8 @@ from oomproof.runner.terminal import Terminal
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _STATUS_SECONDS = 0.5
-_HELLO_SECONDS = 20.0  # systemd on a busy machine takes its time
+_SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other rungs
+_HELLO_SECONDS = 300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
 
 
 @dataclass
@@ -258,7 +259,7 @@ class Front:
                 os.close(fd)
             theirs.close()
         self._socket = ours
-        ours.settimeout(_HELLO_SECONDS)
+        ours.settimeout(_SCOPE_SECONDS if prefix else _HELLO_SECONDS)
         try:
             self._news()
         except OSError as error:
