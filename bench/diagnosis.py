@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from oomproof.diagnosis.from_texts import judge_texts
-from oomproof.diagnosis.verdict import MEMORY_CAUSES
+from oomproof.causes import cause_of
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.collect import read_texts
 
 HERE = Path(__file__).resolve().parent.parent
@@ -95,9 +95,9 @@ def main() -> int:
         if truth.get("phase") not in (None, "unknown"):
             phases += 1
             phases_right += said["verdict"]["phase"] == truth["phase"]
-        if truth["kind"] not in MEMORY_CAUSES:
+        if not cause_of(truth["kind"]).memory:
             decoys += 1
-            if cause in MEMORY_CAUSES and not good:
+            if cause_of(cause).memory and not good:
                 false_oom += 1
         bad = [name for name, ok in fields if not ok]
         if not arguments.quiet and (not good or bad):

@@ -36,8 +36,8 @@ from lab import (
     until,
 )
 
-from oomproof.guard import pausing
-from oomproof.guard.facts import Facts, Settings
+from oomproof.guard import detect_pause
+from oomproof.guard.view import Facts, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS, IN_GUEST = ROOT / "tests" / "incidents" / "jobs", "/opt/oomproof/jobs"
@@ -208,7 +208,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
     given = read_json(attempt.parent / "run.json")["settings"]
     settings = Settings(margin=given["margin"], floor=given["floor"], grace=given["grace"])
     facts = Facts(**act["facts"])
-    line = pausing.freeze_line(settings, facts)
+    line = detect_pause.freeze_line(settings, facts)
     base = facts.available + bisect.bisect_right(times, facts.t) * MIB
     crossed = next((t for index, t in enumerate(times) if base - (index + 1) * MIB <= line), facts.t)
     true_rate = sum(at > facts.t - 0.2 for at in times if at <= facts.t) * MIB / 0.2

@@ -34,7 +34,7 @@ class Broken(AssertionError):
 
 def judge() -> Callable[[bytes], None]:
     """Imported late: atheris has to instrument these modules first."""
-    from oomproof.diagnosis.from_texts import judge_texts
+    from oomproof.diagnosis.judge import judge_texts
     from oomproof.errors import OomproofError
     from oomproof.evidence.texts.collect import read_texts
 

@@ -41,8 +41,9 @@ from lab import (
     until,
 )
 
-from oomproof.guard import policy
-from oomproof.guard.facts import Facts, Settings, State
+from oomproof.guard import ladder
+from oomproof.guard.detect_limit import default_limit_floor
+from oomproof.guard.view import Done, Facts, Settings
 
 # Root without CAP_IPC_LOCK and with Debian's default limit: mlockall fails, as it does for an ordinary user.
 UNLOCKED = ["prlimit", "--memlock=8388608", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
@@ -203,14 +204,14 @@ def line_at(case: Case, given: dict[str, Any], facts: dict[str, Any], rate: floa
         floor=given["floor"],
         grace=given["grace"],
         limit=given["limit"],
-        limit_floor=policy.default_limit_floor(given["limit"]) if given["limit"] else 0,
+        limit_floor=default_limit_floor(given["limit"]) if given["limit"] else 0,
     )
     name = "limit_headroom" if case.own_limit else "available"
     low, high = 0, case.size
     while high - low > 64 * 1024:
         middle = (low + high) // 2
         moment = Facts(**{**facts, "rate": rate, "limit_rate": rate, "shrink": rate, name: middle})
-        acts = policy.decide(settings, moment, State()).kind in ("term", "kill")
+        acts = ladder.choose(settings, moment, Done()).kind in ("term", "kill")
         low, high = (middle, high) if acts else (low, middle)
     return low
 

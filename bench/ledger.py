@@ -11,11 +11,11 @@ from pathlib import Path
 
 from lab import HERE, MIB, RESULTS, lab, quantile, read_json, save, table
 
+from oomproof.leaf.command_lines import command_key
 from oomproof.ledger.entries import ADMITTED, Entry, Peak
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.ledger.store import open_ledger
 from oomproof.machine import processes
-from oomproof.machine.arguments import command_key
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.runner.admission import Asked, ask

@@ -23,7 +23,7 @@ from typing import Any
 
 from diagnosis import HERE, SIZES, truths
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.collect import read_texts
 
 FIELDS = ("pid", "name", *SIZES)

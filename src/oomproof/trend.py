@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 _SPACING = 0.02  # seconds between kept points
@@ -22,41 +23,66 @@ _LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a ste
 _WITHOUT_STEPS = 60.0  # seconds of evaluating or generating, of a program that makes no steps
 
 
+def mean_rate(points: Sequence[tuple[float, float]]) -> float:
+    """Bytes per second from the first point to the last; 0 where no time lies between them."""
+    if len(points) < 2 or points[-1][0] <= points[0][0]:
+        return 0.0
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
 class Growth:
     """Bytes per second of one series, over a blink and over a while."""
 
     def __init__(self) -> None:
-        self._points: deque[tuple[float, int]] = deque()
+        self._times: list[float] = []
+        self._values: list[int] = []
 
     def add(self, t: float, value: int) -> None:
-        points = self._points
-        if points and t - points[-1][0] < _SPACING:
+        times = self._times
+        if times and t - times[-1] < _SPACING:
             return
-        points.append((t, value))
-        while t - points[0][0] > _WINDOW:
-            points.popleft()
+        times.append(t)
+        self._values.append(value)
+        if t - times[0] > _WINDOW + 2.0:  # not at each point
+            old = bisect_left(times, t - _WINDOW)
+            del times[:old], self._values[:old]
+
+    def _since(self, window: float) -> int:
+        """Index of the last point that is ``window`` seconds old; the oldest within the history when none is."""
+        times = self._times
+        last = times[-1]
+        oldest = 0 if last - times[0] <= _WINDOW else bisect_left(times, last - _WINDOW)
+        at = bisect_right(times, last - window) - 1
+        while at + 1 < len(times) and last - times[at + 1] >= window:  # by the width of a rounding
+            at += 1
+        while at >= 0 and last - times[at] < window:
+            at -= 1
+        return max(at, oldest)
 
     def rate(self, window: float) -> float:
         """Mean growth over the last ``window`` seconds; over what there is when history is shorter."""
-        points = self._points
-        if len(points) < 2:
+        times, values = self._times, self._values
+        if len(times) < 2:
             return 0.0
-        last_t, last_value = points[-1]
-        first_t, first_value = next(
-            (point for point in reversed(points) if last_t - point[0] >= window), points[0]
-        )
-        elapsed = last_t - first_t
-        return (last_value - first_value) / elapsed if elapsed > 0 else 0.0
+        at = self._since(window)
+        elapsed = times[-1] - times[at]
+        return (values[-1] - values[at]) / elapsed if elapsed > 0 else 0.0
+
+    def is_still(self) -> bool:
+        """No growth over a blink, two and fifteen seconds."""
+        if not self._times or self._times[-1] - self._times[0] < 15.0:
+            return False
+        return self.rate(0.3) <= 0 and self.rate(2.0) <= 0 and self.rate(15.0) <= 0
 
     def sustained(self) -> float:
         """Growth that has lasted: the smallest over 2, 5 and 15 s, and nothing before 5 s are seen.
 
         A model that loads at 2 GB/s is a burst that ends by itself; a leak grows in every window.
         """
-        points = self._points
-        if len(points) < 2 or points[-1][0] - points[0][0] < 5.0:
+        if len(self._times) < 2 or self._times[-1] - self._times[0] < 5.0:
             return 0.0
-        return max(0.0, min(self.rate(2.0), self.rate(5.0), self.rate(15.0)))
+        lately = self.rate(2.0)
+        return max(0.0, min(lately, self.rate(5.0), self.rate(15.0))) if lately > 0 else 0.0
 
 
 class NewHighs:
@@ -214,7 +240,13 @@ def slope(points: Sequence[tuple[float, int]]) -> float:
 
 
 def time_to_full(samples: Sequence[tuple[float, int]], room: int) -> float | None:
-    """Seconds until growth that has shown itself over the samples fills ``room``; None when it is no trend.
+    """Seconds until growth that has shown itself over the samples fills ``room``; None when it is no trend."""
+    rate = lasting_rate(samples)
+    return room / rate if rate is not None else None
+
+
+def lasting_rate(samples: Sequence[tuple[float, int]]) -> float | None:
+    """Bytes per second of growth that has shown itself over minutes; None when it is no trend.
 
     It must rise in most periods, by more than noise, and not have flattened in the second half.
     """
@@ -231,4 +263,36 @@ def time_to_full(samples: Sequence[tuple[float, int]], room: int) -> float | Non
     whole, recent = slope(points), slope(points[half:])
     if whole <= 0 or recent < whole / 3:  # flattening: a plateau is in sight
         return None
-    return room / min(whole, recent) if recent > 0 else None
+    return min(whole, recent) if recent > 0 else None
+
+
+LOOK_AHEAD = 600.0  # seconds of growth that a run without a known need has reserved
+_FAR = 10.0  # nobody looks further ahead than this many times as far as was looked back
+_SHORTEST = 3.0  # seconds of samples before growth means anything
+
+
+def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHORTEST) -> int:
+    """Bytes that the growth of these (time, bytes) samples would bring, as far ahead as they carry.
+
+    Growth is what went on: a model that was loaded and now sits there has none, whatever it did before.
+    """
+    points = list(samples)
+    if len(points) < 2:
+        return 0
+    seconds = points[-1][0] - points[0][0]
+    if seconds < shortest:
+        return 0
+    half = next(number for number, point in enumerate(points) if point[0] >= points[0][0] + seconds / 2)
+    rate = mean_rate(points)
+    if points[half][0] < points[-1][0]:
+        rate = min(rate, mean_rate(points[half:]))
+    return _ahead(rate, seconds)
+
+
+def expected_lift(tops: Sequence[tuple[float, int]]) -> int:
+    """The same for the tops of a phase's last visits, which an outlier must not move; two tell nothing."""
+    return _ahead(slope(tops), tops[-1][0] - tops[0][0]) if len(tops) >= 3 else 0
+
+
+def _ahead(rate: float, seconds: float) -> int:
+    return max(0, int(rate * min(LOOK_AHEAD, _FAR * seconds)))

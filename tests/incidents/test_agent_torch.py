@@ -46,7 +46,7 @@ for function in (forward, whole_step, evaluate):
 for _ in range(2):
     torch._dynamo.reset()
     torch.compile(forward, backend="eager", fullgraph=True)(torch.randn(2, 4))
-print(json.dumps([found, "_oomproof_agent.phases_torch" in sys.modules]))
+print(json.dumps([found, "_oomproof.agent.phases_torch" in sys.modules]))
 """
 
 
@@ -160,7 +160,7 @@ def test_a_rank_that_crashes_is_told_with_its_line(lab: Lab, tmp_path: Path) -> 
 
 
 def test_no_agent_and_absent_agents_are_said(lab: Lab) -> None:
-    code = "import os, sys; print('_oomproof_agent' in sys.modules, os.environ.get('PYTHONPATH'))"
+    code = "import os, sys; print('_oomproof.agent' in sys.modules, os.environ.get('PYTHONPATH'))"
     environment = {**lab.environment, "PYTHONPATH": "/mine"}
     lab.environment = environment
     assert lab.run("run", "--name", "off", "--no-agent", "--", PYTHON, "-c", code).stdout == "False /mine\n"

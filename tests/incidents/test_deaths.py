@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import Lab, alive, until
 
-from oomproof.recording import runs
+from oomproof.recording import state_files
 from oomproof.recording.reader import open_recording
 
 PYTHON = sys.executable
@@ -262,7 +262,7 @@ def test_a_job_that_grows_is_asked_to_save_long_before_it_is_asked_to_stop(
     running = lab.start("grows", *limits, "--", *lab.job("listener.py", 4))
     running.output_has("saved")
     assert not (running.attempt / "save").exists()
-    actions = [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
+    actions = [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
     assert set(actions) <= {"warn"}, "nobody was asked to stop"
     alerts = (running.attempt / "memory_alerts.log").read_text()
     assert alerts.count("asked this loop to save and go on") == 1
@@ -274,7 +274,7 @@ def test_a_request_is_taken_back_when_the_growth_ends(lab: Lab, kernel_limit: No
     running = lab.start("calms", "--limit", "200M", "--", *lab.job("calms_down.py"))
     running.output_has("no longer asked")
     assert running.wait() == 0
-    actions = [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
+    actions = [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
     assert [action for action in actions if action != "warn"] == ["ask", "withdraw"]
     assert "took back the request" in (running.attempt / "memory_alerts.log").read_text()
     assert cause(lab, "calms")[0] == "finished", "its end was no answer"

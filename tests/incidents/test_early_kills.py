@@ -40,7 +40,7 @@ def test_a_front_killed_as_soon_as_the_job_runs(lab: Lab, tmp_path: Path) -> Non
 
 
 def _available(lab: Lab) -> int:
-    from oomproof.guard.loop import HostView
+    from oomproof.guard.host_view import HostView
     from oomproof.machine.memory import MemoryReader
 
     return min(HostView().ram, MemoryReader().available_and_swap_free()[0])

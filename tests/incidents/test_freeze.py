@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import DEADLINE, Cgroup, Lab, Running, alive, until
 
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 
 PYTHON = sys.executable
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
@@ -22,11 +22,11 @@ SmallMachine = Callable[[int], Cgroup]
 
 
 def deeds(running: Running) -> list[str]:
-    return [line["action"] for line in runs.read_lines(running.attempt / "actions.jsonl")]
+    return [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
 
 
 def events(running: Running) -> list[dict[str, Any]]:
-    return runs.read_lines(running.attempt / "keeper.jsonl")
+    return state_files.read_lines(running.attempt / "keeper.jsonl")
 
 
 def printed(running: Running) -> str:
@@ -74,7 +74,7 @@ def test_both_finish_and_nobody_dies(lab: Lab, small_machine: SmallMachine, tmp_
         assert one.verdict()["verdict"]["cause"] == "finished"
     told = said(loader)
     assert "paused: " in told and "another run goes on" in told and "at the latest" in told
-    assert "only its growth is stopped" in told and "oomproof thaw loader" in told
+    assert "only its growth is stopped" in told and "oomproof resume loader" in told
     assert "goes on: " in told and "available again" in told
     shown = lab.run("runs", "show", "loader").stdout
     assert "paused" in shown and "freeze: " in shown and "thaw: " in shown
@@ -141,21 +141,21 @@ def test_by_hand(lab: Lab, options: list[str]) -> None:
     running = lab.start("counting", *options, "--", *lab.job("counter.py"))
     for name in ("main 3", "a 3", "b 3"):
         running.output_has(name)
-    done = lab.run("freeze", "counting")
+    done = lab.run("pause", "counting")
     assert done.returncode == 0, done.stderr
     assert "stands still" in done.stderr and "only its growth is stopped" in done.stderr
     assert ("SIGSTOP" in done.stderr) == bool(options)
     assert stands_still(running)
     assert "frozen" in lab.run("runs").stdout
-    assert lab.run("freeze", "counting").returncode == 0, "twice is harmless"
+    assert lab.run("pause", "counting").returncode == 0, "twice is harmless"
     time.sleep(2.5)
     assert stands_still(running), "the guard leaves it to the user"
     before = printed(running)
-    done = lab.run("thaw", "counting")
+    done = lab.run("resume", "counting")
     assert done.returncode == 0 and "goes on" in done.stderr
     until(lambda: len(printed(running)) > len(before) + 100, "it to go on")
     assert is_frozen(running) is False
-    assert "does not stand still" in lab.run("thaw", "counting").stderr
+    assert "does not stand still" in lab.run("resume", "counting").stderr
     lab.run("stop", "--grace", "1", "counting")
     assert running.wait() == 128 + signal.SIGTERM
     assert running.verdict()["verdict"]["cause"] == "stopped-by-user"

@@ -14,7 +14,7 @@ import pytest
 from conftest import Lab, alive, until
 
 from oomproof.machine import processes
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 
 needs_no_card = pytest.mark.skipif(
     os.path.exists("/dev/nvidiactl"), reason="there is a card here: tests/gpu/pause.py"
@@ -29,10 +29,10 @@ def test_without_a_driver_the_job_runs_on_and_the_user_is_told(lab: Lab) -> None
     done = lab.run("freeze", "job", "--gpu")
     assert done.returncode != 0
     assert "cannot be given back: there is no CUDA driver here" in done.stderr
-    assert "oomproof freeze job" in done.stderr
+    assert "oomproof pause job" in done.stderr
     assert runs.Run(job.folder).state() == "running"
-    assert not (job.attempt / runs.GPU_PAUSED).exists()
-    assert not (job.attempt / runs.FROZEN).exists()
+    assert not (job.attempt / "gpu_paused.json").exists()
+    assert not (job.attempt / "frozen.json").exists()
     lab.run("stop", "job", "--now")
 
 
@@ -41,17 +41,19 @@ def test_a_lost_guard_leaves_the_card_to_the_keeper(lab: Lab, tmp_path: Path) ->
     job = lab.start("job", "--", *JOB)
     job.output_has("up")
     note = {"boot_id": processes.boot_id(), "pids": [[2**22 + 5, 1]], "cards": {"0": 1 << 30}}
-    (job.attempt / runs.GPU_PAUSED).write_text(json.dumps(note))
+    (job.attempt / "gpu_paused.json").write_text(json.dumps(note))
     assert runs.Run(job.folder).state() == "frozen"
     job.process.kill()
     job.process.wait()
     tried = until(
         lambda: [
-            one["event"] for one in runs.read_lines(job.attempt / "keeper.jsonl") if "gpu" in one["event"]
+            one["event"]
+            for one in state_files.read_lines(job.attempt / "keeper.jsonl")
+            if "gpu" in one["event"]
         ],
         "the keeper to try",
     )
-    gone = not (job.attempt / runs.GPU_PAUSED).exists()
+    gone = not (job.attempt / "gpu_paused.json").exists()
     assert tried[0] == ("gpu-resume" if gone else "gpu-resume-failed")
     assert gone == os.path.exists("/dev/nvidiactl")  # without a driver nobody can say, and the note stays
     assert alive(job.job_pid)

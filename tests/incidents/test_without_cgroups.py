@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from conftest import Cgroup, Lab
 
-from oomproof.recording import runs
+from oomproof.recording import state_files
 from oomproof.recording.reader import open_recording
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ def bare(lab: Lab, small_machine: Callable[[int], Cgroup]) -> Lab:
 def deeds(lab: Lab, name: str) -> list[str]:
     folder = lab.folder_of(name)
     assert folder is not None
-    return [line["action"] for line in runs.read_lines(folder / "1" / "actions.jsonl")]
+    return [line["action"] for line in state_files.read_lines(folder / "1" / "actions.jsonl")]
 
 
 def held_at_most(lab: Lab, name: str) -> int:

@@ -12,6 +12,7 @@ from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.collect import collect
 from oomproof.evidence.facts import CaseFile
+from oomproof.recording.attempt import Attempt as RunAttempt
 
 MIB, GIB = 1 << 20, 1 << 30
 BOOT, OTHER_BOOT = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
@@ -196,7 +197,7 @@ class Attempt:
 
     def collect(self) -> CaseFile:
         return collect(
-            self.dir,
+            RunAttempt(self.dir),
             proc=str(self.proc),
             kmsg=str(self.kmsg),
             journalctl=str(self.root / "no-journalctl"),

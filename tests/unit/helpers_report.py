@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from oomproof.diagnosis.verdict import Cause, Change, Gpu, Kill, Remedy, Verdict, Victim
+from oomproof.diagnosis.verdict import Change, Gpu, Kill, RankedCause, Remedy, Verdict, Victim
 from oomproof.evidence.facts import Evidence, Missing
 from oomproof.machine import processes
 from oomproof.recording.runs import Run
@@ -133,8 +133,8 @@ def verdict(run: str | None = None, texts: str = "") -> Verdict:
         "halve --workers, or give it a higher limit: oomproof run --limit 36G -- python train.py" + texts,
         phase="train", step=1450, victim=victim,
         gpu=Gpu(0, 24 * GIB, GIB, 2 * GIB, 18 * GIB, 3 * GIB),
-        causes=(Cause("oom-kill-memcg", 0.93, ("kernel.1",), "dmesg | grep oom-kill" + texts),
-                Cause("killed-unknown", 0.07, (), "ask who ran kill -9" + texts)),
+        causes=(RankedCause("oom-kill-memcg", 0.93, ("kernel.1",), "dmesg | grep oom-kill" + texts),
+                RankedCause("killed-unknown", 0.07, (), "ask who ran kill -9" + texts)),
         evidence=(Evidence("kernel.1", "kernel log" + texts, WALL + END, "Memory cgroup out of memory: Killed process 4067 (python3)" + texts,
                            "the kernel killed this process for its cgroup's limit" + texts),
                   Evidence("text.2", "train.log:88", None, "step 1450/9000 | loss 2.31" + texts, "the last progress")),

@@ -16,6 +16,7 @@ from oomproof.agent import allocator, biggest, cuda_room, gpu_limit, nvml, relea
 from oomproof.agent.cuda_room import Room
 from oomproof.agent.generation import Watched, wrapped
 from oomproof.agent.release import Since, decide
+from oomproof.leaf.command_lines import short_name
 
 
 def room(**changed: Any) -> Room:
@@ -562,12 +563,12 @@ def test_own_process_is_found_among_those_on_the_card() -> None:
 
 def test_a_neighbours_arguments_stay_private() -> None:
     assert (
-        nvml.describe(["/usr/bin/python3", "-u", "/home/a/train.py", "--token", "hf_secret"])
+        short_name(["/usr/bin/python3", "-u", "/home/a/train.py", "--token", "hf_secret"])
         == "python3 train.py"
     )
-    assert nvml.describe(["python", "-m", "vllm.entrypoints", "--key", "x"]) == "python -m vllm.entrypoints"
-    assert nvml.describe(["python", "-c", "secret()"]) == "python"
-    assert nvml.describe([]) == ""
+    assert short_name(["python", "-m", "vllm.entrypoints", "--key", "x"]) == "python -m vllm.entrypoints"
+    assert short_name(["python", "-c", "secret()"]) == "python"
+    assert short_name([]) == ""
 
 
 def test_without_a_driver_nobody_is_named() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from oomproof.machine.clock import boottime
 from oomproof.recording import now, requests, stacks
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
 from oomproof.runner import agent_feed
@@ -51,7 +52,7 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     attempt = tmp_path / "1"
     (attempt / "agent").mkdir(parents=True)
     notes, said = Notes(), []
-    made = AgentFeed("r1", attempt, notes, said.append, lambda: None)  # type: ignore[arg-type]
+    made = AgentFeed("r1", Attempt(attempt), notes, said.append, lambda: None)  # type: ignore[arg-type]
     made.notes, made.said = notes, said  # type: ignore[attr-defined]
     yield made
     made.stop()
@@ -98,6 +99,7 @@ def test_datagrams_arrive_and_nonsense_does_not_stop_it(feed: Any) -> None:
 SMALL_STACK = """
 import os, socket, sys, threading
 from pathlib import Path
+from oomproof.recording.attempt import Attempt
 from oomproof.runner.agent_feed import AgentFeed, socket_path
 
 class Notes:
@@ -106,7 +108,7 @@ class Notes:
 
 heard = threading.Event()
 threading.stack_size(256 * 1024)  # as the guard's threads have
-feed = AgentFeed("r1", Path(sys.argv[1]), Notes(), lambda _: heard.set(), lambda: None)
+feed = AgentFeed("r1", Attempt(Path(sys.argv[1])), Notes(), lambda _: heard.set(), lambda: None)
 feed.start()
 sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 deep = b'{"kind": "x", "pid": 7, "t": 1, "fields": {"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}}"
@@ -268,7 +270,7 @@ def test_steps_are_read_from_the_record_of_the_process(feed: Any, tmp_path: Path
 def test_a_taken_up_guard_hears_the_same_agents(feed: Any, tmp_path: Path) -> None:
     """Agents send to the name: the socket of a guard that was killed is simply replaced."""
     notes, said = Notes(), []
-    second = AgentFeed("r1", tmp_path / "1", notes, said.append, lambda: None)  # type: ignore[arg-type]
+    second = AgentFeed("r1", Attempt(tmp_path / "1"), notes, said.append, lambda: None)  # type: ignore[arg-type]
     second.start()
     send(told("tell", text="still here"), agent_feed.socket_path("r1"))
     notes.changed.wait(60)
@@ -322,7 +324,7 @@ def test_an_exception_in_words() -> None:
 def test_the_environment_keeps_the_users_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine:")
     monkeypatch.delenv("OOMPROOF_AGENT", raising=False)
-    variables = agent_feed.environment(tmp_path, "r1", {"release": "warn"})
+    variables = agent_feed.environment(Attempt(tmp_path), "r1", {"release": "warn"})
     site, _, rest = variables["PYTHONPATH"].partition(os.pathsep)
     assert (
         rest == "/mine:"
@@ -331,7 +333,7 @@ def test_the_environment_keeps_the_users_path(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.setenv("PYTHONPATH", variables["PYTHONPATH"])
     monkeypatch.setenv("OOMPROOF_AGENT", "/outer")
-    inner = agent_feed.environment(tmp_path, "r2", {})
+    inner = agent_feed.environment(Attempt(tmp_path), "r2", {})
     assert inner["PYTHONPATH"].split(os.pathsep).count(site) == 1, "a run inside a run"
     assert agent_feed.without(os.environ)["PYTHONPATH"] == "/mine:"
 
@@ -389,11 +391,11 @@ def test_only_the_living_are_asked(tmp_path: Path) -> None:
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent" / f"{os.getpid()}-listens.txt").write_text("save stop\nLightning\n")
     (tmp_path / "agent" / "99999999-listens.txt").write_text("save stop\nthe Hugging Face Trainer\n")
-    assert requests.listeners(tmp_path, "save") == ["Lightning"]
-    assert requests.listeners(tmp_path, "freeze") == []
-    requests.ask_to_save(tmp_path, "why")
-    assert stat.S_IMODE(requests.save_file(tmp_path).stat().st_mode) == 0o600
-    assert requests.save_file(tmp_path).read_text().startswith(requests.SAVE_TEXT)
+    assert requests.listeners(Attempt(tmp_path), "save") == ["Lightning"]
+    assert requests.listeners(Attempt(tmp_path), "freeze") == []
+    requests.ask_to_save(Attempt(tmp_path), "why")
+    assert stat.S_IMODE(Attempt(tmp_path).save_file.stat().st_mode) == 0o600
+    assert Attempt(tmp_path).save_file.read_text().startswith(requests.SAVE_TEXT)
 
 
 def test_a_recording_from_before_the_agent_gets_its_columns(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 AGENT = Path(__file__).parents[2] / "src" / "oomproof" / "agent"
 SITE = AGENT / "site"
+LEAF = AGENT.parent / "leaf"
 
 
 def installed() -> list[str]:
@@ -63,8 +64,47 @@ AGENTS = [python for python in PYTHONS if version(python) >= (3, 8)]
 
 
 def test_the_files_are_written_for_python_3_8() -> None:
-    for path in [*AGENT.glob("*.py"), *SITE.glob("*.py")]:
+    for path in [*AGENT.glob("*.py"), *SITE.glob("*.py"), *LEAF.glob("*.py")]:
         ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+def test_the_leaf_imports_only_the_standard_library_and_itself() -> None:
+    for path in LEAF.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""] if not node.level else ["os"]
+            for name in names:
+                known = name.partition(".")[0] in sys.stdlib_module_names or name.startswith(
+                    ("_sha", "oomproof.leaf")
+                )
+                assert known, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("python", AGENTS)
+def test_the_leaf_works_in_every_python_of_a_job(python: str, tmp_path: Path) -> None:
+    code = (
+        "import importlib, os, sys\n"
+        "package = sys.modules['oomproof'] = type(sys)('oomproof')\n"
+        f"package.__path__ = [{str(LEAF.parent)!r}]\n"
+        f"names = {sorted(path.stem for path in LEAF.glob('[!_]*.py'))!r}\n"
+        "found = {name: importlib.import_module('oomproof.leaf.' + name) for name in names}\n"
+        "proc, files, lines = found['proc_files'], found['small_files'], found['command_lines']\n"
+        "assert proc.is_alive(os.getpid(), proc.start_time(os.getpid())) and proc.boottime() > 0\n"
+        "assert lines.short_name(proc.command_line(os.getpid())).startswith('python')\n"
+        "files.replace_file('object.json', b'{\"a\": 1}', synced=True)\n"
+        "assert files.read_object('object.json') == {'a': 1} and files.read_object('none.json') == {}\n"
+        "lock = files.hold_lock('a.lock')\n"
+        "assert files.is_locked('a.lock') and len(files.sha256_hex(b'')) == 64\n"
+        "child = os.fork() or os._exit(3)\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"
+        "assert found['process_signals'].peek_status(child) == 3 << 8 and proc.is_zombie(child)\n"
+        "kv = found['kv_cache']\n"
+        "layout = kv.Layout([kv.Layer(8, 4)], [], 10)\n"
+        "assert kv.need_of(layout, kv.Call(1, 100, 50)).cache == 1600\n"
+    )
+    done = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_nothing_but_sitecustomize_is_put_on_the_path() -> None:
@@ -80,7 +120,7 @@ def test_every_python_starts_as_before(python: str, tmp_path: Path) -> None:
     probe = (
         "import sys, json; sys.stdout.write(json.dumps([[p for p in sys.path if p == SITE],"
         "[m for m in ('json', 'socket', 'threading', 'torch', 'importlib.util') if m in BEFORE],"
-        f"{str(theirs)!r} in sys.path, '_oomproof_agent.start' in sys.modules]))"
+        f"{str(theirs)!r} in sys.path, '_oomproof.agent.start' in sys.modules]))"
     )
     code = f"import sys; SITE = {str(SITE)!r}; BEFORE = set(sys.modules); {probe}"
     with_agent = run(python, environment(tmp_path, theirs), "-c", code)
@@ -158,7 +198,7 @@ def test_isolated_interpreters_go_without(flag: str, tmp_path: Path) -> None:
         environment(tmp_path),
         flag,
         "-c",
-        "import sys; print('_oomproof_agent' in sys.modules)",
+        "import sys; print('_oomproof.agent' in sys.modules)",
     )
     assert (done.stdout.strip(), done.stderr) == ("False", "")
     assert not list((tmp_path / "agent").iterdir())
@@ -169,7 +209,7 @@ def test_isolated_interpreters_go_without(flag: str, tmp_path: Path) -> None:
 )
 def test_other_variables_do_not_disturb_it(extra: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
-        "import sys; print('_oomproof_agent.start' in sys.modules, sys.argv[1:])"
+        "import sys; print('_oomproof.agent.start' in sys.modules, sys.argv[1:])"
     )
     variables = {**environment(tmp_path, tmp_path), **extra}
     assert run(sys.executable, variables, "-m", "work", "a").stdout.strip() == "True ['a']"
@@ -238,7 +278,7 @@ def test_children_of_multiprocessing(method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing, os, sys\n"
-        "def work(n):\n    return n * n, '_oomproof_agent.start' in sys.modules\n"
+        "def work(n):\n    return n * n, '_oomproof.agent.start' in sys.modules\n"
         "if __name__ == '__main__':\n"
         f"    with multiprocessing.get_context({method!r}).Pool(2) as pool:\n"
         "        print(pool.map(work, [1, 2, 3]))\n"
@@ -278,7 +318,7 @@ def test_an_error_in_a_thread_is_printed_once_as_before(tmp_path: Path) -> None:
     code = "import threading; t = threading.Thread(target=lambda: 1 / 0, name='t1'); t.start(); t.join()"
     with_agent = run(sys.executable, environment(tmp_path), "-c", code).stderr
     assert with_agent.count("ZeroDivisionError") == 1 and "Exception in thread t1" in with_agent
-    assert "_oomproof_agent" not in with_agent
+    assert "_oomproof.agent" not in with_agent
 
 
 def test_excepthooks_are_left_alone(tmp_path: Path) -> None:

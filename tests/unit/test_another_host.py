@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from helpers_report import make_run, verdict
 
+from oomproof.diagnosis.conclusion import conclude, conclusion_of
 from oomproof.diagnosis.kept import verdict_of as why_verdict
 from oomproof.evidence.outage import find_outages
 from oomproof.machine import identity
-from oomproof.recording import prune, runs
-from oomproof.reports.after import conclude, verdict_of
+from oomproof.recording import prune, runs, state_files
 
 OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
 
@@ -46,7 +46,7 @@ def oomproof(*words: str) -> subprocess.CompletedProcess[str]:
 def test_it_is_shown_and_no_verdict_is_kept(state: Path) -> None:
     run = other(state)
     assert run.state() == runs.ELSEWHERE and run.elsewhere() == "node7"
-    assert verdict_of(run) is None
+    assert conclusion_of(run) is None
     assert "on node7, not visible from here" in oomproof("runs").stdout
     assert "on node7, not visible from here" in oomproof("runs", "show", run.id).stdout
     told = oomproof("why", run.id).stdout
@@ -60,30 +60,32 @@ def test_a_wrong_verdict_of_an_earlier_version_is_not_believed(state: Path) -> N
     kept = verdict(run.id).to_json()
     kept["verdict"]["cause"] = "machine-down"
     (run.attempt / "verdict.json").write_text(json.dumps({**kept, "lines": "the machine went down"}))
-    assert verdict_of(run) is None and why_verdict(run.attempt).cause != "machine-down"
+    assert conclusion_of(run) is None and why_verdict(run.attempt).cause != "machine-down"
     # but what its own host wrote down is
     (run.attempt / "verdict.json").write_text(json.dumps({**kept, "lines": "down", "host": "node7"}))
-    found = verdict_of(run)
+    found = conclusion_of(run)
     assert found is not None and found.cause == "machine-down" == why_verdict(run.attempt).cause
 
 
 def test_one_that_has_ended_there_is_judged_by_its_files_alone(state: Path) -> None:
     run = other(state, ended=True)
     assert run.state() == "ended"
-    assert verdict_of(run) is not None
+    assert conclusion_of(run) is not None
     conclude(run)
     assert not (run.attempt / "verdict.json").exists(), "its own host knows more"
 
 
-@pytest.mark.parametrize("verb", ["stop", "thaw", "freeze", "watch", "save", "wait"])
+@pytest.mark.parametrize("verb", ["stop", "resume", "pause", "thaw", "freeze", "watch", "save", "wait"])
 def test_nothing_is_done_to_it(state: Path, verb: str) -> None:
     run = other(state)
     pid = os.getpid()  # the same number is another process here: this one
     started = json.loads((run.attempt / "started.json").read_text())
     (run.attempt / "started.json").write_text(json.dumps({**started, "job": {"pid": pid, "start": None}}))
-    locks = [runs.take_lock(run.folder / "keeper.lock")]  # as a file system shows it that passes locks on
+    locks = [
+        state_files.take_lock(run.folder / "keeper.lock")
+    ]  # as a file system shows it that passes locks on
     if verb != "watch":
-        locks.append(runs.take_lock(run.folder / "waiting.lock"))
+        locks.append(state_files.take_lock(run.folder / "waiting.lock"))
     done = oomproof(verb, run.id)
     for lock in locks:
         os.close(lock)  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def test_it_is_not_pruned_while_it_writes(state: Path) -> None:
     assert prune.remove(run) == "it lives"
     assert "step 117" in (run.attempt / "output.log").read_text()
     long_ago = time.time() - 30 * 86400
-    for path in run.attempt.iterdir():
+    for path in run.attempt.folder.iterdir():
         os.utime(path, (long_ago, long_ago))
     assert not prune.stored(run).alive
 

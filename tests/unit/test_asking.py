@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from oomproof.cli.main import main
-from oomproof.cli.run import clock_time
 from oomproof.errors import OomproofError
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.entries import ADMITTED
@@ -18,6 +17,7 @@ from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 from oomproof.recording import runs
 from oomproof.runner import turn
 from oomproof.runner.admission import Asked, Ticket, ask
+from oomproof.runner.run_flags import clock_time
 from oomproof.units import parse_duration
 
 GIB = 1 << 30
@@ -195,8 +195,8 @@ def test_unified_memory_is_the_machines(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_an_old_peak_never_shuts_a_command_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone on the machine it may go down to the floor; and what "can never fit" was seen to fit once."""
+    from oomproof.leaf.command_lines import command_key
     from oomproof.ledger.entries import Peak
-    from oomproof.machine.arguments import command_key
     from oomproof.recording.runs import state_folder
 
     def remember(use: int) -> None:

@@ -16,9 +16,17 @@ from oomproof.errors import OomproofError
 from oomproof.guard.actions import STOP_TEXT, Actions, Errands
 from oomproof.ledger import place
 from oomproof.recording import runs
+from oomproof.recording.attempt import Attempt
 from oomproof.reports import saving
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
+# the front listens for the agents a moment after it has started the job
+WAIT = """
+import glob, sys, time
+end = time.monotonic() + 20
+while not glob.glob(sys.argv[2] + "/agent-*") and time.monotonic() < end:
+    time.sleep(0.01)
+"""
 LOOK = """
 import os, sys
 for base in sys.argv[1:]:
@@ -45,7 +53,7 @@ def test_whatever_the_umask_nothing_of_a_run_is_open(folders_of_their_own: Path)
     ]
     before = os.umask(0)
     try:
-        done = oomproof("run", "--", sys.executable, "-c", LOOK, *bases)
+        done = oomproof("run", "--", sys.executable, "-c", WAIT + LOOK, *bases)
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr
@@ -84,7 +92,7 @@ def test_a_report_into_a_pipe_leaves_the_pipe(tmp_path: Path) -> None:
 def test_a_stop_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "stop"
     link.symlink_to(tmp_path / "elsewhere")
-    actions = Actions(None, tmp_path, Errands(), [link, tmp_path / "other"])  # type: ignore[arg-type]
+    actions = Actions(None, Attempt(tmp_path), Errands(), [link, tmp_path / "other"])  # type: ignore[arg-type]
     actions._write_stop_files("full")
     assert not (tmp_path / "elsewhere").exists()
     assert (tmp_path / "other").read_text().startswith(STOP_TEXT)
@@ -118,7 +126,8 @@ def test_a_ledger_in_another_users_folder_is_refused(tmp_path: Path) -> None:
 def test_a_fifo_that_the_ledger_names_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     os.mkfifo(tmp_path / "1" / "started.json")
-    assert entry("r", folder=str(tmp_path)).beside("started.json") is None
+    attempt = entry("r", folder=str(tmp_path)).attempt
+    assert attempt is not None and attempt.started() == {}
 
 
 @pytest.mark.parametrize("name", ["../../../etc", "/etc/passwd", "a/b", "..", "."])

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from oomproof.cli.main import main
+from oomproof.diagnosis.conclusion import conclude
 from oomproof.errors import OomproofError
-from oomproof.recording import runs, shapes
+from oomproof.recording import run_summary, runs, shapes, state_files
 from oomproof.recording.json_text import parse
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
 from oomproof.reports import runs as report
-from oomproof.reports import summary_file
 
 
 def fuzzer() -> ModuleType:
@@ -43,9 +43,9 @@ def ended(name: str, created: float = 1.0) -> runs.Run:
         "created": created,
         "boot_id": "b",
     }
-    runs.write_json(run.folder / "run.json", info)
-    runs.write_json(run.attempt / "started.json", {"boot_id": "b", "boottime": 5.0, "wall": created})
-    runs.write_json(
+    state_files.write_json(run.folder / "run.json", info)
+    state_files.write_json(run.attempt / "started.json", {"boot_id": "b", "boottime": 5.0, "wall": created})
+    state_files.write_json(
         run.attempt / "exit.json", {"boottime": 9.0, "wall": created + 4, "code": 0, "signal": None}
     )
     writer = Writer(run.attempt / "recording.sqlite", {"wall_offset": "1000.0"})
@@ -78,7 +78,7 @@ def test_a_lost_ledger_still_knows_the_reservation_of_a_real_run(
         assert run.stdin is not None and run.stdout is not None
         assert run.stdout.readline() == b"runs\n"
         folder = runs.find("holder").folder
-        while not runs.read_json(folder / "1" / "started.json"):
+        while not state_files.read_json(folder / "1" / "started.json"):
             time.sleep(0.01)
         (ledger,) = runs.state_folder().glob("ledger-*.sqlite")
         if how == "removed":
@@ -186,14 +186,17 @@ def test_nesting_is_counted_outside_of_texts_only() -> None:
 def test_a_kept_summary_is_used_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended("x")
     first = report.summarize(run)
-    assert first.peaks.use == 8 << 20 and (run.attempt / "summary.json").exists()
-    monkeypatch.setattr(summary_file, "make", lambda *_: pytest.fail("read anew"))
+    assert first.peaks.use == 8 << 20 and not run.attempt.summary_file.exists(), "nobody has judged it"
+    conclude(run)
+    assert run.attempt.summary_file.exists()
+    monkeypatch.setattr(run_summary, "make", lambda *_: pytest.fail("read anew"))
     assert report.summarize(runs.Run(run.folder)) == first
     monkeypatch.undo()
     with sqlite3.connect(run.attempt / "recording.sqlite") as connection:
         connection.execute("INSERT INTO job VALUES (9.5, ?, 0, 0, 0, 0, NULL, 1, NULL, NULL)", (1 << 30,))
     connection.close()
     assert report.summarize(runs.Run(run.folder)).peaks.use == 1 << 30
+    assert run_summary.read(run) is not None, "a line of what is stored may be cached by a reader"
 
 
 def test_no_run_of_now_is_kept_as_a_summary() -> None:

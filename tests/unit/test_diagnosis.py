@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
@@ -23,9 +24,12 @@ from helpers_case import (
     kernel,
 )
 
-from oomproof.diagnosis.verdict import CAUSES, Verdict
-from oomproof.diagnosis.weights import WEIGHTS
+from oomproof.causes import CAUSES
+from oomproof.diagnosis import conclusion
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import collect as collect_module
+from oomproof.evidence.facts import Evidence
+from oomproof.recording.runs import Run
 
 
 @pytest.fixture
@@ -305,7 +309,7 @@ def test_a_pause_is_no_hang(attempt: Attempt) -> None:
     attempt.keeper_lives()
     attempt.act("freeze", before=60)
     verdict = check(attempt.verdict(), "not-a-crash", "proven")
-    assert "paused" in verdict.headline and "thaw" in verdict.next
+    assert "paused" in verdict.headline and "oomproof resume" in verdict.next
     attempt.act("thaw", before=20)
     assert check(attempt.verdict(), "not-a-crash", "proven").headline == "still running"
 
@@ -598,5 +602,33 @@ def test_json_is_schema_1_and_comes_back(attempt: Attempt) -> None:
     assert START < END
 
 
-def test_every_weight_has_a_reason() -> None:
-    assert all(weight.odds > 0 and weight.reason for weight in WEIGHTS.values())
+def test_judged_again_when_more_can_be_read(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=None, vmstat_oom_kill=8)
+    attempt.kernel_lines = None
+    stored = attempt.verdict()
+    assert stored.missing and stored.victim is not None and stored.victim.anon_rss_bytes is None
+    (attempt.dir / "verdict.json").write_text(json.dumps(stored.to_json()))
+    monkeypatch.setattr(conclusion, "collect", lambda folder: attempt.collect())
+    written: list[Verdict] = []
+
+    def store(run: object, case: object, verdict: Verdict) -> conclusion.Conclusion:
+        written.append(verdict)
+        return conclusion.Conclusion(verdict, stored=True)
+
+    monkeypatch.setattr(conclusion, "_store", store)
+    run = Run(attempt.dir.parent)
+
+    def now() -> Verdict:
+        return conclusion.conclude_once(run).verdict
+
+    assert now() == stored, "nothing more can be read"
+    attempt.kernel_lines = kernel(OWN_KILL)
+    attempt.case()
+    again = now()
+    assert again.certainty == "proven" and again.victim is not None and again.victim.anon_rss_bytes
+    found = conclusion.conclusion_of(run)
+    assert found is not None and found.verdict == stored, "who only reads reads what is stored"
+    seen_then = Evidence("sample.twin", "/proc", None, "pid 7", "the same command")
+    richer = replace(stored, evidence=(*stored.evidence, seen_then))
+    (attempt.dir / "verdict.json").write_text(json.dumps(richer.to_json()))
+    assert now() == richer and written == [again], "what was seen then is not given up"

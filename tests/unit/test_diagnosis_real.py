@@ -15,6 +15,7 @@ import pytest
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.collect import collect
+from oomproof.recording.attempt import Attempt
 
 MIB = 1 << 20
 LIMIT = 100 * MIB
@@ -82,7 +83,7 @@ class Job:
         }
         (self.dir / "started.json").write_text(json.dumps(started))
         (self.dir / "exit.json").write_text(json.dumps(ended))
-        return judge(collect(self.dir))
+        return judge(collect(Attempt(self.dir)))
 
 
 @pytest.fixture

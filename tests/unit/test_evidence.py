@@ -17,6 +17,7 @@ from oomproof.evidence.job_output import read_output
 from oomproof.evidence.kernel_since import read_kernel
 from oomproof.evidence.ours import same_or_below
 from oomproof.evidence.recording_tail import last_samples
+from oomproof.recording.attempt import Attempt as RunAttempt
 
 FILES = ("started.json", "exit.json", "actions.jsonl", "keeper.jsonl", "recording.sqlite", "output.log")
 
@@ -86,7 +87,8 @@ def test_any_output(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> No
     folder = tmp_path_factory.mktemp("output")
     (folder / "output.log").write_bytes(data)
     assert (
-        read_output(folder, parse=False).last_line == "" or read_output(folder, parse=True).text is not None
+        read_output(RunAttempt(folder), parse=False).last_line == ""
+        or read_output(RunAttempt(folder), parse=True).text is not None
     )
 
 
@@ -99,11 +101,11 @@ def test_only_the_end_of_a_long_output_is_parsed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(job_output, "_TAIL", 64 << 10)
     head = b'Traceback (most recent call last):\n  File "t.py", line 1, in f\nMemoryError\n' + b"y\n" * 40000
     (tmp_path / "output.log").write_bytes(head)
-    assert read_output(tmp_path, parse=True).failure is None
+    assert read_output(RunAttempt(tmp_path), parse=True).failure is None
     (tmp_path / "output.log").write_bytes(
         head + b'Traceback (most recent call last):\n  File "t.py", line 2\nKeyError: 1\n'
     )
-    failure = read_output(tmp_path, parse=True).failure
+    failure = read_output(RunAttempt(tmp_path), parse=True).failure
     assert failure is not None and failure.line == 40006, "numbered as in the whole output"
 
 
@@ -114,14 +116,14 @@ def test_an_output_past_its_cap_is_one_text(tmp_path: Path) -> None:
         b'Traceback (most recent call last):\n  File "t.py", line 2, in f\n'
     )
     (tmp_path / "output.log").write_bytes(b"    step()\nMemoryError\n")
-    output = read_output(tmp_path, parse=True)
+    output = read_output(RunAttempt(tmp_path), parse=True)
     assert output.failure is not None and output.failure.cause == "python-memory-error"
     assert output.failure.line == 14 and output.last_line == "MemoryError"
 
 
 def test_a_part_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "output.log").mkdir()
-    assert read_output(tmp_path, parse=True).reason
+    assert read_output(RunAttempt(tmp_path), parse=True).reason
 
 
 def test_old_kernels() -> None:

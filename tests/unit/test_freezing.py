@@ -24,7 +24,8 @@ from oomproof.guard.waiting import IDLE_AFTER, Idleness
 from oomproof.ledger.live import BY_GUARD, Live
 from oomproof.machine import cgroups, processes
 from oomproof.machine.cgroups import JobMemory
-from oomproof.reports import pauses
+from oomproof.recording import pauses
+from oomproof.recording.attempt import Attempt
 from oomproof.runner.supervise import known_need, oom_score_by_age
 from oomproof.units import MIB
 
@@ -138,27 +139,29 @@ class FakeJob:
 
 def test_the_mark_tells_whose_pause_it_is(tmp_path: Path) -> None:
     errands = Errands()
-    pause = Pause(FakeJob(), tmp_path, errands, lambda _: None)  # type: ignore[arg-type]
+    pause = Pause(FakeJob(), Attempt(tmp_path), errands, lambda _: None)  # type: ignore[arg-type]
     assert pause.by == "" and not pause.can_push
     pause.begin("short of memory", time.time() + 60, push=False)
     assert pause.by == "guard"
-    assert until(lambda: freezing.read_mark(tmp_path).get("by") == "guard")
+    assert until(lambda: freezing.read_mark(Attempt(tmp_path)).get("by") == "guard")
     pause.look()
     assert pause.by == "guard"
-    freezing.write_mark(tmp_path, "user", "oomproof freeze")  # the user takes it over
+    freezing.write_mark(Attempt(tmp_path), "user", "oomproof pause")  # the user takes it over
     pause.look()
     assert pause.by == "hand"
-    freezing.remove_mark(tmp_path)  # and lets it go
+    freezing.remove_mark(Attempt(tmp_path))  # and lets it go
     pause.look()
     assert pause.by == ""
-    freezing.write_mark(tmp_path, "user", "oomproof freeze")
-    assert Pause(FakeJob(), tmp_path, errands, lambda _: None).by == "hand", "a guard that is taken up knows"  # type: ignore[arg-type]
+    freezing.write_mark(Attempt(tmp_path), "user", "oomproof pause")
+    assert Pause(FakeJob(), Attempt(tmp_path), errands, lambda _: None).by == "hand", (
+        "a guard that is taken up knows"
+    )  # type: ignore[arg-type]
     errands.close()
 
 
 def test_a_full_disk_does_not_look_like_a_thaw(tmp_path: Path) -> None:
     errands = Errands()
-    pause = Pause(FakeJob(), tmp_path / "gone", errands, lambda _: None)  # type: ignore[arg-type]
+    pause = Pause(FakeJob(), Attempt(tmp_path / "gone"), errands, lambda _: None)  # type: ignore[arg-type]
     pause.begin("short of memory", time.time() + 60, push=False)
     errands.close()
     pause.look()
@@ -275,14 +278,14 @@ def test_pauses_are_counted_from_what_was_done(tmp_path: Path) -> None:
              (40.0, "freeze", "guard"), (45.0, "term", "guard")]  # fmt: skip
     lines = [json.dumps({"boottime": at, "action": what, "by": by}) for at, what, by in deeds]
     (tmp_path / "actions.jsonl").write_text("\n".join(lines) + "\n")
-    found = pauses.pauses(tmp_path)
+    found = pauses.pauses(Attempt(tmp_path))
     assert [(one.begin, one.end, one.by) for one in found] == [(10.0, 30.0, "guard"), (40.0, 45.0, "guard")]
     assert pauses.seconds(found, 99.0) == 25.0
     (tmp_path / "actions.jsonl").write_text(lines[1] + "\n")
-    assert pauses.seconds(pauses.pauses(tmp_path), 99.0) == 89.0, "still standing"
+    assert pauses.seconds(pauses.pauses(Attempt(tmp_path)), 99.0) == 89.0, "still standing"
     (tmp_path / "keeper.jsonl").write_text('{"boottime": 20.0, "event": "thaw"}\n')
-    assert pauses.seconds(pauses.pauses(tmp_path), 99.0) == 10.0
-    assert pauses.pauses(tmp_path / "none") == []
+    assert pauses.seconds(pauses.pauses(Attempt(tmp_path)), 99.0) == 10.0
+    assert pauses.pauses(Attempt(tmp_path / "none")) == []
 
 
 def test_a_claim_tells_the_need() -> None:

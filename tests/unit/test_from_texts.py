@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.diagnosis.weights import TRUST
 from oomproof.evidence.texts.collect import read_texts
@@ -27,7 +27,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <
 
 
 def test_every_share_is_a_share_with_its_reason() -> None:
-    assert all(0 < weight.odds < 1 and len(weight.reason) > 10 for weight in TRUST.values())
+    assert all(0 < weight < 1 and len(weight.reason) > 10 for weight in TRUST.values())
 
 
 @pytest.mark.parametrize(

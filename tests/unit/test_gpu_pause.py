@@ -18,9 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.guard.gpu_pause import MARKER, GpuPause, host_room_problem
+from oomproof.guard.gpu_pause import GpuPause, host_room_problem
+from oomproof.leaf.proc_files import start_time
 from oomproof.machine import cuda_checkpoint as cc
 from oomproof.machine.gpu import Gpu
+from oomproof.recording.attempt import Attempt
 from oomproof.units import GIB
 
 
@@ -170,9 +172,9 @@ class Asked:
 def test_word_of_the_pause_stands_on_disk_as_long_as_it_lasts(tmp_path: Path) -> None:
     me = os.getpid()
     asked = Asked(Card([me]))
-    pause = GpuPause(tmp_path, asked)
+    pause = GpuPause(Attempt(tmp_path), asked)
     assert pause.give_back([me, PIDS[0]], {0: 5 * GIB}).done
-    kept = json.loads((tmp_path / MARKER).read_text())
+    kept = json.loads(Attempt(tmp_path).gpu_paused_file.read_text())
     assert [pid for pid, _ in kept["pids"]] == [me]
     assert pause.paused
     full = Gpu(0, "card", 8 * GIB, 4 * GIB, 4 * GIB)
@@ -186,7 +188,7 @@ def test_word_of_the_pause_stands_on_disk_as_long_as_it_lasts(tmp_path: Path) ->
 
 def test_a_job_that_cannot_be_paused_runs_on_unmarked(tmp_path: Path) -> None:
     me = os.getpid()
-    pause = GpuPause(tmp_path, Asked(Card([me], {("checkpoint", me): 801})))
+    pause = GpuPause(Attempt(tmp_path), Asked(Card([me], {("checkpoint", me): 801})))
     result = pause.give_back([me], {0: GIB})
     assert not result.done
     assert "cannot do it for this process" in result.problem
@@ -194,17 +196,17 @@ def test_a_job_that_cannot_be_paused_runs_on_unmarked(tmp_path: Path) -> None:
 
 
 def test_a_job_without_cuda_is_left_alone(tmp_path: Path) -> None:
-    result = GpuPause(tmp_path, Asked(Card([]))).give_back([os.getpid()], {})
+    result = GpuPause(Attempt(tmp_path), Asked(Card([]))).give_back([os.getpid()], {})
     assert result.problem == "none of its processes uses CUDA"
-    assert not (tmp_path / MARKER).exists()
+    assert not Attempt(tmp_path).gpu_paused_file.exists()
 
 
 def test_processes_that_ended_meanwhile_end_the_pause(tmp_path: Path) -> None:
-    (tmp_path / MARKER).write_text(
+    Attempt(tmp_path).gpu_paused_file.write_text(
         json.dumps({"boot_id": "another", "pids": [[PIDS[0], 1]], "cards": {"0": 1}})
     )
-    assert GpuPause(tmp_path, Asked(Card([]))).take_back([]).done
-    assert not (tmp_path / MARKER).exists()
+    assert GpuPause(Attempt(tmp_path), Asked(Card([]))).take_back([]).done
+    assert not Attempt(tmp_path).gpu_paused_file.exists()
 
 
 @pytest.mark.parametrize(
@@ -230,8 +232,8 @@ def test_a_restore_without_a_guard_is_asked_for_only_when_there_is_room(
     me = os.getpid()
     card = Card([me])
     card.states[me] = cc.CHECKPOINTED
-    mark = tmp_path / MARKER
-    mark.write_text(json.dumps({"pids": [[me, cc._start(me)]], "cards": {"0": 8 * GIB}}))
+    mark = Attempt(tmp_path).gpu_paused_file
+    mark.write_text(json.dumps({"pids": [[me, start_time(me)]], "cards": {"0": 8 * GIB}}))
     answers = iter([{"0": 2 * GIB}, {"1": 80 * GIB}, {"0": 9 * GIB}])
     asked: list[int] = []
     monkeypatch.setattr(cc, "free_on_cards", lambda: next(answers))

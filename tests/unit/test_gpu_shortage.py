@@ -13,6 +13,7 @@ from helpers_gpu import GIB, MIB, account, owners
 from oomproof.diagnosis.gpu_shortage import alloc_conf, kind_of, shortage
 from oomproof.evidence.facts import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, last_oom, parse
+from oomproof.recording.attempt import Attempt as RunAttempt
 from oomproof.reports import gpu_account
 
 
@@ -173,7 +174,7 @@ def test_a_neighbour_of_ours_tells_what_it_does_not_use(tmp_path: Path) -> None:
     other.mkdir(parents=True)
     sample = {"wall": account()["wall"] - 5, "unused": 8 * GIB, "reserved": 9 * GIB}
     (other / "900-allocator.json").write_text(json.dumps(sample).ljust(1023) + "\n")
-    read = last_oom(attempt)
+    read = last_oom(RunAttempt(attempt))
     assert read is not None
     found = shortage(read, CASE)
     assert found.kind == "neighbour"
@@ -181,7 +182,7 @@ def test_a_neighbour_of_ours_tells_what_it_does_not_use(tmp_path: Path) -> None:
     assert found.remedies[0].saves_bytes == 8 * GIB and "theirs" in found.remedies[0].title
     assert "--release always" in (found.remedies[0].command or "")
     (other / "900-allocator.json").write_text(json.dumps({**sample, "wall": 1.0}))  # of a process long gone
-    stale = last_oom(attempt)
+    stale = last_oom(RunAttempt(attempt))
     assert stale is not None and stale.neighbours[0].unused is None
 
 
@@ -194,14 +195,14 @@ def test_a_run_of_ours_that_the_driver_does_not_list_is_found_by_its_card(tmp_pa
     sample = {"wall": account()["wall"] - 5, "unused": GIB // 4, "reserved": 9 * GIB, "uuid": "GPU-1"}
     told = other / "agent/77-allocator.json"
     told.write_text(json.dumps(sample))
-    read = last_oom(attempt)
+    read = last_oom(RunAttempt(attempt))
     assert read is not None and read.neighbours[0].twin and read.neighbours[0].name == "python train.py"
     assert shortage(read, CASE).remedies[0].command == "oomproof stop theirs"
     told.write_text(json.dumps({**sample, "uuid": "GPU-2"}))  # on another card
-    assert last_oom(attempt).neighbours == ()  # type: ignore[union-attr]
+    assert last_oom(RunAttempt(attempt)).neighbours == ()  # type: ignore[union-attr]
     told.write_text(json.dumps(sample))
     (other / "exit.json").write_text(json.dumps({"wall": account()["wall"] - 1}))  # it had ended before
-    assert last_oom(attempt).neighbours == ()  # type: ignore[union-attr]
+    assert last_oom(RunAttempt(attempt)).neighbours == ()  # type: ignore[union-attr]
 
 
 SENTENCE = (

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oomproof.leaf.proc_files import start_time
 from oomproof.ledger.turns import ON, WAITING, Place, Turns, asks, decide
 from oomproof.machine import cuda_checkpoint
 from oomproof.machine.gpu import Gpu, GpuProcess
@@ -185,7 +186,7 @@ def test_its_place_is_held_until_the_job_ends(tmp_path: Path, monkeypatch: pytes
     mark = tmp_path / "gpu_paused.json"
     mark.write_text(
         json.dumps({
-            "pids": [[job.pid, cuda_checkpoint._start(job.pid)]], "cards": {"0": 9 * GIB}, "turn": mine.noted(5.0)
+            "pids": [[job.pid, start_time(job.pid)]], "cards": {"0": 9 * GIB}, "turn": mine.noted(5.0)
         })
     )  # fmt: skip
     os.close(mine._fd)

@@ -16,18 +16,19 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard import freezing, loop, timeouts
+from oomproof.guard import actuator, freezing, growth, loop, policy, timeouts
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.best_effort import BestEffort
-from oomproof.guard.facts import Settings
 from oomproof.guard.freezing import Freezer
+from oomproof.guard.guarded_job import GuardedJob, Moment
 from oomproof.guard.loop import Guard
 from oomproof.guard.pause import Pause
-from oomproof.ledger.live import BY_GUARD, Live
+from oomproof.guard.view import Action, JobView, Settings, View
 from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
-from oomproof.recording import runs
+from oomproof.recording import state_files
+from oomproof.recording.attempt import Attempt
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.units import GIB, MIB
 
@@ -122,28 +123,38 @@ class Scene:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = 1000.0
-        monkeypatch.setattr(loop, "boottime", lambda: self.clock)
+        for module in (loop, actuator):
+            monkeypatch.setattr(module, "boottime", lambda: self.clock)
         self.said: list[str] = []
         self.told: list[str] = []
         self.job, self.rows, self.errands = Job(), Rows(), ByHand()
         self.host = Host(self.job)
         self.runtime = folder / "runtime"
         self.runtime.mkdir()
-        self.attempt = folder / "1"
-        self.attempt.mkdir()
+        self.attempt = Attempt(folder / "1")
+        self.attempt.folder.mkdir()
         self.live = LiveClaim("me", 1.0, self.runtime)
         self.pause = Pause(self.job, self.attempt, self.errands, self.told.append)  # type: ignore[arg-type]
-        self.guard = Guard(
+        self.guard_with(SETTINGS, self.live)
+
+    def guard_with(self, settings: Settings, live: LiveClaim | None) -> None:
+        best_effort = BestEffort(self.told.append)
+        self.guarded = GuardedJob(
             self.job,  # type: ignore[arg-type]
-            self.host,  # type: ignore[arg-type]
-            SETTINGS,
+            settings,
             Actions(self.job, self.attempt, self.errands, [self.attempt / "stop"]),  # type: ignore[arg-type]
-            self.rows,  # type: ignore[arg-type]
-            self.live,
-            lambda kind, why: self.said.append(kind),
             self.pause,
-            self.told.append,
+            self.rows,  # type: ignore[arg-type]
+            live,
+            lambda kind, why: self.said.append(kind),
+            best_effort,
         )
+        self.guard = Guard(self.host, [self.guarded], best_effort)  # type: ignore[arg-type]
+
+    @property
+    def done(self) -> Any:
+        """What the guard believes to have done."""
+        return self.guard._state.get(self.guarded.name, policy.NEW).done
 
     def steps(self, count: int = 50) -> None:
         for _ in range(count):
@@ -184,12 +195,12 @@ BREAKS: dict[str, Callable[[Scene], object]] = {
     "all of live": lambda scene: scene.live.__dict__.update(others=broken, update=broken, take_latch=broken),
     "rows": lambda scene: setattr(scene.rows, "put", broken),
     "events": lambda scene: setattr(scene.rows, "event", broken),
-    "unmanaged jobs": lambda scene: setattr(scene.guard._strangers, "look", broken),
+    "unmanaged jobs": lambda scene: setattr(scene.guard._unmanaged, "look", broken),
     "pauses by hand": lambda scene: setattr(scene.pause, "look", broken),
-    "the forecast": lambda scene: setattr(loop.trend, "time_to_full", broken),
+    "the forecast": lambda scene: setattr(growth.trend, "time_to_full", broken),
     "pressure": lambda scene: setattr(scene.host, "stall", broken),
     "shared pages": lambda scene: setattr(scene.job, "settle", broken),
-    "the terminal": lambda scene: setattr(scene.guard, "_say", broken),
+    "the terminal": lambda scene: setattr(scene.guarded, "say", broken),
 }
 
 
@@ -197,7 +208,7 @@ BREAKS: dict[str, Callable[[Scene], object]] = {
 def test_it_acts_and_says_once_what_is_broken(
     scene: Scene, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop.trend, "time_to_full", loop.trend.time_to_full)  # put back afterwards
+    monkeypatch.setattr(growth.trend, "time_to_full", growth.trend.time_to_full)  # put back afterwards
     BREAKS[what](scene)
     scene.steps()
     assert acted(scene)
@@ -236,9 +247,8 @@ def test_without_a_thread_errands_are_done_all_the_same(monkeypatch: pytest.Monk
 
 
 def test_the_machine_unreadable_leaves_the_limit(scene: Scene) -> None:
-    scene.guard.settings = Settings(
-        margin=4 * GIB, floor=GIB, grace=30.0, limit=2 * GIB, limit_floor=20 * MIB
-    )
+    limited = Settings(margin=4 * GIB, floor=GIB, grace=30.0, limit=2 * GIB, limit_floor=20 * MIB)
+    scene.guard_with(limited, scene.live)
     scene.host.room = broken  # type: ignore[method-assign]
     scene.steps()
     assert acted(scene) and len(scene.told) == 1
@@ -309,12 +319,12 @@ def test_no_runtime_folder_at_the_start(tmp_path: Path) -> None:
 
 def test_what_is_read_from_every_process_is_not_read_at_every_row(scene: Scene) -> None:
     """The throttles once counted with a deque of 600 rows: full, it never moved again."""
-    scene.guard.growth._history = deque(maxlen=10)
+    scene.guarded.growth._history = deque(maxlen=10)
     scene.job.signals.append(0)  # it takes no more
     scene.host.room = lambda: (3 * GIB, 0)  # type: ignore[method-assign]  # below the margin, above the floor
     scans: list[float] = []
     looks: list[float] = []
-    scene.guard._strangers.look = lambda ours: scans.append(scene.clock)  # type: ignore[method-assign]
+    scene.guard._unmanaged.look = lambda ours: scans.append(scene.clock)  # type: ignore[method-assign]
     scene.pause.look = lambda: looks.append(scene.clock)  # type: ignore[method-assign]
     scene.steps(600)
     rows = [row for row in scene.rows.rows if row[0] == "job"]
@@ -344,7 +354,7 @@ def test_the_loop_goes_on_after_a_step_that_raises(scene: Scene, monkeypatch: py
 
 def test_the_sampler_survives_anything(scene: Scene) -> None:
     rows = Rows()
-    moment = loop.Moment(sample_seconds=0.05)
+    moment = Moment(sample_seconds=0.05)
     sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None)  # type: ignore[arg-type]
     enough = threading.Event()
     calls = 0
@@ -410,17 +420,20 @@ class Still(Freezer):
 
 
 def begin(scene: Scene) -> None:
-    """The guard pauses, as `_act` does."""
-    facts = scene.guard._look(scene.clock)
-    assert facts is not None
-    scene.job.freezer.freeze()
-    scene.guard._begin_pause("short of memory", facts)
+    """The guard pauses."""
+    carry_out(scene, "freeze", "short of memory")
 
 
 def end(scene: Scene) -> None:
-    facts = scene.guard._look(scene.clock)
-    assert facts is not None
-    scene.guard._act(loop.Action("thaw", "room is back", "machine"), facts)
+    carry_out(scene, "thaw", "room is back")
+
+
+def carry_out(scene: Scene, kind: str, why: str) -> None:
+    guard, name = scene.guard, scene.guarded.name
+    view = guard._reader.read(scene.clock)
+    state = guard._state.setdefault(name, policy.NEW)
+    facts, _ = policy.facts_of(SETTINGS, view, view.jobs[0], state)
+    guard._carry_out([Action(kind, why, "machine", job=name, facts=facts)])
 
 
 @pytest.fixture
@@ -428,13 +441,13 @@ def pausing_scene(scene: Scene) -> Scene:
     scene.errands._at_once = False
     scene.job.freezer = Still()
     scene.job.signals.append(0)  # it takes no more
-    scene.guard._live = None
+    scene.guard_with(SETTINGS, None)
     return scene
 
 
 def still_paused(scene: Scene) -> bool:
     """By the guard's own knowledge and in truth alike; anything else would stay so for good."""
-    knows = scene.guard._state.frozen_at is not None
+    knows = scene.done.frozen_at is not None
     assert knows == scene.job.freezer.is_frozen(), "the guard believes what is not so"
     assert (scene.pause.by == "guard") == knows
     return knows
@@ -462,8 +475,8 @@ def test_a_late_removal_of_the_old_mark_is_no_thaw_of_the_new_pause(pausing_scen
         late()
     rows(scene, 2)
     assert still_paused(scene)
-    assert runs.read_json(scene.attempt / runs.FROZEN)["by"] == "guard"
-    (scene.attempt / runs.FROZEN).unlink()  # the user's thaw, of this very pause
+    assert state_files.read_json(scene.attempt.paused_file)["by"] == "guard"
+    scene.attempt.paused_file.unlink()  # the user's thaw, of this very pause
     rows(scene, 2)
     assert not still_paused(scene)
 
@@ -472,7 +485,7 @@ def test_a_mark_that_is_written_and_removed_between_two_looks(pausing_scene: Sce
     scene = pausing_scene
     begin(scene)
     scene.errands.work()
-    (scene.attempt / runs.FROZEN).unlink()
+    scene.attempt.paused_file.unlink()
     rows(scene, 2)
     assert not still_paused(scene)
 
@@ -492,7 +505,7 @@ def test_a_pause_by_hand_is_not_undone_by_the_guards_thaw(pausing_scene: Scene) 
     scene = pausing_scene
     begin(scene)
     scene.errands.work()
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze")  # before the guard has looked
+    freezing.write_mark(scene.attempt, "user", "oomproof pause")  # before the guard has looked
     end(scene)
     scene.errands.work()
     assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
@@ -508,12 +521,12 @@ def test_a_job_that_moves_its_gpu_memory_for_a_pause_by_hand_is_not_frozen_meanw
     if paused_before:
         begin(scene)
         scene.errands.work()
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one", moving=True)
-    scene.job.freezer.thaw()  # as `oomproof freeze --gpu` does before it asks the driver
+    freezing.write_mark(scene.attempt, "user", "oomproof pause", pause="one", moving=True)
+    scene.job.freezer.thaw()  # as `oomproof pause --gpu` does before it asks the driver
     rows(scene, 6)
     scene.errands.work()
     assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze", pause="one")
+    freezing.write_mark(scene.attempt, "user", "oomproof pause", pause="one")
     scene.job.freezer.freeze()
     rows(scene, 6)
     scene.errands.work()
@@ -524,14 +537,14 @@ def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> N
     scene = pausing_scene
     begin(scene)
     scene.errands.work()
-    take = scene.guard._actions.take
+    take = scene.guarded.actions.take
 
     def crossed(*arguments: Any) -> None:
-        freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+        freezing.write_mark(scene.attempt, "user", "oomproof pause")
         scene.job.freezer.freeze()
         take(*arguments)
 
-    scene.guard._actions.take = crossed  # type: ignore[method-assign]
+    scene.guarded.actions.take = crossed  # type: ignore[method-assign]
     end(scene)
     scene.errands.work()
     rows(scene, 2)
@@ -542,7 +555,7 @@ def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> N
 def test_the_guards_late_mark_does_not_replace_the_users(pausing_scene: Scene) -> None:
     scene = pausing_scene
     begin(scene)
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+    freezing.write_mark(scene.attempt, "user", "oomproof pause")
     scene.errands.work()
     rows(scene, 2)
     assert scene.pause.by == "hand"
@@ -551,12 +564,12 @@ def test_the_guards_late_mark_does_not_replace_the_users(pausing_scene: Scene) -
 
 def test_a_job_paused_by_hand_whose_folder_is_removed_goes_on(pausing_scene: Scene) -> None:
     scene = pausing_scene
-    freezing.write_mark(scene.attempt, "user", "oomproof freeze")
+    freezing.write_mark(scene.attempt, "user", "oomproof pause")
     scene.job.freezer.freeze()
     rows(scene, 4)
     assert scene.pause.by == "hand"
-    (scene.attempt / runs.FROZEN).unlink()
-    scene.attempt.rmdir()
+    scene.attempt.paused_file.unlink()
+    scene.attempt.folder.rmdir()
     rows(scene, 4)
     assert scene.pause.by == "" and not scene.job.freezer.is_frozen()
 
@@ -581,7 +594,7 @@ def test_let_go_and_the_guards_pause_do_not_cross(pausing_scene: Scene) -> None:
     scene = pausing_scene
     begin(scene)
     scene.errands.work()
-    scene.guard.let_go("SIGINT came for it")
+    scene.guard.let_go(scene.guarded, "SIGINT came for it")
     rows(scene, 2)
     assert not still_paused(scene)
 
@@ -595,7 +608,7 @@ def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
     scene.errands._at_once = False
     scene.job.freezer = Freezer(None, lambda: [sleeper.pid])
     scene.job.signals.append(0)
-    scene.guard._live = None
+    scene.guard_with(SETTINGS, None)
 
     def stands_still() -> bool:
         fields = processes.stat_fields(sleeper.pid)
@@ -619,32 +632,33 @@ def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
                 for errand in groups[number]:
                     errand()
                 rows(scene, 1)
-            becomes(still=scene.guard._state.frozen_at is not None)
+            becomes(still=scene.done.frozen_at is not None)
             end(scene)
             scene.errands.work()
             rows(scene, 1)
             becomes(still=False)
-            assert scene.pause.by == "" and not (scene.attempt / runs.FROZEN).exists()
-            scene.guard._state = loop.State()
+            assert scene.pause.by == "" and not scene.attempt.paused_file.exists()
+            scene.guard._state.clear()
     finally:
         sleeper.kill()
         sleeper.wait()
         scene.close()
 
 
-def test_what_a_run_took_before_it_was_paused_is_no_growth_to_come(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_took_before_it_was_paused_is_no_growth_to_come() -> None:
     """In one replay the training was asked to stop for what the loader, paused a moment before, had taken."""
-    paused: list[Any] = []
-    live = scene.guard._live
-    assert live is not None
-    monkeypatch.setattr(live, "others", lambda now: paused)
-    facts = scene.guard._look(scene.clock)
-    assert facts is not None
-    falling = replace(facts, drain=50e6)
-    assert scene.guard._with_others(falling, live).drain == 50e6
-    paused.append(Live("9-loader", use=1 << 28, t=scene.clock, frozen=BY_GUARD))
-    assert scene.guard._with_others(falling, live).drain == 0.0
-    assert scene.guard._with_others(replace(falling, t=falling.t + 4.0), live).drain == 0.0
-    assert scene.guard._with_others(replace(falling, t=falling.t + 6.0), live).drain == 50e6
+    me = JobView("1-me", use=1 << 30)
+    view = View(1000.0, 100 * MIB, 0, 0.0, 50e6, 50e6, (me,))
+    state = {me.name: policy.NEW}
+
+    def drain(view: View) -> float:
+        nonlocal state
+        facts, _ = policy.facts_of(SETTINGS, view, me, state[me.name])
+        _, state = policy.decide({me.name: SETTINGS}, view, state)
+        return facts.drain
+
+    assert drain(view) == 50e6
+    paused = replace(view, others=(JobView("9-loader", use=1 << 28, frozen="guard"),))
+    assert drain(paused) == 0.0
+    assert drain(replace(paused, t=view.t + 4.0)) == 0.0
+    assert drain(replace(paused, t=view.t + 6.0)) == 50e6

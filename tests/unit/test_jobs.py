@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fake_machine import FakeMachine
 
+from oomproof.leaf.command_lines import python_target
 from oomproof.machine import daemons, jobs, memory, twins
 
 MIB = 1 << 20
@@ -191,15 +192,15 @@ def test_a_relative_script_is_the_same_only_in_the_same_folder(tmp_path: Path) -
 
 
 def test_script_of_a_command_line() -> None:
-    assert twins.script(("python3.11", "-u", "-X", "dev", "train.py", "-v")) == ("train.py", ("-v",))
-    assert twins.script(("python", "-m", "torch.distributed.run", "a.py")) == (
+    assert python_target(("python3.11", "-u", "-X", "dev", "train.py", "-v")) == ("train.py", ("-v",))
+    assert python_target(("python", "-m", "torch.distributed.run", "a.py")) == (
         "-m torch.distributed.run",
         ("a.py",),
     )
-    assert twins.script(("python", "-c", "pass")) is None
-    assert twins.script(("bash", "run.sh")) is None
-    assert twins.script(("python",)) is None
-    assert twins.script(()) is None
+    assert python_target(("python", "-c", "pass")) is None
+    assert python_target(("bash", "run.sh")) is None
+    assert python_target(("python",)) is None
+    assert python_target(()) is None
 
 
 # --- real processes

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from oomproof.leaf.proc_files import name_of
+from oomproof.leaf.process_signals import peek_status
 from oomproof.recording import runs
-from oomproof.runner import keeper
+from oomproof.runner import attempt_files, keeper
+from oomproof.runner.output_log import Output
 
 
 def spec(folder: Path) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def spec(folder: Path) -> dict[str, Any]:
 
 def test_output_survives_a_rotation_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file cannot be opened again: what is printed then waits for the next try."""
-    output = keeper.Output(str(tmp_path), cap=3 * 4096)
+    output = Output(str(tmp_path), cap=3 * 4096)
     output.write(b"a" * 4000)
     real = os.open
     monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files")))
@@ -46,7 +49,7 @@ def test_output_survives_a_rotation_that_fails(tmp_path: Path, monkeypatch: pyte
 def test_output_keeps_its_cap_where_the_folder_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    output = keeper.Output(str(folder), cap=3 * 4096)
+    output = Output(str(folder), cap=3 * 4096)
     output.write(b"a" * 4000)
     shutil.rmtree(folder)
     for _ in range(100):
@@ -56,7 +59,7 @@ def test_output_keeps_its_cap_where_the_folder_is_gone(tmp_path: Path) -> None:
 
 def test_output_that_no_file_takes_is_written_when_one_does(tmp_path: Path) -> None:
     folder = tmp_path / "not there yet"
-    output = keeper.Output(str(folder), 1 << 20)
+    output = Output(str(folder), 1 << 20)
     output.write(b"one\n")
     assert output.behind and output.trouble
     folder.mkdir()
@@ -67,7 +70,7 @@ def test_output_that_no_file_takes_is_written_when_one_does(tmp_path: Path) -> N
 
 def test_output_waits_in_memory_up_to_a_cap(tmp_path: Path) -> None:
     folder = tmp_path / "not there yet"
-    output = keeper.Output(str(folder), 8 << 20)
+    output = Output(str(folder), 8 << 20)
     for letter in b"abc":
         output.write(bytes([letter]) * (1 << 19))
     folder.mkdir()
@@ -76,9 +79,9 @@ def test_output_waits_in_memory_up_to_a_cap(tmp_path: Path) -> None:
 
 
 def test_output_is_taken_up_where_the_front_left_it(tmp_path: Path) -> None:
-    first = keeper.Output(str(tmp_path), cap=1 << 20)
+    first = Output(str(tmp_path), cap=1 << 20)
     first.write(b"front\n")
-    second = keeper.Output(str(tmp_path), cap=1 << 20)
+    second = Output(str(tmp_path), cap=1 << 20)
     second.write(b"keeper\n")
     assert (tmp_path / "output.log").read_bytes() == b"front\nkeeper\n"
 
@@ -88,12 +91,12 @@ def test_the_status_is_found_in_the_reserved_file(tmp_path: Path) -> None:
     attempt = tmp_path / "run" / "1"
     attempt.mkdir(parents=True)
     run = runs.Run(tmp_path / "run")
-    fd = keeper.reserve_exit(str(attempt))
+    fd = attempt_files.reserve_exit(str(attempt))
     assert fd is not None
     assert run.exit() == {}, "reserved is not written"
-    os.pwrite(fd, json.dumps({"code": 3}).encode().ljust(keeper.EXIT_BYTES), 0)
+    os.pwrite(fd, json.dumps({"code": 3}).encode().ljust(attempt_files.EXIT_BYTES), 0)
     assert run.exit() == {"code": 3}
-    keeper.write_exit(str(attempt), fd, {"code": 4})
+    attempt_files.write_exit(str(attempt), fd, {"code": 4})
     assert run.exit() == {"code": 4}
 
 
@@ -122,7 +125,7 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(child, os.WUNTRACED)
     try:
-        assert keeper.name_of(child).startswith("caf")
+        assert name_of(child).startswith("caf")
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -132,5 +135,5 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
 def test_a_look_at_a_childs_end_leaves_it_to_be_waited_for(how: str, status: int) -> None:
     child = os.posix_spawn("/bin/sh", ["sh", "-c", how], {})
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert keeper.peek(child) == status
+    assert peek_status(child) == status
     assert os.waitpid(child, 0) == (child, status)

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.command_lines import command_key, output_folder
 from oomproof.ledger import held, outlook, place, store
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, is_live
 from oomproof.ledger.needs import declared, from_history, usual_seconds
@@ -27,9 +28,8 @@ from oomproof.ledger.picture import Standing, look
 from oomproof.ledger.store import Busy, Ledger
 from oomproof.ledger.words import run_words
 from oomproof.machine import processes
-from oomproof.machine.arguments import command_key, output_folder
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
+from oomproof.recording import state_files
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -129,7 +129,7 @@ def test_a_front_that_was_killed_does_not_take_the_jobs_reservation_along(
 def test_a_front_killed_before_it_wrote_down_the_keeper(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    from oomproof.recording.runs import write_json
+    from oomproof.recording.state_files import write_json
 
     (tmp_path / "1").mkdir()
     half = entry("a", front_pid=1 << 22, front_start=1, folder=str(tmp_path))
@@ -607,7 +607,7 @@ def test_gpu_memory_that_lies_in_host_memory_is_not_the_need(
     one = entry("a", need=6 * GIB, folder=str(tmp_path / "run"), gpu_need=12 * GIB, gpu=0)
     claim = held.claims_of([one], now)[0]
     assert (claim.yet, claim.gpu_yet) == (0, 12 * GIB)
-    runs.write_json(tmp_path / "run" / "1" / runs.GPU_PAUSED, {"pids": [], "cards": {"0": 12 * GIB}})
+    state_files.write_json(tmp_path / "run" / "1" / "gpu_paused.json", {"pids": [], "cards": {"0": 12 * GIB}})
     claim = held.claims_of([one], now)[0]
     assert (claim.yet, claim.gives, claim.gpu_yet) == (4 * GIB, 18 * GIB, 0)
     standing = Standing(one, claim)

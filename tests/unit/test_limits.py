@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_machine import FakeMachine
 
-from oomproof.guard.loop import HostView
+from oomproof.guard.host_view import HostView
 from oomproof.machine import limits
 from oomproof.machine.cgroups import CgroupV2
 

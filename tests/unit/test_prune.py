@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.cli.main import main
-from oomproof.recording import prune, runs
+from oomproof.recording import prune, runs, state_files
 from oomproof.recording.prune import Rules, Stored, choose
 
 DAY = 86400.0
@@ -26,8 +26,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def made(name: str, days: float, size: int = 4096) -> runs.Run:
     run = runs.new_run()
-    runs.write_json(run.folder / "run.json", {"name": name, "created": time.time() - days * DAY})
-    runs.write_json(run.attempt / "exit.json", {"code": 0})
+    state_files.write_json(run.folder / "run.json", {"name": name, "created": time.time() - days * DAY})
+    state_files.write_json(run.attempt / "exit.json", {"code": 0})
     (run.attempt / "output.log").write_bytes(b"x" * size)
     return runs.Run(run.folder)
 
@@ -65,7 +65,7 @@ def test_by_age_and_by_size(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_live_run_stays(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = made("old", 99)
     # ended, but its keeper or guard still cleans up; or not even begun
-    lock = runs.take_lock(run.folder / name)
+    lock = state_files.take_lock(run.folder / name)
     assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
     assert "nothing to remove" in capsys.readouterr().out and names() == {"old"}
     assert prune.remove(run) == "it lives"

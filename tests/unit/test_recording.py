@@ -204,6 +204,31 @@ def test_without_a_thread_now_it_writes_later(tmp_path: Path, monkeypatch: pytes
     assert writer.trouble is None and count(tmp_path / "r.sqlite") == 1
 
 
+def test_calm_rows_wait_a_little_and_an_event_takes_them_along(tmp_path: Path) -> None:
+    """A synced commit each second was half of what the guard cost at rest."""
+    path = tmp_path / "recording.sqlite"
+    writer = Writer(path, {})
+    writer.put("job", job(1.0))
+    until(lambda: path.exists() and count(path) == 1)  # not calm yet: within a second
+    writer.calm = True
+    begun = time.monotonic()
+    writer.put("job", job(2.0))
+    until(lambda: count(path) == 2)
+    assert time.monotonic() - begun > 2.0, "it waited for others to come"
+    writer.put("job", job(3.0))
+    begun = time.monotonic()
+    writer.event(3.1, "warn", "memory is getting short")
+    until(lambda: count(path) == 3)
+    assert time.monotonic() - begun < 2.0, "at once, with all that came before"
+    writer.put("job", job(4.0))
+    writer.calm = False  # room thins: what waits goes with the next row
+    writer.put("job", job(5.0))
+    begun = time.monotonic()
+    until(lambda: count(path) == 5)
+    assert time.monotonic() - begun < 3.0
+    writer.close()
+
+
 def test_survives_sigkill_of_the_writer(tmp_path: Path) -> None:
     """What was committed before SIGKILL is there after it."""
     path = tmp_path / "r.sqlite"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.guard import policy
-from oomproof.guard.facts import Facts, Settings, State
+from oomproof.guard import ladder
+from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.growth import JobGrowth
+from oomproof.guard.view import Done, Facts, Settings
 from oomproof.runner.supervise import shall_save
 from oomproof.units import GIB, MIB
 
@@ -46,10 +47,10 @@ def replay(series: Recorded, limit: int, usual_peak: int | None = None) -> dict[
         floor=GIB // 2,
         grace=30.0,
         limit=limit,
-        limit_floor=policy.default_limit_floor(limit),
+        limit_floor=default_limit_floor(limit),
         usual_peak=usual_peak,
     )
-    growth, state, done = JobGrowth(settings), State(), {}
+    growth, state, done = JobGrowth(settings), Done(), {}
     told = iter([*series.phases, (float("inf"), "", None)])
     phase, next_row = next(told), 0.0
     for t, held in series.held:
@@ -80,10 +81,10 @@ def replay(series: Recorded, limit: int, usual_peak: int | None = None) -> dict[
             **near,
             time_to_full=growth.time_to_full,
         )
-        action = policy.decide(settings, facts, state)
+        action = ladder.choose(settings, facts, state)
         if action.kind != "none":
             done.setdefault(action.kind, t)
-            state = policy.taken(state, action.kind, t, action.scope)
+            state = ladder.taken(settings, action, facts, state)
     return done
 
 

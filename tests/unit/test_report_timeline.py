@@ -10,6 +10,7 @@ from helpers_report import END, GIB, WALL, make_run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.schema import TABLES
 from oomproof.reports.timeline import POINTS, WINDOW, HostPoint, drawn, load, thin
 
@@ -49,12 +50,12 @@ def test_thinning_keeps_order_ends_and_maximum(rows: list[tuple[float, int]], co
 
 
 def test_no_samples_no_file_no_database(tmp_path: Path) -> None:
-    assert load(tmp_path).problem == "there is no recording"
+    assert load(Attempt(tmp_path)).problem == "there is no recording"
     with sqlite3.connect(tmp_path / "recording.sqlite") as db:
         db.executescript(TABLES)
-    assert "no sample" in str(load(tmp_path).problem)
+    assert "no sample" in str(load(Attempt(tmp_path)).problem)
     (tmp_path / "recording.sqlite").write_bytes(b"no database" * 100)
-    assert "cannot be read" in str(load(tmp_path).problem)
+    assert "cannot be read" in str(load(Attempt(tmp_path)).problem)
 
 
 def test_what_the_guard_saw_is_a_sample_too(tmp_path: Path) -> None:
@@ -82,4 +83,4 @@ def test_workers_do_not_appear_at_the_second_look_only(tmp_path: Path) -> None:
         )
         rows = [(0.0, 1, "main", 100), (4.0, 1, "main", 40), (4.0, 2, "worker", 60)]
         db.executemany("INSERT INTO process VALUES(?,?,1,?,'p',?,0,0,0,NULL)", rows)
-    assert [(p.main, p.workers) for p in load(tmp_path).host] == [(100, 0), (70, 30), (40, 60)]
+    assert [(p.main, p.workers) for p in load(Attempt(tmp_path)).host] == [(100, 0), (70, 30), (40, 60)]

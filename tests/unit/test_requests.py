@@ -11,13 +11,14 @@ import pytest
 
 from oomproof.guard.actions import Actions, Errands
 from oomproof.guard.job import Job
+from oomproof.recording.attempt import Attempt
 from oomproof.runner.supervise import shall_save, usual_peak
 
 
 class Withdrawn:
     """One request, asked for and taken back."""
 
-    def __init__(self, attempt: Path, stop_signal: int | None = None) -> None:
+    def __init__(self, attempt: Attempt, stop_signal: int | None = None) -> None:
         self.attempt, self.said = attempt, [""]
         errands = Errands()
         actions = Actions(cast(Job, _NoJob()), attempt, errands, [attempt / "stop"], stop_signal)
@@ -38,21 +39,21 @@ class _NoJob:
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Path:
+def attempt(tmp_path: Path) -> Attempt:
     """Of a job in which a trainer listens."""
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent" / f"{os.getpid()}-listens.txt").write_text("save stop\nthe Hugging Face Trainer\n")
-    return tmp_path
+    return Attempt(tmp_path)
 
 
-def test_a_request_nobody_took_is_taken_back_and_told(attempt: Path) -> None:
+def test_a_request_nobody_took_is_taken_back_and_told(attempt: Attempt) -> None:
     done = Withdrawn(attempt)
     assert not (attempt / "stop").exists()
     assert done.actions == ["ask", "withdraw"] and done.said[-1] == "withdraw: it no longer grows"
 
 
 @pytest.mark.parametrize("mark", ["stop.taken", "stop.at"])
-def test_what_somebody_acts_on_is_not_called_withdrawn(attempt: Path, mark: str) -> None:
+def test_what_somebody_acts_on_is_not_called_withdrawn(attempt: Attempt, mark: str) -> None:
     (attempt / "agent" / mark).touch()
     assert Withdrawn(attempt).actions == ["ask"]
 
@@ -61,11 +62,11 @@ def test_who_may_have_read_it_unseen_was_asked(tmp_path: Path) -> None:
     """A script that looks for the file itself, or got a signal: its end may be its answer."""
     for folder, stop_signal in ((tmp_path / "file", None), (tmp_path / "signal", 10)):
         folder.mkdir()
-        assert Withdrawn(folder, stop_signal).actions == ["ask"]
+        assert Withdrawn(Attempt(folder), stop_signal).actions == ["ask"]
         assert not (folder / "stop").exists()
 
 
-def test_a_users_own_stop_file_stays(attempt: Path) -> None:
+def test_a_users_own_stop_file_stays(attempt: Attempt) -> None:
     (attempt / "stop").write_text("mine")
     assert Withdrawn(attempt).actions == ["ask"]
     assert (attempt / "stop").read_text() == "mine"

@@ -11,7 +11,7 @@ from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 import pytest
 from helpers_case import END, LEADER, OWN_KILL, Attempt, kernel
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.collect import read_texts
 
 CORPUS = Path(__file__).parent.parent / "corpus"
@@ -163,7 +163,8 @@ def test_a_clean_end_reads_no_parsers(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from oomproof.diagnosis.judge import judge; from oomproof.evidence.collect import collect\n"
-        f"verdict = judge(collect(Path({str(attempt.dir)!r}), proc={str(attempt.proc)!r}))\n"
+        "from oomproof.recording.attempt import Attempt\n"
+        f"verdict = judge(collect(Attempt(Path({str(attempt.dir)!r})), proc={str(attempt.proc)!r}))\n"
         "assert verdict.cause == 'finished', verdict\n"
         "heavy = [name for name in sys.modules if name.startswith('oomproof.evidence.texts.')]\n"
         "assert set(heavy) <= {'oomproof.evidence.texts.finding', 'oomproof.evidence.texts.root'}, heavy\n"

@@ -13,6 +13,8 @@ from oomproof.errors import OomproofError
 from oomproof.machine import cgroups, macos_processes, processes
 from oomproof.machine.macos_memory import MemoryReader as MacMemoryReader
 from oomproof.runner import keeper, limits
+from oomproof.runner.attempt_files import read_counters
+from oomproof.runner.output_log import Output
 from oomproof.settings import resolve
 
 
@@ -77,7 +79,7 @@ def test_sentence_names_rung_and_reason() -> None:
 
 
 def test_output_keeps_first_and_last_parts(tmp_path: Path) -> None:
-    output = keeper.Output(str(tmp_path), cap=3 * 4096)
+    output = Output(str(tmp_path), cap=3 * 4096)
     for number in range(2000):
         output.write(b"line %05d\n" % number)
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -95,7 +97,7 @@ def test_counters_of_every_shape(tmp_path: Path) -> None:
         ["c", str(tmp_path / "gone"), "x"],
         ["d", str(tmp_path), "xattr:user.none"],
     ]
-    assert keeper.read_counters(wanted) == {"a": 2, "b": 77, "c": None, "d": None}
+    assert read_counters(wanted) == {"a": 2, "b": 77, "c": None, "d": None}
 
 
 def test_children_by_ps_agrees_with_proc() -> None:

@@ -9,9 +9,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from helpers_report import verdict
 
 from oomproof.errors import OomproofError
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.reports import chart
 from oomproof.reports import runs as report
 from oomproof.units import parse_size
@@ -26,7 +27,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(name: str | None = None, created: float = 1.0, **info: object) -> runs.Run:
     run = runs.new_run()
     base = {"schema": 1, "id": run.id, "name": name, "argv": ["python", "x.py"], "created": created}
-    runs.write_json(run.folder / "run.json", {**base, **info})
+    state_files.write_json(run.folder / "run.json", {**base, **info})
     return run
 
 
@@ -58,39 +59,39 @@ def test_no_runs_yet() -> None:
 def test_states(monkeypatch: pytest.MonkeyPatch) -> None:
     run = made(boot_id="now")
     assert run.state("now") == "failed to start"
-    guard = runs.take_lock(run.folder / "guard.lock")
+    guard = state_files.take_lock(run.folder / "guard.lock")
     assert run.state("now") == "starting"
-    runs.write_json(run.attempt / "started.json", {"boot_id": "now"})
-    keeper = runs.take_lock(run.folder / "keeper.lock")
+    state_files.write_json(run.attempt / "started.json", {"boot_id": "now"})
+    keeper = state_files.take_lock(run.folder / "keeper.lock")
     assert run.state("now") == "running"
     os.close(guard)
     assert run.state("now") == "lost its guard"
     os.close(keeper)
     assert run.state("now") == "vanished"
     assert run.state("another boot") == "machine went down"
-    runs.write_json(run.attempt / "exit.json", {"code": 0})
+    state_files.write_json(run.attempt / "exit.json", {"code": 0})
     assert run.state("now") == "ended"
 
 
 def test_lock_is_exclusive(tmp_path: Path) -> None:
-    first = runs.take_lock(tmp_path / "lock")
-    assert first is not None and runs.take_lock(tmp_path / "lock") is None
-    assert runs.is_locked(tmp_path / "lock")
+    first = state_files.take_lock(tmp_path / "lock")
+    assert first is not None and state_files.take_lock(tmp_path / "lock") is None
+    assert state_files.is_locked(tmp_path / "lock")
     os.close(first)
-    assert not runs.is_locked(tmp_path / "lock")
+    assert not state_files.is_locked(tmp_path / "lock")
 
 
 def test_damaged_files_are_values(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('{"a": 1')
-    assert runs.read_json(tmp_path / "cut.json") == {}
+    assert state_files.read_json(tmp_path / "cut.json") == {}
     (tmp_path / "lines.jsonl").write_bytes(b'{"a": 1}\n{"b": \n\xff\xfe\n[1]\n{"c": 3}')
-    assert runs.read_lines(tmp_path / "lines.jsonl") == [{"a": 1}, {"c": 3}]
+    assert state_files.read_lines(tmp_path / "lines.jsonl") == [{"a": 1}, {"c": 3}]
 
 
 def test_a_write_that_is_cut_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up takes the first part, and refuses the rest."""
     path = tmp_path / "a.json"
-    runs.write_json(path, {"old": 1})
+    state_files.write_json(path, {"old": 1})
     real = os.write
     left = 10
 
@@ -103,8 +104,8 @@ def test_a_write_that_is_cut_keeps_the_old_file(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "write", short)
     with pytest.raises(OomproofError, match="No space left"):
-        runs.write_json(path, {"new": "x" * 100})
-    assert runs.read_json(path) == {"old": 1}
+        state_files.write_json(path, {"new": "x" * 100})
+    assert state_files.read_json(path) == {"old": 1}
     assert os.listdir(tmp_path) == ["a.json"], "nothing half-written stays"
 
 
@@ -195,8 +196,9 @@ def test_history_tells_when_the_machine_went_down_and_whether_in_order() -> None
         ),
         (off, "the machine was shut down or restarted in order while the job ran"),
     ):
-        verdict = {"cause": "machine-down", "headline": headline, "why": "7 GiB was available"}
-        runs.write_json(run.attempt / "verdict.json", {"verdict": verdict})
+        told = verdict(run.id).to_json()
+        told["verdict"] |= {"cause": "machine-down", "headline": headline, "why": "7 GiB was available"}
+        state_files.write_json(run.attempt / "verdict.json", told)
     lines = report.history([report.summarize(run) for run in (off, cut)], 200).splitlines()
     assert "machine shut down" in lines[1] and "in order" in lines[2]
     assert "machine went down" in lines[4]
@@ -207,7 +209,7 @@ def test_history_tells_when_the_machine_went_down_and_whether_in_order() -> None
 def test_how_long_a_run_took_is_not_read_off_a_clock_that_jumps() -> None:
     run = made("jumped")
     started = {"boot_id": "b", "boottime": 100.0, "wall": 1_000_000.0, "job": {"pid": 1, "start": 1}}
-    runs.write_json(run.attempt / "started.json", started)
+    state_files.write_json(run.attempt / "started.json", started)
     ended = {"boottime": 130.0, "wall": 1_086_430.0, "status": 0, "code": 0, "signal": None}
-    runs.write_json(run.attempt / "exit.json", ended)
+    state_files.write_json(run.attempt / "exit.json", ended)
     assert report.summarize(run).seconds == pytest.approx(30.0)

@@ -1,4 +1,4 @@
-"""A table by time, piece by piece: the same figures as from all of its rows."""
+"""A value and a table by time: the same figures as from all of its rows."""
 
 from __future__ import annotations
 

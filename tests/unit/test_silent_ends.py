@@ -19,6 +19,7 @@ from oomproof.diagnosis.judge import judge
 from oomproof.evidence.handlers import branches
 from oomproof.evidence.job_output import contains
 from oomproof.machine import openmp
+from oomproof.recording.attempt import Attempt as RunAttempt
 
 SCRIPT = b"""
 import logging, math, sys
@@ -129,7 +130,8 @@ def test_words_over_the_border_of_a_block(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(job_output, "_BLOCK", 8)
     (tmp_path / "output.log").write_bytes(b"0123456 the words stand here 789")
-    assert contains(tmp_path, b"words stand") and not contains(tmp_path, b"other words")
+    attempt = RunAttempt(tmp_path)
+    assert contains(attempt, b"words stand") and not contains(attempt, b"other words")
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.runner import keeper, zero_copy
+from oomproof.runner import zero_copy
+from oomproof.runner.output_log import Output
 from oomproof.runner.streams import Log, Streams
 from oomproof.runner.terminal import Terminal
 
@@ -31,7 +32,7 @@ class Job:
             self.selector,
             {"O": self.read_end},
             Terminal(),
-            keeper.Output(str(folder), cap),
+            Output(str(folder), cap),
             shown=True,
             on_closed=self.closed.append,
         )
@@ -159,7 +160,7 @@ def test_many_small_pieces_do_not_jam_the_way_to_the_log(tmp_path: Path) -> None
     """A pipe has room for a number of pieces, not of bytes: full of small ones it must still give way."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
-    log = Log(keeper.Output(str(tmp_path), 3 * 4096), rate=0, burst=0)
+    log = Log(Output(str(tmp_path), 3 * 4096), rate=0, burst=0)
     log._first = 0
     assert log.open()
     for number in range(2000):
@@ -171,6 +172,6 @@ def test_many_small_pieces_do_not_jam_the_way_to_the_log(tmp_path: Path) -> None
 
 
 def test_the_first_part_is_kept_at_any_speed(tmp_path: Path) -> None:
-    assert keeper.Output(str(tmp_path), 3 << 20).room_in_first() == 1 << 20
+    assert Output(str(tmp_path), 3 << 20).room_in_first() == 1 << 20
     (tmp_path / "output.first.log").touch()
-    assert keeper.Output(str(tmp_path), 3 << 20).room_in_first() == 0
+    assert Output(str(tmp_path), 3 << 20).room_in_first() == 0

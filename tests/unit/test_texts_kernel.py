@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.choose import settle
 from oomproof.evidence.texts.collect import read_texts
-from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.finding import Finding, Sizes, TaskSize
 from oomproof.evidence.texts.guards import GuardParser
 from oomproof.evidence.texts.kernel import KernelParser
 from oomproof.evidence.texts.prefixes import strip
@@ -104,8 +104,7 @@ def test_what_a_whole_report_tells() -> None:
     assert found.cause == "oom-kill-memcg" and found.strength == 1 and found.pids == (8035,)
     assert found.limit == 120 << 20 and found.cgroup == "/oomproof-corpus-kern"
     assert found.seconds == pytest.approx(6268.410489) and found.time == "6268.410489"
-    assert found.details["invoked_by"] == "python3" and found.details["page_size"] == "4096 (measured)"
-    assert found.details["kernel"].startswith("6.18")
+    assert found.kernel.page_size == 4096 and found.kernel.constraint == "CONSTRAINT_MEMCG"
     assert "120 MiB" in found.says and len(found.text) <= 600
 
 
@@ -117,11 +116,10 @@ def test_every_kill_is_told_oldest_first() -> None:
 def test_a_table_adds_sizes_apart_from_the_printed_ones() -> None:
     text = (CORPUS / "g-6.8-columns.txt").read_text()
     (found,) = kernel(text)
-    assert found.details["table_rss_bytes"] == str(7310022 * 4096)
-    assert found.details["table_swap_bytes"] == str(900211 * 4096)
-    assert found.details["largest"].startswith("pt_main_thread (31207)")
+    assert found.kernel.table_rss == 7310022 * 4096
+    assert found.kernel.largest[0] == TaskSize(31207, "pt_main_thread", 7310022 * 4096)
     (found,) = kernel((CORPUS / "g-ppc64-64k.txt").read_text())
-    assert found.details["page_size"] == "65536 (measured)"
+    assert found.kernel.page_size == 65536
 
 
 def test_two_machines_in_one_log_keep_their_limits_apart() -> None:
@@ -138,7 +136,7 @@ def test_the_killed_line_outranks_the_reaper_and_the_announcement() -> None:
     )
     (found,) = kernel(text)
     assert found.victim is not None and (found.victim.pid, found.victim.name) == (11, "sleep")
-    assert found.pids == (11, 10) and found.details["reaped_too"] == "docker (77)"
+    assert found.pids == (11, 10)
 
 
 def test_a_kill_told_twice_is_one() -> None:
@@ -189,7 +187,7 @@ def test_the_gpus_fault_is_the_root_of_its_programs() -> None:
 def test_a_process_named_only_by_the_drivers_clean_up() -> None:
     error = "NVRM: Xid (PCI:0000:01:00): 13, Graphics Exception: ESR 0x50=0x11\n"
     found = settle(kernel(error + "NVRM: Xid (PCI:0000:01:00): 43, pid=7, name=a, channel 0x30\n"))
-    assert found is not None and found.details["xid"] == "13" and found.victim == Sizes(7, "a")
+    assert found is not None and found.kernel.xid == 13 and found.victim == Sizes(7, "a")
     other_card = settle(kernel(error + "NVRM: Xid (PCI:0000:02:00): 43, pid=7, name=a, channel 0x30\n"))
     assert other_card is not None and other_card.victim is None
 

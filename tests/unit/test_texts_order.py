@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.errors import OomproofError
 from oomproof.evidence.texts import long_texts
 from oomproof.evidence.texts.collect import read_texts

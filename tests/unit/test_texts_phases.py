@@ -18,7 +18,7 @@ def phase_of(text: str) -> str:
         parser.feed(number, line)
     found = root(parser.finish())
     assert found is not None
-    return found.details["phase"]
+    return found.job.phase
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.progress import read_sign
 from oomproof.evidence.texts.training import TrainingParser
@@ -95,7 +95,7 @@ def test_the_bar_that_is_drawn_again_after_the_error_is_no_progress() -> None:
     )
     for number, line in enumerate(lines, 1):
         parser.feed(number, line)
-    assert [each.details["role"] for each in parser.finish()] == ["root"]
+    assert [each.job.role for each in parser.finish()] == ["root"]
 
 
 def test_the_phase_of_the_death_wins() -> None:
@@ -139,4 +139,4 @@ def test_another_bar_after_a_loss_tells_no_phase() -> None:
     for number, line in enumerate([BAR.format(10, 900), LOSS, BAR.format(1, 20), "Killed"], 1):
         parser.feed(number, line)
     (found,) = parser.finish()
-    assert (found.cause, found.details["phase"]) == ("killed-unknown", "unknown")
+    assert (found.cause, found.job.phase) == ("killed-unknown", "unknown")

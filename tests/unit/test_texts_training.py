@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.cleaning import clean
 from oomproof.evidence.texts.collect import read_texts
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
@@ -48,7 +48,7 @@ def requested(finding: Finding | None) -> int | None:
         return None
     if finding.gpu is not None and finding.gpu.requested is not None:
         return finding.gpu.requested
-    return int(finding.details["requested_bytes"]) if "requested_bytes" in finding.details else None
+    return finding.job.requested
 
 
 def truth(path: Path) -> list[dict[str, Any]]:
@@ -84,9 +84,9 @@ def test_own_corpus(row: dict[str, Any]) -> None:
     if row["gpu_total_bytes"] is not None:
         assert found and found.gpu and found.gpu.total == row["gpu_total_bytes"]
     if row["phase"] != "unknown" and found:
-        assert found.details["phase"] == row["phase"]
-    assert all(each.details["role"] in ("root", "consequence", "noise") for each in findings)
-    assert sum(each.details["role"] == "root" for each in findings) <= 1
+        assert found.job.phase == row["phase"]
+    assert all(each.job.role in ("root", "consequence", "noise") for each in findings)
+    assert sum(each.job.role == "root" for each in findings) <= 1
     assert [each.line for each in findings] == sorted(each.line for each in findings)
 
 
@@ -267,7 +267,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. 
 def test_the_first_of_a_chain_is_the_root() -> None:
     text = f"{TRACEBACK}{OOM}\n\nDuring handling of the above exception, another exception occurred:\n\n{TRACEBACK}NameError: name 'x' is not defined\n"
     findings, _ = parse(text)
-    assert [(each.cause, each.details["role"]) for each in findings] == [
+    assert [(each.cause, each.job.role) for each in findings] == [
         ("cuda-oom", "root"),
         ("other-error", "consequence"),
     ]
@@ -308,7 +308,7 @@ def test_an_earlier_trial_that_failed_is_not_this_death() -> None:
         + "Killed\n"
     )
     findings, parser = parse(text)
-    assert [(each.cause, each.details["role"]) for each in findings] == [
+    assert [(each.cause, each.job.role) for each in findings] == [
         ("cuda-oom", "noise"),
         ("killed-unknown", "root"),
     ]
@@ -325,7 +325,7 @@ def test_an_error_that_was_survived_is_noise() -> None:
     )
     findings, _ = parse(text)
     assert root(findings) is None
-    assert findings[0].details["role"] == "noise"
+    assert findings[0].job.role == "noise"
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_any_cut_and_any_mixture_is_survived(seed: int) -> None:
         if not queue:
             queues.remove(queue)
     findings, _ = parse("\n".join(lines))
-    assert sum(each.details["role"] == "root" for each in findings) <= 1
+    assert sum(each.job.role == "root" for each in findings) <= 1
     assert all(len(each.text) <= 600 for each in findings)
 
 
@@ -554,7 +554,7 @@ def test_hard_files_take_seconds_and_little_memory(tmp_path: Path, name: str) ->
     path.write_bytes(HARD[name])
     code = (
         "import resource, sys\n"
-        "from oomproof.diagnosis.from_texts import judge_texts\n"
+        "from oomproof.diagnosis.judge import judge_texts\n"
         "from oomproof.evidence.texts.collect import read_texts\n"
         "before = resource.getrusage(resource.RUSAGE_SELF)\n"
         "cause = judge_texts(read_texts([sys.argv[1]])).cause\n"

@@ -12,6 +12,7 @@ import pytest
 
 from oomproof.cli import run as verb
 from oomproof.cli.main import main
+from oomproof.leaf.proc_files import name_of
 from oomproof.machine import twins
 
 JOB = (
@@ -110,7 +111,7 @@ def test_trials_of_one_sweep_are_no_twins(tmp_path: Path) -> None:
 def test_a_neighbours_name_that_ends_in_half_a_character(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "comm").write_bytes("训练训练训练".encode()[:15] + b"\xe8\n")
-    assert twins._comm(7, str(tmp_path)).startswith("训练")
+    assert name_of(7, str(tmp_path)).startswith("训练")
 
 
 def test_a_twin_is_refused_with_its_pid(

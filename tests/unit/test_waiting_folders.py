@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_ledger import entry
 
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.runner.turn import _sweep
 
 
@@ -37,7 +37,7 @@ def test_one_that_only_waited_goes() -> None:
 
 def test_one_that_waits_still_stays() -> None:
     folder = waiting_run()
-    lock = runs.take_lock(folder / "waiting.lock")
+    lock = state_files.take_lock(folder / "waiting.lock")
     assert lock is not None
     sweep(folder)
     os.close(lock)
@@ -89,7 +89,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 def test_folders_outside_ours_stay(tmp_path: Path) -> None:
     folder = elsewhere(tmp_path)
-    runs.make_private(runs.runs_folder())
+    state_files.make_private(runs.runs_folder())
     (runs.runs_folder() / "link").symlink_to(folder)
     for named in (
         folder,

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from ..leaf.allocator_room import Room
 from . import cuda_room, nvml, segments
 from .biggest import biggest
 from .release import Releaser, size
@@ -131,7 +132,7 @@ class Watch:
         self._purse -= 1.0
         return True
 
-    def _write(self, room: cuda_room.Room) -> None:
+    def _write(self, room: Room) -> None:
         """The newest sample, where a verdict about a neighbour finds it: how much of its memory does this one use?"""
         import json
 
@@ -151,7 +152,7 @@ class Watch:
             except OSError:  # closed by the job's own housekeeping: never write to that number again
                 self._record_fd = -1
 
-    def _tell(self, room: cuda_room.Room, edge: str) -> None:
+    def _tell(self, room: Room, edge: str) -> None:
         last = self._told.get(room.device)
         now = time.monotonic()
         if last is not None:
@@ -184,7 +185,7 @@ class Watch:
         stats = self.torch.cuda.memory_stats_as_nested_dict(device)
         return sum(int(stats[name]["all"]["current"]) for name in ("active", "inactive_split")) < _FEW_BLOCKS
 
-    def _suspect(self, room: cuda_room.Room, edge: str) -> None:
+    def _suspect(self, room: Room, edge: str) -> None:
         """Memory in use that rises at every visit to the same point: a leak until shown otherwise."""
         rises = self._rises.setdefault(edge, [])
         if rises and room.allocated <= rises[-1]:
@@ -308,7 +309,7 @@ def write_json(path: str, value: dict[str, Any]) -> None:
         os.close(fd)
 
 
-def told(room: cuda_room.Room) -> dict[str, Any]:
+def told(room: Room) -> dict[str, Any]:
     fields = dict(room._asdict())
     fields["unused"] = room.unused
     fields["returnable"] = room.returnable

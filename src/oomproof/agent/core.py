@@ -7,6 +7,8 @@ import sys
 import time
 from collections import deque
 
+from ..leaf.proc_files import boottime
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,15 +24,10 @@ _RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in
 _PLACE = 240
 _LOOK = 0.1  # seconds between two looks of a step at more than its number
 _DEEP = 40  # frames between the optimizer and the loop that calls it
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _STANDARD = os.path.dirname(os.__file__)
-
-
-def boottime() -> float:
-    return time.clock_gettime(_CLOCK)
 
 
 class Agent:

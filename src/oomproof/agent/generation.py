@@ -7,8 +7,9 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from ..leaf.allocator_room import Room
+from ..leaf.kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
 from . import allocator, cuda_room
-from .kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
 from .release import size
 
 _WARNINGS = 3  # of one process
@@ -99,7 +100,7 @@ class Watched:
             self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
             return None
 
-    def _under_way(self, plan: Plan, need: Need, room: cuda_room.Room) -> None:
+    def _under_way(self, plan: Plan, need: Need, room: Room) -> None:
         """Should memory run out in this call, the account of it knows what was asked for and what would have fitted."""
         watch = allocator.current()
         if watch is not None:
@@ -125,7 +126,7 @@ class Watched:
         except Exception as error:
             self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
 
-    def _warn(self, plan: Plan, need: Need, room: cuda_room.Room) -> None:
+    def _warn(self, plan: Plan, need: Need, room: Room) -> None:
         batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, room.within_reach)
         self.agent.report(
             "generate-wont-fit", reach=room.within_reach, fitting_batch=batch, fitting_new_tokens=new_tokens,
@@ -150,7 +151,7 @@ def facts(plan: Plan, need: Need) -> dict[str, Any]:
 
 
 def in_hindsight(
-    plan: Plan, need: Need, before: cuda_room.Room, now: cuda_room.Room, cached: int, requested: int
+    plan: Plan, need: Need, before: Room, now: Room, cached: int, requested: int
 ) -> dict[str, Any]:
     """The call in which memory ran out: what it took beside its cache so far, and what would have fitted with that."""
     beside = max(0, now.allocated + requested - before.allocated - cached)
@@ -165,7 +166,7 @@ def in_hindsight(
     }
 
 
-def words(plan: Plan, need: Need, room: cuda_room.Room, batch: int, new_tokens: int) -> str:
+def words(plan: Plan, need: Need, room: Room, batch: int, new_tokens: int) -> str:
     rows = f"{plan.batch} sequences" if plan.group == 1 else f"{plan.batch} x {plan.group} sequences"
     text = f"generate() will not fit on GPU {room.device}: its KV cache for {rows} of {plan.call.tokens} tokens takes {size(need.cache)}"
     text += f", {size(need.total)} with the copy it grows by and the logits; {size(room.within_reach)} is free or can be given back. "

@@ -9,6 +9,9 @@ import os
 import sys
 from typing import Any, NamedTuple
 
+from ..leaf.command_lines import short_name
+from ..leaf.proc_files import command_line
+
 _UNKNOWN = (1 << 64) - 1  # NVML's "not available"
 _TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
 
@@ -108,11 +111,11 @@ def split_own(
 def look(torch: Any, device: int, reserved: int) -> tuple[int | None, list[Neighbour]]:
     """(bytes of this process on the card with its context, the others)."""
     own, others = split_own(processes(torch, device), own_pids(), reserved)
-    mine = command(os.getpid())
+    mine = command_line(os.getpid())
     told = []
     for pid, used in others:
-        words = command(pid)
-        told.append(Neighbour(pid, used, describe(words), bool(words) and words == mine))
+        words = command_line(pid)
+        told.append(Neighbour(pid, used, short_name(words), bool(words) and words == mine))
     told.sort(key=lambda each: -(each.used or 0))
     return own, told[:16]
 
@@ -128,30 +131,6 @@ def own_pids(proc: str = "/proc") -> list[int]:
     except (OSError, ValueError):
         pass
     return found
-
-
-def command(pid: int, proc: str = "/proc") -> list[str]:
-    try:
-        with open(f"{proc}/{pid}/cmdline", "rb") as file:
-            return file.read().decode("utf-8", "replace").split("\0")[:-1]
-    except OSError:
-        return []
-
-
-def describe(words: list[str]) -> str:
-    """``python train.py`` of a long command line."""
-    if not words:
-        return ""
-    program = os.path.basename(words[0]) or words[0]
-    rest = words[1:]
-    for index, word in enumerate(rest):
-        if word == "-c":
-            break
-        if word == "-m" and index + 1 < len(rest):
-            return f"{program} -m {rest[index + 1]}"
-        if not word.startswith("-"):
-            return f"{program} {os.path.basename(word)}"
-    return program
 
 
 def supported() -> bool:

@@ -17,7 +17,7 @@ __all__ = ["inference", "phase", "stop_requested", "watch"]
 
 
 def _agent() -> Any:
-    start = sys.modules.get("_oomproof_agent.start")
+    start = sys.modules.get("_oomproof.agent.start")
     return start.agent() if start is not None else None
 
 
@@ -71,11 +71,11 @@ def stop_requested() -> bool:
     Call it once a step, on every rank: all ranks then say yes in the same step."""
     agent = _agent()
     if agent is not None:
-        wishes = sys.modules.get("_oomproof_agent.wishes")
+        wishes = sys.modules.get("_oomproof.agent.wishes")
         if wishes is None:
             from importlib import import_module
 
-            wishes = import_module("_oomproof_agent.wishes")
+            wishes = import_module("_oomproof.agent.wishes")
         return bool(wishes.stop_requested(agent))
     path = os.environ.get("OOMPROOF_STOP_FILE")
     return path is not None and os.path.exists(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from ..leaf.allocator_room import Room
 from . import cuda_room
 
 GIB = 1 << 30
@@ -29,7 +30,7 @@ class Since(NamedTuple):
     retries: int  # allocator retries since the last time this was asked
 
 
-def decide(policy: str, room: cuda_room.Room, since: Since) -> str:
+def decide(policy: str, room: Room, since: Since) -> str:
     """ "release", "warn" or "" with nothing to do."""
     much = room.returnable >= max(_MUCH_BYTES, int(room.total * _MUCH))
     if policy == "never" or not much:
@@ -96,7 +97,7 @@ class Releaser:
         except Exception as error:
             self.agent.report("allocator-note", text=f"release: {type(error).__name__}: {str(error)[:200]}")
 
-    def _release(self, room: cuda_room.Room, after: str) -> None:
+    def _release(self, room: Room, after: str) -> None:
         begun = time.monotonic()
         self.torch.cuda.empty_cache()
         self._released = time.monotonic()
@@ -129,7 +130,7 @@ class _Inference:
         self._releaser.look("inference", by_hand=True)
 
 
-def warning(room: cuda_room.Room, after: str) -> str:
+def warning(room: Room, after: str) -> str:
     return (
         f"after {after}: {size(room.allocated)} of GPU {room.device} is in use by tensors, {size(room.unused)} more stays reserved and unused. This process will use it again; "
         "other processes on the card cannot have it. To give it back: --release always, or torch.cuda.empty_cache()"

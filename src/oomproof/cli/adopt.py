@@ -16,29 +16,23 @@ import argparse
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from oomproof.cli.background import into_the_background
 from oomproof.cli.status import exit_status
 from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import runs
+from oomproof.records import replace
 from oomproof.runner.admission import Asked
 from oomproof.runner.adopt import Adopted, take, watch
+from oomproof.runner.run_flags import add_flags, of_adopt
 from oomproof.runner.supervise import Order
-from oomproof.settings import resolve
-from oomproof.units import parse_size
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("pid", metavar="PID", help="the job's first process; its children come along")
-    add("--name", metavar="NAME", help="a name to call this run by")
-    add("--need", metavar="SIZE", help="what it will need in all, such as 19G: others are let in beside that")
-    add("--grace", metavar="SECONDS", help="time to save between asking and ending (default 30)")
-    add("--stop-file", metavar="PATH", help="a file the job watches: created to ask it to save and stop")
-    add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
-    add("--watch-only", action="store_true", help="record and warn, never ask or end")
+    add_flags(parser, adopt=True)
     add("--detach", action="store_true", help="return at once; the watch goes on in the background")
 
 
@@ -48,34 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.pid!r} is no pid", "find it: oomproof check, or pgrep -f train.py", USAGE
         )
     adopted = take(int(arguments.pid))
-    order = _order(arguments, adopted)
+    chosen = of_adopt(vars(arguments))
+    asked = Asked(need=chosen.need, ledger=chosen.ledger)
+    # nothing gets into a Python that runs already
+    order = Order(adopted.argv, replace(chosen, no_agent=True), arguments.detach, agent=False, asked=asked)
     if arguments.detach:
         return into_the_background(lambda said: _watch(adopted, order, quiet=True, said=said))
     return _watch(adopted, order, quiet=False)
-
-
-def _order(arguments: argparse.Namespace, adopted: Adopted) -> Order:
-    from oomproof.cli.run import SETTINGS, seconds_of, signal_of
-
-    given = resolve({**vars(arguments), "watch_only": arguments.watch_only or None}, SETTINGS)
-    need = parse_size(arguments.need) if arguments.need else None
-    if need == 0:
-        raise OomproofError(
-            "--need: a need of nothing reserves nothing", "leave it out, or give a size", USAGE
-        )
-    return Order(
-        argv=adopted.argv,
-        name=arguments.name,
-        margin=parse_size(str(given["margin"])) if given["margin"] else None,
-        floor=parse_size(str(given["floor"])) if given["floor"] else None,
-        grace=seconds_of("--grace", given["grace"], 30.0),
-        stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
-        stop_signal=signal_of(given["stop_signal"]),
-        watch_only=str(given["watch_only"]).lower() in ("1", "true", "yes", "on"),
-        detached=arguments.detach,
-        asked=Asked(need=need, ledger=given["ledger"]),
-        agent=False,  # nothing gets into a Python that runs already
-    )
 
 
 def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int:
@@ -101,7 +74,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     try:
         ended = watch(found, adopted, order, say, started)
     except OomproofError:
-        if not (found.attempt / "started.json").exists():
+        if not found.attempt.started_file.exists():
             from shutil import rmtree
 
             rmtree(found.folder, ignore_errors=True)
@@ -111,10 +84,11 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     if not ended:
         say(f"\noomproof: left; pid {adopted.pid} runs on unwatched. To go on: oomproof watch {found.id}")
         return 0
-    from oomproof.reports.after import conclude
+    from oomproof.diagnosis.conclusion import conclude
+    from oomproof.reports.verdict import three_lines
 
     conclusion = conclude(found)
-    say(conclusion.text)
+    say(three_lines(conclusion.verdict))
     if (found.exit() or {}).get("status") is None:
         say("oomproof: its exit status cannot be known: only its parent has learnt it")
     return exit_status(found, conclusion)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
@@ -25,6 +24,7 @@ from oomproof.ledger.place import is_there
 from oomproof.ledger.risks import risks
 from oomproof.ledger.rows import rows
 from oomproof.machine.gpu import Gpus
+from oomproof.records import replace
 from oomproof.reports import check as report
 from oomproof.settings import ledger_setting
 from oomproof.units import GIB, format_size, parse_gpu_need, parse_size

@@ -27,13 +27,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
     attempt = found.attempt
-    for name in ("output.first.log", "output.prev.log"):
-        path = attempt / name
-        if path.exists():
-            _copy(path)
-            if name == "output.first.log" and (attempt / "output.prev.log").exists():
-                print("\n[oomproof: the middle of the output was not kept]", flush=True)
-    follow(found) if arguments.follow else _copy(attempt / "output.log")
+    if attempt.output_first_file.exists():
+        _copy(attempt.output_first_file)
+        if attempt.output_before_file.exists():
+            print("\n[oomproof: the middle of the output was not kept]", flush=True)
+    _copy(attempt.output_before_file)
+    follow(found) if arguments.follow else _copy(attempt.output_file)
     return 0
 
 
@@ -58,7 +57,7 @@ def _just_starting(run: runs.Run) -> bool:
 
 def follow(run: runs.Run, from_end: bool = False) -> None:
     """New output until the run has ended; the file is changed under us when it grows past its cap."""
-    path = run.attempt / "output.log"
+    path = run.attempt.output_file
     file = None
     while True:
         over = not (

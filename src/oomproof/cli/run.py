@@ -22,39 +22,40 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomproof.cli import run_gpu
 from oomproof.cli.background import Said, into_the_background
 from oomproof.cli.status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.actions import STOP_TEXT
-from oomproof.guard.facts import FREEZE_MAX
-from oomproof.guard.loop import HostView
+from oomproof.guard.host_view import HostView
+from oomproof.leaf.command_lines import script_of
 from oomproof.ledger.runtime import runtime_folder
-from oomproof.machine.arguments import script_of
 from oomproof.printable import printable
-from oomproof.recording import runs
-from oomproof.runner.admission import Asked, Ticket, ask
+from oomproof.recording import runs, state_files
+from oomproof.records import replace
+from oomproof.runner.admission import Ticket, ask
 from oomproof.runner.front import FORWARDED
-from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import GPU_TURN, Order, Outcome, describe_run, supervise, working_folder
+from oomproof.runner.run_flags import add_flags, of_run
+from oomproof.runner.supervise import (
+    Order,
+    Outcome,
+    asked_of,
+    describe_run,
+    guard_settings,
+    supervise,
+    working_folder,
+)
 from oomproof.runner.waiting import Cancelled
-from oomproof.settings import Resolved, resolve
-from oomproof.units import MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:  # what a start does not need
-    from oomproof.reports.after import Conclusion
+    from oomproof.diagnosis.conclusion import Conclusion
     from oomproof.runner.gpu_share import GpuShare
 
-_SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 
 # Programs that hand the work to a daemon which is no child of theirs: what we watch is then only the messenger.
 _MESSENGERS = {
@@ -70,116 +71,24 @@ _MESSENGERS = {
     "at": "the at daemon runs the command",
 }
 
-SETTINGS = {
-    "limit", "name", "margin", "floor", "grace", "alert_above", "alert_gpu_above", "alert_swap_growth",
-    "stop_file", "stop_signal", "watch_only", "oom_exit_code", "protect", "freeze_max",
-    "need", "gpu_need", "priority", "no_wait", "wait_max", "not_before", "allow_twin", "ledger",
-    "gpu_share", "gpu_turn",
-    "no_agent",
-} | run_gpu.SETTINGS  # fmt: skip
-
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "oomproof run [options] -- CMD ..."
     add = parser.add_argument
-    add(
-        "--limit",
-        metavar="SIZE",
-        help="the job may hold this much, such as 20G (default: all but the machine's floor)",
-    )
-    add(
-        "--need",
-        metavar="SIZE",
-        help="start when this much is free and promised to nobody (default: what this command held before)",
-    )
-    add(
-        "--gpu-need",
-        metavar="SIZE[:GPU]",
-        help="the same for GPU memory (12G: the card with the most room, 12G:1: GPU 1)",
-    )
-    add("--priority", metavar="N", help="turn in the queue: higher first (default 0)")
-    add("--no-wait", action="store_true", default=None, help="no room now: exit with 75 instead of waiting")
-    add("--wait-max", metavar="TIME", help="wait at most this long, such as 2h, then exit with 75")
-    add("--not-before", metavar="CLOCK", help="start no sooner than this, such as 22:00 or 2030-01-31T06:00")
-    add(
-        "--allow-twin",
-        action="store_true",
-        default=None,
-        help="start although the same job runs already (same output folder, or same arguments on the same GPU)",
-    )
-    add("--name", metavar="NAME", help="a name to call this run by")
-    add(
-        "--margin",
-        metavar="SIZE",
-        help="warn when less than this is available (default 5G, at most a quarter of RAM)",
-    )
-    add(
-        "--floor",
-        metavar="SIZE",
-        help="act when less than this is available (default 4 %% of RAM, at least 512M, at most the margin)",
-    )
-    add(
-        "--grace",
-        metavar="SECONDS",
-        help="time to save between asking and ending (default 30); also what left-behind processes get",
-    )
-    add("--alert-above", metavar="SIZE", help="tell when the job holds more than this")
-    add("--alert-gpu-above", metavar="SIZE", help="tell when the job holds more than this of GPU memory")
-    add("--alert-swap-growth", action="store_true", default=None, help="tell when the job's swap grows")
-    add(
-        "--stop-file",
-        metavar="PATH",
-        help="a file the job already watches: created to ask it to save and stop",
-    )
-    add("--stop-signal", metavar="SIG", help="a signal on which the job saves and stops, such as USR1")
-    add("--watch-only", action="store_true", default=None, help="record and warn, never limit or end the job")
-    add(
-        "--no-agent",
-        action="store_true",
-        default=None,
-        help="look at the job from outside only: no phases, no steps, no Python stacks",
-    )
-    run_gpu.add_flags(parser)
-    add(
-        "--protect",
-        action="store_true",
-        default=None,
-        help="never pause this run, and end it for the machine's sake only after all others",
-    )
-    add(
-        "--freeze-max",
-        metavar="SECONDS",
-        help="a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
-    )
-    add(
-        "--gpu-share",
-        action="store_true",
-        default=None,
-        help="take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
-    )
-    add(
-        "--gpu-turn",
-        metavar="SECONDS",
-        help="with --gpu-share: how long a turn lasts while another waits (default 120)",
-    )
+    add_flags(parser)
     add(
         "--detach",
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
     )
     add("--report", metavar="FILE", help="write the verdict there as JSON (schema 1)")
-    add(
-        "--oom-exit-code",
-        metavar="N",
-        help="exit with N when the job died of memory, for engines that act on codes",
-    )
     add("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --")
 
 
 def run(arguments: argparse.Namespace) -> int:
     order = _order(arguments)
     _check_command(order.argv[0])
-    _check_stop_file(order.stop_file)
+    _check_stop_file(order.chosen.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
         raise OomproofError(
@@ -201,14 +110,14 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
     run = runs.new_run()
     # from now on, and as long as this process lives: between waiting and running nobody may take it for a failed start
     with contextlib.suppress(OSError):  # a full disk: what is written next says it in words
-        runs.take_lock(run.folder / "guard.lock")
+        state_files.take_lock(run.guard_lock)
     try:
         ticket = _admit(run, order, lambda text: on_waiting(run, text))
         share = None
         try:
             if ticket.waited:
                 _look_for_twins(order)  # it may have been started meanwhile
-            if order.gpu_share:
+            if order.chosen.gpu_share:
                 share = _turn_on_the_card(run, order, lambda text: on_waiting(run, text))
             return supervise(
                 run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket, share
@@ -233,17 +142,17 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
     def waiting(text: str) -> None:
         host = HostView()
         with contextlib.suppress(OomproofError):  # a full disk: it waits all the same
-            settings = order.settings(host.ram, host.inside_a_limit)
-            runs.write_json(run.folder / "run.json", describe_run(run, order, settings))
+            settings = guard_settings(order.chosen, host)
+            state_files.write_json(run.info_file, describe_run(run, order, settings))
         on_waiting(text)
 
     folder = working_folder()
-    if not order.allow_twin and script_of(order.argv, folder) is not None:
+    if not order.chosen.allow_twin and script_of(order.argv, folder) is not None:
         from oomproof.machine.twins import identity
 
         order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
-    asked = replace(order.asked, gpu_need=None, gpu=None) if order.gpu_share else order.asked
-    return ask(run, order.argv, order.name, asked, folder, _tell, waiting)
+    asked = replace(order.asked, gpu_need=None, gpu=None) if order.chosen.gpu_share else order.asked
+    return ask(run, order.argv, order.chosen.name, asked, folder, _tell, waiting)
 
 
 def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
@@ -254,12 +163,12 @@ def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], N
         _tell(text)
         on_waiting(text.removeprefix("oomproof: "))
 
-    return join(run.id, order.asked.gpu, order.asked.gpu_need, order.gpu_turn, say)
+    return join(run.id, order.asked.gpu, order.asked.gpu_need, order.chosen.gpu_turn, say)
 
 
 def _look_for_twins(order: Order) -> None:
     folder = working_folder()
-    if order.allow_twin or script_of(order.argv, folder) is None:
+    if order.chosen.allow_twin or script_of(order.argv, folder) is None:
         return
     from oomproof.machine import twins
 
@@ -310,136 +219,14 @@ def _order(arguments: argparse.Namespace) -> Order:
         raise OomproofError("there is no command to run", "oomproof run -- python train.py", USAGE)
     if arguments.command[:1] != ["--"] and argv[0].startswith("-"):
         raise OomproofError(f"unknown option {argv[0]}", "see: oomproof run --help", USAGE)
-    given = resolve(vars(arguments), SETTINGS)
-    sizes = {
-        name: _read(given, name, parse_size)
-        for name in ("limit", "margin", "floor", "alert_above", "alert_gpu_above", "need")
-    }
-    if sizes["limit"] is not None and sizes["limit"] < _SMALLEST_LIMIT:
-        raise OomproofError(
-            f"--limit {given['limit']} is {format_size(sizes['limit'])}: Python cannot even start in that",
-            f"give at least {format_size(_SMALLEST_LIMIT)}; --limit 2G is 2 GiB",
-            USAGE,
-        )
-    code = given["oom_exit_code"]
-    if code is not None and not (str(code).isdigit() and 0 <= int(code) <= 255):
-        raise OomproofError(f"--oom-exit-code {code} is no exit status", "give a number from 0 to 255", USAGE)
-    return Order(
-        argv=argv,
-        name=given["name"],
-        limit=sizes["limit"],
-        margin=sizes["margin"],
-        floor=sizes["floor"],
-        grace=seconds_of("--grace", given["grace"], 30.0),
-        alerts=Alerts(sizes["alert_above"], sizes["alert_gpu_above"], _truth(given["alert_swap_growth"])),
-        stop_file=Path(given["stop_file"]).absolute() if given["stop_file"] else None,
-        stop_signal=signal_of(given["stop_signal"]),
-        watch_only=_truth(given["watch_only"]),
-        agent=not _truth(given["no_agent"]),
-        agent_settings=run_gpu.agent_settings(given, with_agent=not _truth(given["no_agent"])),
-        detached=bool(arguments.detach),
-        oom_exit_code=int(code) if code is not None else None,
-        protect=_truth(given["protect"]),
-        freeze_max=seconds_of("--freeze-max", given["freeze_max"], FREEZE_MAX),
-        asked=_asked(given, sizes),
-        gpu_share=_truth(given["gpu_share"]),
-        gpu_turn=seconds_of("--gpu-turn", given["gpu_turn"], GPU_TURN),
-        allow_twin=_truth(given["allow_twin"]),
-    )
-
-
-def _read(given: Resolved, name: str, parse: Callable[[str], Any]) -> Any:
-    """The value, parsed; an error names the flag, or the file and its line."""
-    if given[name] is None:
-        return None
-    try:
-        return parse(str(given[name]))
-    except OomproofError as error:
-        raise OomproofError(f"{given.origin(name)}: {error.message}", error.cure, error.status) from error
-
-
-def _asked(given: Resolved, sizes: dict[str, int | None]) -> Asked:
-    gpu_need = _read(given, "gpu_need", parse_gpu_need) or (None, None)
-    for name, size in (("need", sizes["need"]), ("gpu_need", gpu_need[0])):
-        if size == 0:
-            raise OomproofError(
-                f"{given.origin(name)}: a need of nothing reserves nothing",
-                "leave it out, or give a size",
-                USAGE,
-            )
-    return Asked(
-        need=sizes["need"],
-        gpu_need=gpu_need[0],
-        gpu=gpu_need[1],
-        priority=_read(given, "priority", _priority) or 0,
-        wait=not _truth(given["no_wait"]),
-        wait_max=_read(given, "wait_max", parse_duration),
-        not_before=_read(given, "not_before", clock_time),
-        margin=sizes["margin"],
-        limit=sizes["limit"],
-        ledger=str(given["ledger"]) if given["ledger"] else None,
-    )
-
-
-def _priority(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 1000
-    if not -100 <= number <= 100:
-        raise OomproofError(f"{text!r} is no priority", "give a whole number from -100 to 100", USAGE)
-    return number
-
-
-def clock_time(text: str, now: float | None = None) -> float:
-    """Wall seconds of ``22:00`` (the next one) or ``2030-01-31T06:00``."""
-    now = time.time() if now is None else now
-    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text.strip())
-    if match and int(match[1]) < 24 and int(match[2]) < 60:
-        today = time.localtime(now)
-        for day in (0, 1):  # mktime knows when a day has 23 hours
-            wanted = (*today[:2], today[2] + day, int(match[1]), int(match[2]), 0, 0, 0, -1)
-            if (seconds := time.mktime(wanted)) >= now:
-                return seconds
-    with contextlib.suppress(ValueError):
-        from datetime import datetime
-
-        return datetime.fromisoformat(text.strip()).timestamp()
-    raise OomproofError(f"cannot read {text!r} as a time of day", "write 22:00 or 2030-01-31T06:00", USAGE)
+    chosen = of_run(vars(arguments))
+    return Order(argv, chosen, bool(arguments.detach), agent=not chosen.no_agent, asked=asked_of(chosen))
 
 
 def gpu_is_here() -> bool:
     from oomproof.machine.nvidia import driver_present
 
     return driver_present() or os.path.exists("/dev/kfd")
-
-
-def seconds_of(flag: str, value: Any, default: float) -> float:
-    if value is None:
-        return default
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e7:
-        raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
-    return seconds
-
-
-def _truth(value: Any) -> bool:
-    return str(value).lower() in ("1", "true", "yes", "on")
-
-
-def signal_of(value: Any) -> int | None:
-    if value is None:
-        return None
-    name = str(value).upper().removeprefix("SIG")
-    number = int(name) if name.isdigit() else getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, int) or not 0 < number < 65 or number in (signal.SIGKILL, signal.SIGSTOP):
-        raise OomproofError(
-            f"--stop-signal {value}: no signal a job can answer", "name one: --stop-signal USR1", USAGE
-        )
-    return int(number)
 
 
 def _check_command(name: str) -> None:
@@ -504,17 +291,19 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     try:
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
+            from oomproof.diagnosis.conclusion import conclude
             from oomproof.reports import saving
-            from oomproof.reports.after import conclude
-            from oomproof.reports.verdict import fitted
+            from oomproof.reports.verdict import fitted, three_lines
 
             conclusion = conclude(outcome.run)
             if report is not None:
+                from oomproof.reports import saving
+
                 saving.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                _tell(fitted(conclusion.text, sys.stderr))
+                _tell(fitted(three_lines(conclusion.verdict), sys.stderr))
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through

@@ -15,16 +15,15 @@ import argparse
 import csv
 import json
 import shutil
-import sqlite3
 import sys
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from oomproof.cli.damage import readable
+from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import runs
-from oomproof.recording.reader import connect
+from oomproof.recording.series import Unreadable
 from oomproof.reports import runs as report
 from oomproof.units import parse_size
 
@@ -96,17 +95,16 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _show_one(arguments: argparse.Namespace, found: runs.Run) -> int:
     if arguments.json:
+        told = conclusion_of(found)
         value = {
             "schema": 1,
-            "run": report.summarize(found).as_json(),
+            "run": report.summarize(found, told).as_json(),
             "info": found.info,
             "exit": found.exit(),
             "agent": report.agent_words(found),
             "phases": report.phases_json(found),
         }
-        print(
-            json.dumps({**value, "verdict": runs.read_json(found.attempt / "verdict.json") or None}, indent=1)
-        )
+        print(json.dumps({**value, "verdict": told.as_json if told else None}, indent=1))
         return 0
     print(report.show(found, _width()))
     return 0
@@ -125,7 +123,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     found = runs.find(arguments.run)
-    recording = report.recording_of(found)
+    recording = found.attempt.recording()
     if recording.problem:
         raise OomproofError(
             f"{found.id}: {recording.problem}", "see what there is: oomproof runs show " + found.id
@@ -133,16 +131,11 @@ def _export(arguments: argparse.Namespace) -> int:
     out = csv.writer(sys.stdout, lineterminator="\n")
     names = ["wall_seconds", "anon", "shmem", "file", "swap", "kernel", "limit_headroom", "processes"]
     out.writerow([*names, "host_available", "host_swap_free"])
-    query = (
-        "SELECT job.t, anon, shmem, file, swap, kernel, headroom, processes, mem_available, swap_free "
-        "FROM job LEFT JOIN host ON host.t = job.t ORDER BY job.t"
-    )
     try:
-        with closing(connect(recording.path)) as connection:
-            for t, *values in connection.execute(query):  # one by one: there may be millions
-                if isinstance(t, float):
-                    out.writerow([f"{t + recording.wall_offset:.3f}", *values])
-    except (sqlite3.Error, ValueError) as error:
+        with recording.series() as series:
+            for t, *values in series.exported():
+                out.writerow([f"{t + recording.wall_offset:.3f}", *values])
+    except Unreadable as error:
         raise OomproofError(
             f"{found.id}: the recording cannot be read from here on: {error}",
             "see what there is: oomproof runs show " + found.id,

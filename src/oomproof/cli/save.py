@@ -15,7 +15,6 @@ from oomproof.errors import OomproofError
 from oomproof.guard.actions import deed
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests, runs
-from oomproof.recording.reader import open_recording
 from oomproof.units import format_duration
 
 _TICK = 0.1
@@ -50,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     began = boottime()
     requests.ask_to_save(attempt, "oomproof save")
-    runs.append_line(attempt / "actions.jsonl", deed("user", "save", "oomproof save"))
+    attempt.add_action(deed("user", "save", "oomproof save"))
     print(f"oomproof: asked {', '.join(listening)} to save", file=sys.stderr)
     deadline = time.monotonic() + arguments.timeout
     while time.monotonic() < deadline:
-        if not requests.save_file(attempt).exists():
+        if not attempt.save_file.exists():
             print(f"oomproof: {_saved(found, began)}; {found.name} goes on", file=sys.stderr)
             return 0
         if found.exit() or not found.keeper_lives():
@@ -62,17 +61,16 @@ def run(arguments: argparse.Namespace) -> int:
         time.sleep(_TICK)
     raise OomproofError(
         f"not saved within {format_duration(arguments.timeout)}",
-        f"the request stands, and is answered at the end of a step; to take it back: rm {requests.save_file(attempt)}",
+        f"the request stands, and is answered at the end of a step; to take it back: rm {attempt.save_file}",
     )
 
 
 def _saved(run: runs.Run, since: float) -> str:
     """The words of whoever saved; the recording has them a moment after the file is gone."""
     for _ in range(30):
-        rows = open_recording(run.attempt / "recording.sqlite").rows(
-            "SELECT text FROM event WHERE kind = 'saved' AND t >= ? ORDER BY t DESC LIMIT 1", (since,)
-        )
-        if rows:
-            return str(rows[0][0])
+        with run.attempt.recording().series() as series:
+            told = [event.text for event in series.events("saved", last=1) if event.t >= since]
+        if told:
+            return told[0]
         time.sleep(_TICK)
     return "saved"

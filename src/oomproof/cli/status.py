@@ -8,7 +8,7 @@ from oomproof.errors import OUR_FAILURE
 from oomproof.recording.runs import Run
 
 if TYPE_CHECKING:
-    from oomproof.reports.after import Conclusion
+    from oomproof.diagnosis.conclusion import Conclusion
 
 
 def exit_status(run: Run, conclusion: Conclusion | None, ended: dict[str, Any] | None = None) -> int:

@@ -13,9 +13,8 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
-from oomproof.cli.freeze import CARD_SECONDS, living
+from oomproof.cli.pause import CARD_SECONDS, living
 from oomproof.errors import OomproofError
 from oomproof.guard import freezing
 from oomproof.guard.actions import Actions, Errands
@@ -23,7 +22,8 @@ from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.job import Job
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
+from oomproof.runner.run_flags import from_json
 from oomproof.units import format_duration
 
 _TICK = 0.05
@@ -45,13 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     if found.waits():
         return _cancel(found)
     found = living(found.id, 0)
-    settings = found.info.get("settings") or {}
-    grace = arguments.grace if arguments.grace is not None else float(settings.get("grace", 30.0))
-    stop_file = settings.get("stop_file")
+    chosen = from_json(found.info.get("settings") or {})
+    grace = arguments.grace if arguments.grace is not None else chosen.grace
     job = Job(found.started())
     errands = Errands()
-    stop_files = [found.attempt / "stop", *([Path(stop_file)] if stop_file else [])]
-    actions = Actions(job, found.attempt, errands, stop_files, settings.get("stop_signal"), by="user")
+    stop_files = [found.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
+    actions = Actions(job, found.attempt, errands, stop_files, chosen.stop_signal, by="user")
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
     try:
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _cancel(run: runs.Run) -> int:
     """It waits for room: its front leaves the queue when told to end."""
-    front = runs.read_json(run.folder / "waiting.json").get("front") or {}
+    front = state_files.read_json(run.waiting_file).get("front") or {}
     pid, start = front.get("pid"), front.get("start")
     if not isinstance(pid, int) or not processes.is_alive(pid, start):
         raise OomproofError(f"{run.name} is just starting", "try again in a moment")

@@ -30,13 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
         time.sleep(_TICK)
     if not found.folder.exists():
         raise OomproofError(f"{found.name} gave up waiting: it was never started", "", NOT_NOW)
-    # The guard judges a moment after the keeper has gone; judge ourselves only when there is no guard.
+    # The guard judges a moment after the keeper has gone; without one, this is how it looks from here.
     while found.guard_lives():
         time.sleep(_TICK)
-    from oomproof.reports.after import verdict_of
-    from oomproof.reports.verdict import fitted
+    from oomproof.diagnosis.conclusion import conclusion_of
+    from oomproof.reports.verdict import fitted, three_lines
 
-    verdict = verdict_of(found)
-    if verdict is not None:
-        print(fitted(verdict.text, sys.stderr), file=sys.stderr)
-    return exit_status(found, verdict)
+    told = conclusion_of(found)
+    if told is not None:
+        print(fitted(three_lines(told.verdict), sys.stderr), file=sys.stderr)
+    return exit_status(found, told)

@@ -11,19 +11,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from oomproof.cli.freeze import living
+from oomproof.cli.pause import living
 from oomproof.cli.status import exit_status
 from oomproof.errors import OomproofError
-from oomproof.guard import policy
-from oomproof.guard.facts import FREEZE_MAX, Settings
-from oomproof.guard.loop import HostView
+from oomproof.guard.host_view import HostView
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
-from oomproof.runner.sampler import Alerts
-from oomproof.runner.supervise import Watch, known_need, usual_peak
+from oomproof.recording import runs, state_files
+from oomproof.runner.run_flags import from_json
+from oomproof.runner.supervise import Watch, guard_settings
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if found.waits():
         raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
     found = living(found.id, 0)
-    lock = runs.take_lock(found.folder / "guard.lock")
+    lock = state_files.take_lock(found.guard_lock)
     if lock is None:
         raise OomproofError(
             f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0
@@ -47,22 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     started = found.started()
     adopted = os.pidfd_open(int(started["job"]["pid"])) if found.info.get("adopted") else None
-    settings = _settings(found)
-    kept = found.info.get("settings") or {}
-    stop_file = kept.get("stop_file")
+    chosen, host = from_json(found.info.get("settings") or {}), HostView()
+    settings = guard_settings(chosen, host, found.info.get("claim"))
+    agent = not chosen.no_agent and adopted is None
     watch = Watch(
-        found,
-        started,
-        settings,
-        HostView(),
-        lambda text: print(text, file=sys.stderr, flush=True),
-        Alerts(**kept.get("alerts", {})),
-        stop_file=Path(stop_file) if stop_file else None,
-        stop_signal=kept.get("stop_signal"),
-        agent=bool(kept.get("agent")),
+        found, started, settings, host, lambda text: print(text, file=sys.stderr, flush=True), chosen, agent
     )
-    runs.write_json(
-        found.attempt / "started.json",
+    state_files.write_json(
+        found.attempt.started_file,
         {**started, "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())}},
     )
     watch.writer.event(boottime(), "guard", "the guard was taken up again")
@@ -88,26 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
         from oomproof.runner.adopt import stay
 
         stay(found, int(started["job"]["pid"]), adopted)
-    from oomproof.reports.after import conclude
-    from oomproof.reports.verdict import fitted
+    from oomproof.diagnosis.conclusion import conclude
+    from oomproof.reports.verdict import fitted, three_lines
 
     conclusion = conclude(found)
-    print(fitted(conclusion.text, sys.stderr), file=sys.stderr)
+    print(fitted(three_lines(conclusion.verdict), sys.stderr), file=sys.stderr)
     return exit_status(found, conclusion)
-
-
-def _settings(run: runs.Run) -> Settings:
-    kept = run.info.get("settings") or {}
-    limit = kept.get("limit")
-    return Settings(
-        margin=int(kept.get("margin", 0)),
-        floor=int(kept.get("floor", 0)),
-        grace=float(kept.get("grace", 30.0)),
-        limit=limit,
-        limit_floor=policy.default_limit_floor(limit) if limit else 0,
-        watch_only=bool(kept.get("watch_only")),
-        protected=bool(kept.get("protect")),
-        freeze_max=float(kept.get("freeze_max", FREEZE_MAX)),
-        need=known_need(run.info.get("claim")),
-        usual_peak=usual_peak(run.info.get("claim")),
-    )

@@ -39,6 +39,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="*", metavar="RUN|FILE", help="a run, or files; default: the last run")
     add("--json", action="store_true", help="schema 1, for machines")
+    add("--again", action="store_true", help="judge a run anew, with all that can be read now")
     add("--short", action="store_true", help="only the three lines")
     add("--md", metavar="FILE", help="also write the report as Markdown, ready to commit beside the code")
     add("--html", metavar="FILE", help="also write the crash page: one offline file, the last minutes drawn")
@@ -77,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.since or (arguments.interval and not arguments.all):
         flag = "--since goes with --system" if arguments.since else "--interval goes with --all"
         raise OomproofError(flag, "see: oomproof why --help", USAGE)
+    if arguments.again and (arguments.all or _are_files(arguments.what)):
+        raise OomproofError("--again goes with one run", "oomproof why --again RUN", USAGE)
     return _patterns(arguments) if arguments.all else _one(arguments)
 
 
@@ -102,7 +105,7 @@ def _one(arguments: argparse.Namespace) -> int:
     verdict: Verdict
     found: runs.Run | None = None
     if _are_files(arguments.what):
-        from oomproof.diagnosis.from_texts import judge_texts
+        from oomproof.diagnosis.judge import judge_texts
         from oomproof.evidence.texts.collect import read_texts
         from oomproof.evidence.texts.names import by_name
 
@@ -110,11 +113,9 @@ def _one(arguments: argparse.Namespace) -> int:
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
-        from oomproof.diagnosis.kept import verdict_of
-
         found = _found(arguments.what[0] if arguments.what else None)
         with readable(found):
-            verdict = verdict_of(found.attempt)
+            verdict = _judged(found, arguments.again)
             if verdict.cause == "machine-down" and not arguments.short:
                 story = _outage(found)
     with readable(found) if found is not None else nullcontext():
@@ -125,6 +126,17 @@ def _one(arguments: argparse.Namespace) -> int:
     else:
         text = long_form(verdict, colour=colour, width=_width())
     return _show(verdict.to_json(), text + printable(story), arguments.json, colour)
+
+
+def _judged(run: runs.Run, again: bool) -> Verdict:
+    from oomproof.diagnosis.conclusion import conclude_again, conclude_once
+
+    if not again:
+        return conclude_once(run).verdict
+    found, gone = conclude_again(run)
+    if gone:
+        _say(f"less can be read now than when it was judged ({', '.join(gone)}): that verdict stands")
+    return found.verdict
 
 
 def _found(name: str | None) -> runs.Run:

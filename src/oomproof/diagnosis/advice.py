@@ -19,6 +19,10 @@ HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
 )
+ONE_DATA_COPY = Remedy(
+    "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
+    change=Change("code", "data"),
+)
 
 
 def as_flag(size: int) -> str:
@@ -98,14 +102,7 @@ def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
         title = f"fewer DataLoader workers: {len(workers)} now, try {fewer}"
         change = Change("code", "num_workers", before=str(len(workers)), after=str(fewer))
         found.append(Remedy(title, "measured" if saves else "rule", saves or None, change=change))
-    found.append(
-        Remedy(
-            "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
-            change=Change("code", "data"),
-        )
-    )
-    found.append(HALF_THE_BATCH)
-    return tuple(found)
+    return (*found, ONE_DATA_COPY, HALF_THE_BATCH)
 
 
 def twin(case: CaseFile) -> tuple[Remedy, ...]:

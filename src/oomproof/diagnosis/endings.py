@@ -7,27 +7,25 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from oomproof.diagnosis.from_texts import judge_texts
+from oomproof.diagnosis.judge import judge_texts
 from oomproof.diagnosis.kept import verdict_of
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
-from oomproof.evidence.files import load, number, part, string
+from oomproof.evidence.files import number, part, string
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.evidence.texts.collect import TextCase, read_texts
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.reading import open_lines
 from oomproof.recording import runs
-from oomproof.recording.reader import open_recording
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.series import JobRow
+from oomproof.recording.state_files import load
 from oomproof.trend import time_to_full
 
-_ALIVE = frozenset(("finished", "not-a-crash"))
-# ends that say nothing about the job: its own or its owner's wish
-_CHOSEN = frozenset(("stopped-by-user", "interrupted"))
 _OPENING = 5000  # lines of a log in which it tells its settings
 _TAIL = 64 << 10
 _TREND = 1800.0  # seconds before the end that say whether it still grew
-_GPU_CAUSES = {"cuda-oom": "cuda", "mps-oom": "mps", "cublas-alloc": "cuda", "cudnn": "cuda"}
 
 
 def runs_of(name: str) -> list[runs.Run]:
@@ -55,44 +53,37 @@ def endings_of_runs(found: Iterable[runs.Run]) -> list[Ending]:
     names = {run.id: run.name for run in found}
     alike = len(set(names.values())) < len(names)
     for run in found:
-        try:
-            attempts = sorted((path for path in run.folder.iterdir() if path.name.isdigit()), key=_number)
-        except OSError:
-            continue
+        attempts = run.attempts()
         for attempt in attempts:
             label = run.id if alike else run.name
-            label += f"/{attempt.name}" if len(attempts) > 1 else ""
+            label += f"/{attempt.number}" if len(attempts) > 1 else ""
             ending = _of_attempt(run, attempt, label)
             if ending is not None:
                 endings.append(ending)
     return endings
 
 
-def _number(path: Path) -> int:
-    return int(path.name)
-
-
-def _of_attempt(run: runs.Run, attempt: Path, label: str) -> Ending | None:
+def _of_attempt(run: runs.Run, attempt: Attempt, label: str) -> Ending | None:
     verdict = verdict_of(attempt)
-    if verdict.cause == "not-a-crash" or verdict.cause in _CHOSEN:
+    if verdict.cause == "not-a-crash" or verdict.kind.stopped_by == "person":
         return None  # still running, or ended because somebody wished it
-    started, _ = load(attempt / "started.json")
-    exited, _ = load(runs.exit_file(attempt))
-    recording = open_recording(attempt / "recording.sqlite")
+    started, _ = load(attempt.started_file)
+    exited, _ = load(attempt.exit_file)
+    recording = attempt.recording()
     begin, end = number(started.get("wall")) or run.created or None, number(exited.get("wall"))
     last = recording.last_sample_time()
     if end is None and isinstance(last, (int, float)) and recording.meta:
         end = last + _offset(recording.meta)
-    text = _text(attempt / "output.log")
+    text = _text(attempt.output_file)
     settings = run_settings.options(run.argv)
     code = {key: str(value) for key, value in part(run.info, "code").items() if isinstance(value, str)}
     progress = text.progress if text else None
     return Ending(
         label=label,
         cause=verdict.cause,
-        died=verdict.cause not in _ALIVE,
+        died=not verdict.kind.good,
         wall=end or begin,
-        device=run_settings.device(settings) or _GPU_CAUSES.get(verdict.cause) or _gpu_used(attempt),
+        device=run_settings.device(settings) or verdict.kind.device or _gpu_used(attempt),
         step=verdict.step if verdict.step is not None else progress.step if progress else None,
         total=progress.total if progress else None,
         epoch=progress.epoch if progress else None,
@@ -119,21 +110,17 @@ def _text(path: Path) -> TextCase | None:
         return None  # no output was kept
 
 
-def _gpu_used(attempt: Path) -> str | None:
-    used = [each.index for each in last_samples(attempt / "recording.sqlite").gpus if each.job_used]
+def _gpu_used(attempt: Attempt) -> str | None:
+    used = [each.index for each in last_samples(attempt.recording_file).gpus if each.job_used]
     return f"gpu {', '.join(map(str, used))}" if used else None
 
 
-def _memory(attempt: Path) -> MemoryAtEnd | None:
-    tail = last_samples(attempt / "recording.sqlite")
+def _memory(attempt: Attempt) -> MemoryAtEnd | None:
+    tail = last_samples(attempt.recording_file)
     if tail.job is None:
         return None
-    rows = open_recording(attempt / "recording.sqlite").rows(
-        "SELECT t, coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM job"
-        " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t",
-        (_TREND,),
-    )
-    points = [(float(t), int(use)) for t, use in rows if isinstance(t, (int, float)) and isinstance(use, int)]
+    with attempt.recording().series() as series:
+        points = [(row.t, row.use) for row in series.newest(JobRow, _TREND)]
     points = points[:: max(1, len(points) // 600)]
     growing, rate = None, 0.0
     if len(points) >= 8 and points[-1][0] - points[0][0] >= 10.0:
@@ -156,7 +143,7 @@ def _of_text(path: str) -> Ending:
     settings = run_settings.told_in(opening)
     begin, end = run_settings.first_date("\n".join(opening[:200])), run_settings.last_date(tail)
     progress = case.progress
-    cause, died = verdict.cause, verdict.cause not in _ALIVE
+    cause, died = verdict.cause, not verdict.kind.good
     # a log that stops before its last step died without a word; that is a death too
     stopped = progress.step is not None and progress.step != progress.total
     if cause == "not-a-crash" and stopped and not any(map(is_finish, tail.splitlines()[-30:])):
@@ -166,7 +153,7 @@ def _of_text(path: str) -> Ending:
         cause=cause,
         died=died,
         wall=_wall(path, tail),
-        device=run_settings.device(settings) or _GPU_CAUSES.get(cause),
+        device=run_settings.device(settings) or verdict.kind.device or None,
         step=progress.step,
         total=progress.total,
         epoch=progress.epoch,

@@ -1,11 +1,13 @@
-"""Texts in, one verdict out: joins what the kernel and the guards say with what the job itself printed."""
+"""What texts say as claims: joins what the kernel and the guards say with what the job itself printed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from oomproof.diagnosis.text_words import WORDS, fill, remedies
-from oomproof.diagnosis.verdict import Cause, Certainty, Gpu, Kill, Verdict, Victim
+from oomproof.causes import CAUSES, cause_of
+from oomproof.diagnosis.text_words import fill, remedies
+from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause
 from oomproof.diagnosis.weights import trust
 from oomproof.evidence.facts import Evidence
 from oomproof.evidence.texts.choose import settle
@@ -14,49 +16,8 @@ from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.root import root
 
-# What a kill looks like from inside the job: the kernel's or a guard's word, when there is one, explains it.
-_EXPLAINED = frozenset(
-    [
-        "killed-unknown",
-        "dataloader-killed",
-        "bus-error",
-        "shm-exhausted",
-        "nccl",
-        "interrupted",
-        "abort",
-        "other-error",
-    ]
-)
-_KILLS = frozenset(
-    [
-        "oom-kill-global",
-        "oom-kill-memcg",
-        "oom-kill-cpuset",
-        "oom-kill-mempolicy",
-        "systemd-oomd",
-        "earlyoom",
-        "nohang",
-        "oomd",
-        "jetsam",
-        "ray-oom",
-        "slurm-oom",
-    ]
-)
-_SEEN_OF_XID = frozenset(
-    ("illegal-access", "device-assert", "cublas-alloc", "cudnn", "segfault", "nccl", "other-error")
-)
-_DEATHS_OF_ONE = frozenset(
-    ("slurm-oom", "shm-exhausted", "dataloader-killed", "killed-unknown", "bus-error", "nccl")
-)
-_UNCATCHABLE = ("9", "11", "7", "10", "6")
-_HANDLED_WORDS = {
-    "cuda-oom": "a full GPU",
-    "jax-oom": "a full GPU",
-    "tf-oom": "a full GPU",
-    "nan": "a NaN",
-    "python-memory-error": "a MemoryError",
-    "numpy-memory-error": "a MemoryError",
-}
+_CITED = 20  # pieces of evidence of one cause: more are only the same again
+_UNCATCHABLE = (9, 11, 7, 10, 6)
 _HANDLER = re.compile(
     r"(?i)\bskip|\bcaught\b|recover|ignor(?:e|ing)|retry|retrying|discard|continu|reduc\w+ (?:the )?batch"
 )
@@ -65,39 +26,56 @@ _ALARM = re.compile(
 )
 
 
-def judge_texts(case: TextCase) -> Verdict:
-    """The verdict over one or more texts. ``not-a-crash`` when none tells of a death."""
+def claims_of_texts(case: TextCase) -> list[WeightedCause]:
+    """One claim for each cause the texts speak of, the best first; weights are shares of 1. ``not-a-crash`` leads when
+    none tells of a death."""
     system, job = settle(case.system), root(case.training)
     if system is not None and system.cause == "not-a-crash":
         system = None
     best, joined = _join(system, job)
     if best is None:
         return _nothing(case)
-    causes = _ranked(best, case, joined)
+    others, ids = _others(best, case)
+    shares = _shares(best, case, joined, others)
     headline, advice = fill(best)
-    probability = causes[0].probability
-    return Verdict(
-        run=None,
-        attempt=None,
-        cause=best.cause,
-        certainty=_certainty(best, joined, probability),
-        probability=probability,
-        headline=headline,
-        why=_why(best, case, joined),
-        next=advice,
-        phase=_phase(best, case),
-        step=case.progress.step,
+    first = WeightedCause(
+        best.cause,
+        shares[best.cause],
+        _certainty(best, joined, shares[best.cause]),
+        headline,
+        _why(best, case, joined),
+        advice,
+        evidence=tuple(ids.get(best.cause, ())[:_CITED]),
+        test=CAUSES[best.cause].test,
         victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
-        causes=causes,
-        evidence=_evidence(case),
-        kills=tuple(
-            Kill(each.seconds, each.cause, victim)
-            for each in case.system
-            if each.cause in _KILLS and (victim := _victim(each)) is not None
-        ),
-        missing=case.missing,
         remedies=remedies(best),
+        phase=_phase(best, case),
+        step=case.progress.step,
+    )
+    del shares[best.cause]
+    return [first, *(_perhaps(cause, share, first, ids.get(cause, ())) for cause, share in shares.items())]
+
+
+def _perhaps(cause: str, share: float, first: WeightedCause, ids: Sequence[str] = ()) -> WeightedCause:
+    """Another reading of the same texts."""
+    return WeightedCause(
+        cause,
+        share,
+        "possible",
+        f"perhaps {cause}",
+        first.why,
+        first.next,
+        tuple(ids[:_CITED]),
+        CAUSES[cause].test,
+    )
+
+
+def kills_in_texts(case: TextCase) -> tuple[Kill, ...]:
+    return tuple(
+        Kill(each.seconds, each.cause, victim)
+        for each in case.system
+        if cause_of(each.cause).kill and (victim := _victim(each)) is not None
     )
 
 
@@ -105,17 +83,17 @@ def _join(system: Finding | None, job: Finding | None) -> tuple[Finding | None, 
     """(the finding that speaks, the other one that it explains or that confirms it)."""
     if system is None or job is None:
         return job or system, None
-    if system.cause in _KILLS and (job.cause in _EXPLAINED or _same_process(system, job)):
+    if cause_of(system.cause).kill and (cause_of(job.cause).sign_of_kill or _same_process(system, job)):
         return system, job
     if system.cause == job.cause and system.victim is not None:
         return system, job
-    if system.cause in _KILLS and system.strength >= 0.9 and job.strength < 0.75:
+    if cause_of(system.cause).kill and system.strength >= 0.9 and job.strength < 0.75:
         return system, job  # a passing complaint beside a kill that names its victim
-    if system.details.get("by") == "slurm" and not system.details.get("why"):
+    if system.guard.by == "slurm" and not system.guard.why:
         return job, system  # a step is cancelled when its task has died
-    if job.cause in _EXPLAINED and system.strength > job.strength:
+    if cause_of(job.cause).sign_of_kill and system.strength > job.strength:
         return system, job
-    if system.cause == "xid" and job.cause in _SEEN_OF_XID:
+    if system.cause == "xid" and cause_of(job.cause).sign_of_gpu_fault:
         return system, job  # the driver's own word on what the program saw as a failed call
     # An error the job printed is its own story, unless the kernel's kill comes with a text of the kernel alone.
     return (job, system) if job.source == system.source or job.strength >= 0.5 else (system, job)
@@ -126,9 +104,11 @@ def _same_process(system: Finding, job: Finding) -> bool:
     return pid is not None and pid in job.pids
 
 
-def _ranked(best: Finding, case: TextCase, joined: Finding | None) -> tuple[Cause, ...]:
+def _shares(
+    best: Finding, case: TextCase, joined: Finding | None, others: dict[str, float]
+) -> dict[str, float]:
     """The best finding's share is how far such a finding is to be believed; the rest goes to the other causes."""
-    others, ids = _others(best, case)
+    others = dict(others)
     for each in _silent(best, case):  # its handler was heard before, and not this time
         others.pop(each.cause, None)
     share = _trust(best, joined, bool(others))
@@ -149,9 +129,7 @@ def _ranked(best: Finding, case: TextCase, joined: Finding | None) -> tuple[Caus
         if shares[cause] > mine:
             shares[cause] = int((shares[cause] + mine) / 2 * 1e4) / 1e4
     shares[best.cause] = round(1 - sum(shares.values()), 4)
-    return tuple(
-        Cause(cause, shares[cause], tuple(ids.get(cause, [])[:20]), WORDS[cause].test) for cause in ordered
-    )
+    return {cause: shares[cause] for cause in ordered}
 
 
 def _others(best: Finding, case: TextCase) -> tuple[dict[str, float], dict[str, list[str]]]:
@@ -162,15 +140,15 @@ def _others(best: Finding, case: TextCase) -> tuple[dict[str, float], dict[str, 
         if each.cause == "not-a-crash":
             continue
         ids.setdefault(each.cause, []).append(f"text.{number}")
-        if each.cause != best.cause and each.details.get("role") not in ("consequence", "noise"):
+        if each.cause != best.cause and each.job.role not in ("consequence", "noise"):
             weights[each.cause] = max(weights.get(each.cause, 0.0), each.strength)
     return weights, {cause: found for cause, found in ids.items() if cause == best.cause or cause in weights}
 
 
 def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
-    heard = best.details.get("heard")
-    kind = best.details.get("kind")
-    if heard is None:
+    heard = best.job.heard
+    kind = best.job.kind
+    if not heard:
         named = "sure" if best.strength >= 1 else "named" if best.strength >= 0.9 else ""
         share = trust(f"text.system.{named or ('likely' if best.strength >= 0.7 else 'weak')}")
     elif kind == "wrapper":
@@ -181,7 +159,7 @@ def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
         share = trust(f"text.{heard}")
     else:
         share = trust(f"text.{heard}" if best.strength >= 0.7 else f"text.{heard}.weak")
-    if joined is not None and (joined.cause == best.cause or best.cause in _KILLS):
+    if joined is not None and (joined.cause == best.cause or cause_of(best.cause).kill):
         share = 1 - (1 - share) * (1 - trust("text.joined"))
     elif rivals:
         share *= trust("text.rivals")
@@ -198,40 +176,40 @@ def _certainty(best: Finding, joined: Finding | None, probability: float) -> Cer
 def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     where = f"{best.source}:{best.line}" if best.source != "-" else f"line {best.line}"
     # of a kernel's kill the last line names the victim; the one before it is for the evidence
-    words = best.text.splitlines()[-1] if best.cause in _KILLS and best.text.strip() else best.text
+    words = best.text.splitlines()[-1] if cause_of(best.cause).kill and best.text.strip() else best.text
     why = f"{where} says: {_quote(words)}"
     if joined is not None and (joined.source, joined.line) != (best.source, best.line):
         why += f"; and {joined.source}:{joined.line}: {_quote(joined.text)}"
     for each in _silent(best, case)[:1]:
         why += (
-            f"; the handler that caught {_HANDLED_WORDS[each.cause]} at line {each.line} said nothing this time, "
+            f"; the handler that caught {CAUSES[each.cause].handled_as} at line {each.line} said nothing this time, "
             f"so it was not that"
         )
-    if best.details.get("signal") in _UNCATCHABLE and not any(map(_traceback, case.training)):
+    if best.job.signal in _UNCATCHABLE and not any(map(_traceback, case.training)):
         why += "; no exception was printed: nothing in Python saw it coming"
     progress = case.progress
     if progress.step is not None:
         of = f" of {progress.total}" if progress.total else ""
         why += f"; the last progress was step {progress.step}{of}"
-    kills = sum(each.cause in _KILLS for each in case.system)
-    if best.cause in _KILLS and kills > 1:
+    kills = sum(cause_of(each.cause).kill for each in case.system)
+    if cause_of(best.cause).kill and kills > 1:
         why += f"; it is the last of {kills} kills in the text"
     return why
 
 
 def _traceback(finding: Finding) -> bool:
-    return finding.details.get("heard") in ("traceback", "exception", "cut")
+    return finding.job.heard in ("traceback", "exception", "cut")
 
 
 def _silent(best: Finding, case: TextCase) -> list[Finding]:
     """Handlers that spoke earlier in the log (a batch skipped, a NaN passed over) and not at this death by a signal.
     An `except` or a NaN branch that never fired is evidence too: what it watches for did not happen."""
-    if best.details.get("signal") not in _UNCATCHABLE:
+    if best.job.signal not in _UNCATCHABLE:
         return []
     return [
         each
         for each in case.training
-        if each.cause in _HANDLED_WORDS
+        if cause_of(each.cause).handled_as
         and each.line < best.line
         and each.source == best.source
         and _HANDLER.search(each.text)
@@ -244,14 +222,14 @@ def _quote(text: str, width: int = 180) -> str:
 
 
 def _phase(best: Finding, case: TextCase) -> str:
-    return best.details.get("phase") or case.progress.phase or "unknown"
+    return best.job.phase or case.progress.phase or "unknown"
 
 
 def _victim(finding: Finding) -> Victim | None:
     sizes = finding.victim
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
-        name = (sizes.name if sizes else None) or finding.details.get("victim_name")
+        name = (sizes.name if sizes else None) or finding.job.victim_name
         if finding.pids:
             return Victim(finding.pids[0], name)
         return Victim(None, sizes.name) if sizes is not None and sizes.name else None
@@ -260,19 +238,19 @@ def _victim(finding: Finding) -> Victim | None:
 
 def _named_elsewhere(best: Finding, joined: Finding | None, case: TextCase) -> Victim | None:
     """ "A task was OOM-killed" (Slurm), "bus error in worker": another line of the same chain names the process."""
-    if best.cause in _DEATHS_OF_ONE:
+    if cause_of(best.cause).lost_process or best.cause == "nccl":
         others = [joined, *case.training] if joined else list(case.training)
         return next((victim for each in others if each and (victim := _victim(each)) is not None), None)
-    if best.details.get("heard") is None:
+    if not best.job.heard:
         return None
     # of the rest of the chain: who repeats the same cause, then whom a launcher calls the first to fail, then whom it
     # tells of at all
-    chain = [each for each in case.training if each.details.get("role") == "consequence" and each.pids]
+    chain = [each for each in case.training if each.job.role == "consequence" and each.pids]
     chain = [each for each in chain if each.source == best.source]
     ranked = sorted(
-        chain, key=lambda each: (each.cause != best.cause, "first_exit" not in each.details, each.line)
+        chain, key=lambda each: (each.cause != best.cause, each.job.first_exit is None, each.line)
     )
-    told = [each for each in ranked if each.cause == best.cause or each.details.get("kind") == "summary"]
+    told = [each for each in ranked if each.cause == best.cause or each.job.kind == "summary"]
     return _victim(told[0]) if told else None
 
 
@@ -280,12 +258,12 @@ def _gpu(finding: Finding) -> Gpu | None:
     gpu = finding.gpu
     if gpu is None:
         # Schema 1 has one place for "asked for": a request refused on the host stands there too, with no card.
-        asked = finding.details.get("requested_bytes", "")
-        return Gpu(None, requested_bytes=int(asked)) if asked.isdigit() else None
+        asked = finding.job.requested
+        return Gpu(None, requested_bytes=asked) if asked is not None else None
     return Gpu(gpu.index, gpu.total, gpu.free, gpu.requested, gpu.allocated, gpu.reserved_unallocated)
 
 
-def _evidence(case: TextCase) -> tuple[Evidence, ...]:
+def evidence_of_texts(case: TextCase) -> tuple[Evidence, ...]:
     found = [*case.system, *case.training]
     return tuple(
         Evidence(f"text.{number}", f"{each.source}:{each.line}", each.seconds, each.text, each.says)
@@ -293,27 +271,21 @@ def _evidence(case: TextCase) -> tuple[Evidence, ...]:
     )
 
 
-def _nothing(case: TextCase) -> Verdict:
-    headline, advice = WORDS["not-a-crash"].headline, WORDS["not-a-crash"].next
+def _nothing(case: TextCase) -> list[WeightedCause]:
+    cause = CAUSES["not-a-crash"]
     last = f"; the last line is {_quote(case.last_line)}" if case.last_line else ""
-    names = ", ".join(case.sources)
+    why = f"no line of {', '.join(case.sources)} tells of a death{last}"
     share, certain = _peaceful(case)
     # a run that trains evaluates and saves between its epochs: without a death it is a training all the same
     phase = "train" if case.progress.trained else case.progress.phase
-    return Verdict(
-        None, None, "not-a-crash", certain, share, headline,
-        f"no line of {names} tells of a death{last}", advice,
-        phase=phase, step=case.progress.step,
-        causes=(
-            Cause("not-a-crash", share, (), ""),
-            Cause("other-error", round(1 - share, 4), (), WORDS["other-error"].test),
-        ),
-        evidence=_evidence(case), missing=case.missing,
-    )  # fmt: skip
+    first = WeightedCause(
+        cause.slug, share, certain, cause.headline, why, cause.next, phase=phase, step=case.progress.step
+    )
+    return [first, _perhaps("other-error", round(1 - share, 4), first)]
 
 
 def _peaceful(case: TextCase) -> tuple[float, Certainty]:
-    if _ALARM.search(case.last_line) or any(each.details.get("kind") == "talk" for each in case.training):
+    if _ALARM.search(case.last_line) or any(each.job.kind == "talk" for each in case.training):
         return trust("text.nothing.alarmed"), "possible"
     progress = case.progress
     over = is_finish(case.last_line) or (progress.step is not None and progress.step == progress.total)

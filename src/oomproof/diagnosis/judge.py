@@ -1,45 +1,65 @@
-"""All rules in, one verdict out: the heaviest claim speaks, the others are ranked beside it."""
+"""All evidence in, one verdict out: every rule makes its claims, the heaviest speaks, the others are ranked beside it."""
 
 from __future__ import annotations
 
-from oomproof.diagnosis.registry import RULES
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oomproof.causes import kernel_kill
+from oomproof.diagnosis import rules
 from oomproof.diagnosis.verdict import (
     PHASES,
-    Cause,
     Certainty,
     Kill,
+    RankedCause,
     Remedy,
     Verdict,
     Victim,
     WeightedCause,
 )
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile, KernelKill
 
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.collect import TextCase
+
+Rule = Callable[[CaseFile], list[WeightedCause]]
+
 _DIGITS = 4
-_CAUSE_OF = {
-    "CONSTRAINT_MEMCG": "oom-kill-memcg",
-    "CONSTRAINT_CPUSET": "oom-kill-cpuset",
-    "CONSTRAINT_MEMORY_POLICY": "oom-kill-mempolicy",
-}
+_NOTHING = Weight(1, "so that there is always a verdict")
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """``weigh`` of every file in ``rules/``, by name: of equal weights the first one speaks."""
+    names = sorted(file.stem for folder in rules.__path__ for file in Path(folder).glob("[a-z]*.py"))
+    return tuple(import_module(f"{rules.__name__}.{name}").weigh for name in names)
 
 
 def judge(case: CaseFile) -> Verdict:
+    """Over the facts of a run, or over texts that have none behind them."""
     if case.elsewhere is not None and case.status is None:
         return _verdict(case, [_on_another_host(case)])
-    claims = sorted((claim for weigh in RULES for claim in weigh(case)), key=lambda claim: -claim.weight)
-    if not claims:
-        claims = [_nothing(case)]
-    return _verdict(case, claims)
+    claims = sorted(
+        (claim for weigh in all_rules() for claim in weigh(case)), key=lambda claim: -claim.weight
+    )
+    return _verdict(case, claims or [_nothing(case)])
+
+
+def judge_texts(texts: TextCase) -> Verdict:
+    """Texts without a run, as ``oomproof why FILE`` reads them. ``not-a-crash`` when none tells of a death."""
+    from oomproof.diagnosis.from_texts import evidence_of_texts
+
+    return judge(CaseFile(texts=texts, evidence=evidence_of_texts(texts), missing=texts.missing))
 
 
 def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
     best = claims[0]
     causes = _ranked(claims)
-    probability = next(each.probability for each in causes if each.cause == best.cause)
-    offset = None
-    if case.started is not None and case.started_wall is not None:
-        offset = case.started_wall - case.started
+    probability = causes[0].probability
     return Verdict(
         run=case.run,
         attempt=case.attempt,
@@ -55,7 +75,7 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         gpu=best.gpu,
         causes=causes,
         evidence=case.evidence,
-        kills=tuple(_kill(kill, offset) for kill in _in_order(case)),
+        kills=_kills(case),
         missing=case.missing,
         remedies=_merged(claims, best.cause),
     )
@@ -66,7 +86,7 @@ def _phase(case: CaseFile) -> str:
     if case.phase in PHASES and case.phase != "unknown":
         return case.phase
     failure = case.output.failure
-    told = failure.details.get("phase") if failure is not None else None
+    told = failure.job.phase if failure is not None else None
     if told is None and case.output.text is not None:
         told = case.output.text.progress.phase
     return told if told in PHASES else "unknown"
@@ -77,7 +97,7 @@ def _step(case: CaseFile) -> int | None:
     return case.step if case.step is not None or text is None else text.progress.step
 
 
-def _ranked(claims: list[WeightedCause]) -> tuple[Cause, ...]:
+def _ranked(claims: list[WeightedCause]) -> tuple[RankedCause, ...]:
     """One entry per cause; several claims of one cause add up. Rounded so that the sum is exactly 1."""
     weights: dict[str, float] = {}
     evidence: dict[str, list[str]] = {}
@@ -91,7 +111,7 @@ def _ranked(claims: list[WeightedCause]) -> tuple[Cause, ...]:
     ordered = sorted(weights, key=lambda cause: (cause != claims[0].cause, -weights[cause]))
     shares = {cause: round(weights[cause] / total, _DIGITS) for cause in ordered}
     shares[ordered[0]] = round(1.0 - sum(shares[cause] for cause in ordered[1:]), _DIGITS)
-    return tuple(Cause(cause, shares[cause], tuple(evidence[cause]), tests[cause]) for cause in ordered)
+    return tuple(RankedCause(cause, shares[cause], tuple(evidence[cause]), tests[cause]) for cause in ordered)
 
 
 def _capped(certainty: Certainty, probability: float) -> Certainty:
@@ -112,19 +132,27 @@ def _merged(claims: list[WeightedCause], cause: str) -> tuple[Remedy, ...]:
     return tuple(found)
 
 
-def _in_order(case: CaseFile) -> list[KernelKill]:
-    return sorted((*case.our_kills, *case.other_kills), key=lambda kill: kill.time)
+def _kills(case: CaseFile) -> tuple[Kill, ...]:
+    if case.texts is not None:
+        from oomproof.diagnosis.from_texts import kills_in_texts
+
+        return kills_in_texts(case.texts)
+    offset = None
+    if case.started is not None and case.started_wall is not None:
+        offset = case.started_wall - case.started
+    ordered = sorted((*case.our_kills, *case.other_kills), key=lambda kill: kill.time)
+    return tuple(_kill(kill, offset) for kill in ordered)
 
 
 def _kill(kill: KernelKill, offset: float | None) -> Kill:
     when = kill.time + offset if offset is not None else None
-    return Kill(when, _CAUSE_OF.get(kill.constraint or "", "oom-kill-global"), Victim.of(kill))
+    return Kill(when, kernel_kill(kill.constraint) or "oom-kill-global", Victim.of(kill))
 
 
 def _on_another_host(case: CaseFile) -> WeightedCause:
     return WeightedCause(
         "other-error",
-        odds("nothing"),
+        _NOTHING,
         "possible",
         f"it is on {case.elsewhere}, not visible from here",
         "another machine that shares this folder started it, and no exit status is written: it may still run there",
@@ -135,7 +163,7 @@ def _on_another_host(case: CaseFile) -> WeightedCause:
 def _nothing(case: CaseFile) -> WeightedCause:
     return WeightedCause(
         "other-error",
-        odds("nothing"),
+        _NOTHING,
         "possible",
         "how it ended is not known",
         "the run's folder holds no exit status and no start, so nothing can be said about the end",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.collect import collect
-from oomproof.recording.runs import Run, read_json
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run
 
 
-def verdict_of(attempt: Path) -> Verdict:
-    kept = read_json(attempt / "verdict.json")
+def verdict_of(attempt: Attempt) -> Verdict:
+    kept = attempt.verdict()
     if kept.get("verdict") and not mistaken(kept, attempt):
         try:
             return from_json(kept)
@@ -22,10 +22,10 @@ def verdict_of(attempt: Path) -> Verdict:
     return judge(collect(attempt))
 
 
-def mistaken(kept: Mapping[str, Any], attempt: Path) -> bool:
+def mistaken(kept: Mapping[str, Any], attempt: Attempt) -> bool:
     """Whether another host than the run's wrote down that its machine went down: that only its own can know."""
     head = kept.get("verdict")
     if not isinstance(head, dict) or head.get("cause") != "machine-down":
         return False
-    run = Run(attempt.parent)
+    run = Run(attempt.run_folder)
     return run.elsewhere() is not None and kept.get("host") != run.info.get("host")

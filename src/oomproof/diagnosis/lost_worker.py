@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from oomproof.causes import cause_of
 from oomproof.evidence.facts import CaseFile
 
 _RECENT = 60.0  # a worker killed longer before the end than this is only one of two stories
@@ -11,8 +12,6 @@ _LOST_WORKER = re.compile(
     r"worker|BrokenProcessPool|terminated abruptly|exit ?code:? -?9\b|SIGKILL|[Kk]illed|EOFError|Broken pipe"
     r"|Connection (?:reset|refused)|ConnectionResetError|BrokenPipeError|ChildProcessError"
 )
-# what the sudden end of one process looks like to the others
-_LOOKS_LIKE_IT = frozenset(("dataloader-killed", "killed-unknown", "shm-exhausted", "bus-error", "slurm-oom"))
 
 
 def told(case: CaseFile) -> str | None:
@@ -33,7 +32,7 @@ def explains_the_end(case: CaseFile) -> bool:
     if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
         return False
     failure = case.output.failure
-    if failure is None or failure.cause in _LOOKS_LIKE_IT:
+    if failure is None or cause_of(failure.cause).lost_process:
         return True
     if any(kill.pid in failure.pids for kill in case.our_kills):
         return True

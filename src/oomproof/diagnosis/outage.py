@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
+from oomproof.trend import mean_rate
 
 Kind = Literal["shutdown", "panic", "after-kernel-kill", "memory", "filling", "not-memory", "unknown"]
 Certainty = Literal["proven", "likely", "possible"]
@@ -166,11 +167,10 @@ def _share(run: RunFacts) -> Share:
     growth = minute[-1][1] - minute[0][1] if minute else 0
     # a run that filled up half a minute ago and then stood still was not asking any more
     grown = lately[-1][1] - lately[0][1] if lately else 0
-    span = lately[-1][0] - lately[0][0] if lately else 0.0
     still = max(0, run.need - run.held) if run.need is not None else None
     if run.at_least and not still:
         still = None  # it was past what is known of it
-    return Share(run, growth, grown / span if span > 0 and grown > _MOVED else 0.0, still)
+    return Share(run, growth, mean_rate(lately) if grown > _MOVED else 0.0, still)
 
 
 def _last_minute(points: Sequence[HostPoint]) -> list[HostPoint]:

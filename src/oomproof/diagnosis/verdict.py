@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from oomproof.causes import CAUSES, Cause, cause_of
 from oomproof.evidence.facts import Evidence, KernelKill, Missing
 
 SCHEMA = 1
@@ -13,24 +14,6 @@ Certainty = Literal["proven", "likely", "possible"]
 Basis = Literal["measured", "predicted", "rule"]
 
 PHASES = ("load", "train", "eval", "generate", "save", "unknown")
-
-CAUSES = frozenset((
-    "oom-kill-global", "oom-kill-memcg", "oom-kill-cpuset", "oom-kill-mempolicy", "systemd-oomd",
-    "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom", "cuda-oom", "jax-oom", "tf-oom",
-    "mps-oom", "cublas-alloc", "cudnn", "dataloader-killed", "shm-exhausted", "numpy-memory-error",
-    "python-memory-error", "bad-alloc", "killed-unknown", "segfault", "bus-error", "abort", "gpf", "xid",
-    "nccl", "nan", "assert", "device-assert", "illegal-access", "disk-full", "interrupted", "import-error",
-    "other-error", "not-a-crash", "finished", "stopped-by-guard", "stopped-by-user", "machine-down",
-    "guard-lost",
-))  # fmt: skip
-
-# What a retry with a smaller plan may answer (design 13): deaths of memory, host or GPU.
-MEMORY_CAUSES = frozenset((
-    "oom-kill-global", "oom-kill-memcg", "oom-kill-cpuset", "oom-kill-mempolicy", "systemd-oomd",
-    "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom", "cuda-oom", "jax-oom", "tf-oom",
-    "mps-oom", "cublas-alloc", "shm-exhausted", "numpy-memory-error", "python-memory-error", "bad-alloc",
-    "stopped-by-guard",
-))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +102,7 @@ class WeightedCause:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class RankedCause:
     cause: str
     probability: float
     evidence: tuple[str, ...]
@@ -147,15 +130,22 @@ class Verdict:
     step: int | None = None
     victim: Victim | None = None
     gpu: Gpu | None = None
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[RankedCause, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     kills: tuple[Kill, ...] = ()
     missing: tuple[Missing, ...] = ()
     remedies: tuple[Remedy, ...] = ()
 
     @property
-    def of_memory(self) -> bool:
-        return self.cause in MEMORY_CAUSES
+    def kind(self) -> Cause:
+        """What the table of causes says of this one."""
+        return cause_of(self.cause)
+
+    def knows_more_than(self, other: Verdict) -> bool:
+        """All evidence of the other one, and a source less that could not be read."""
+        mine, others = ({item.id for item in verdict.evidence} for verdict in (self, other))
+        closed, closed_then = ({gap.source for gap in verdict.missing} for verdict in (self, other))
+        return mine >= others and closed < closed_then
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -204,7 +194,7 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
         victim=Victim(**head["victim"]) if head["victim"] else None,
         gpu=Gpu(**head["gpu"]) if head["gpu"] else None,
         causes=tuple(
-            Cause(each["cause"], each["probability"], tuple(each["evidence"]), each["test"])
+            RankedCause(each["cause"], each["probability"], tuple(each["evidence"]), each["test"])
             for each in value["causes"]
         ),
         evidence=tuple(Evidence(**each) for each in value["evidence"]),

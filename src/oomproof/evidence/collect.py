@@ -19,7 +19,7 @@ from oomproof.evidence.facts import (
     Missing,
     Settings,
 )
-from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.evidence.files import integer, number, part, string
 from oomproof.evidence.gpu_oom import host_owners, last_oom
 from oomproof.evidence.job_output import read_output
 from oomproof.evidence.ours import Ours
@@ -27,14 +27,16 @@ from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
-from oomproof.recording.runs import exit_file, other_host
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run, other_host
+from oomproof.recording.state_files import load
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
 
 def collect(
-    attempt_dir: Path,
+    attempt: Attempt,
     *,
     proc: str = "/proc",
     kmsg: str = "/dev/kmsg",
@@ -44,10 +46,10 @@ def collect(
     suspended: float | None = None,
 ) -> CaseFile:
     """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
-    run, _ = load(attempt_dir.parent / "run.json")
-    started, why_not_started = load(attempt_dir / "started.json")
-    exited, why_no_exit = load(exit_file(attempt_dir))
-    tail = last_samples(attempt_dir / "recording.sqlite")
+    run, _ = load(Run(attempt.run_folder).info_file)
+    started, why_not_started = load(attempt.started_file)
+    exited, why_no_exit = load(attempt.exit_file)
+    tail = last_samples(attempt.recording_file)
     missing = [
         Missing(source, reason, "")
         for source, reason in (
@@ -57,15 +59,15 @@ def collect(
         )
         if reason is not None
     ]
-    case = _from_files(attempt_dir, run, started, exited, tail, proc)
+    case = _from_files(attempt, run, started, exited, tail, proc)
     if case.output.reason is not None:
-        missing.append(Missing("output.log", case.output.reason, ""))
+        missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
         from oomproof.evidence.handlers import (
             silent_handlers,  # reads the script: only for an end without words
         )
 
-        case = replace(case, silent=silent_handlers(attempt_dir, run, started))
+        case = replace(case, silent=silent_handlers(attempt, run, started))
     if case.elsewhere is not None:  # this machine's log and processes are none of its
         missing.append(Missing("the machine", f"it ran on {case.elsewhere}, not visible from here", ""))
         case = replace(case, missing=tuple(missing))
@@ -85,7 +87,7 @@ def collect(
 
 
 def _from_files(
-    folder: Path,
+    attempt: Attempt,
     run: dict[str, Any],
     started: dict[str, Any],
     exited: dict[str, Any],
@@ -101,14 +103,14 @@ def _from_files(
         shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
     keeper = part(started, "keeper")
     position = agent_files.position(
-        folder / "agent"
+        attempt.agent_folder
     )  # exact to the step; the recording's is of the last second
     status = _status(exited)
     return CaseFile(
-        run=string(run.get("id")) or folder.parent.name,
-        attempt=int(folder.name) if folder.name.isdigit() else None,
+        run=string(run.get("id")) or attempt.run_folder.name,
+        attempt=attempt.number,
         argv=tuple(str(each) for each in argv) if isinstance(argv, list) else (),
-        folder=str(folder),
+        folder=str(attempt.folder),
         status=status,
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
@@ -133,8 +135,8 @@ def _from_files(
         job_peak=tail.job_peak,
         adopted=run.get("adopted") is True,
         gpus=tail.gpus,
-        gpu_oom=last_oom(folder),
-        host_owners=host_owners(folder),
+        gpu_oom=last_oom(attempt),
+        host_owners=host_owners(attempt),
         shm_total=shm_total,
         shm_free=shm_free,
         shm_low=tail.shm_low,
@@ -146,10 +148,10 @@ def _from_files(
         leader=integer(part(started, "job").get("pid")),
         openmp=tail.openmp,
         environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
-        actions=_actions(folder / "actions.jsonl"),
-        keeper_events=_keeper_events(folder / "keeper.jsonl"),
-        output=read_output(folder, parse=status is None or status.code != 0),
-        crashes=agent_files.crashes(folder / "agent"),
+        actions=_actions(attempt.actions()),
+        keeper_events=_keeper_events(attempt.keeper_events()),
+        output=read_output(attempt, parse=status is None or status.code != 0),
+        crashes=agent_files.crashes(attempt.agent_folder),
         told=tail.told,
     )
 
@@ -190,9 +192,9 @@ def _cgroups(dirs: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _actions(path: Path) -> tuple[Action, ...]:
+def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
     found = []
-    for line in load_lines(path):
+    for line in lines:
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None:
             by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
@@ -200,9 +202,9 @@ def _actions(path: Path) -> tuple[Action, ...]:
     return tuple(sorted(found, key=lambda action: action.boottime))
 
 
-def _keeper_events(path: Path) -> tuple[KeeperEvent, ...]:
+def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:
     found = []
-    for line in load_lines(path):
+    for line in lines:
         kind = string(line.get("event")) or string(line.get("kind"))
         if kind is not None:
             text = string(line.get("text")) or string(line.get("why")) or ""

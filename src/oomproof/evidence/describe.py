@@ -146,7 +146,7 @@ def _kernel(case: CaseFile) -> Iterator[_Item]:
 def _output(case: CaseFile) -> Iterator[_Item]:
     text = case.output.text
     told = [each for each in (*text.system, *text.training) if _tells(each)] if text else []
-    told.sort(key=lambda each: (each.details.get("role") != "root", each.line))
+    told.sort(key=lambda each: (each.job.role != "root", each.line))
     for index, each in enumerate(told[:_MOST], 1):
         yield f"output.{index}", f"{each.source}:{each.line}", None, each.text, each.says
     if not told and case.output.empty:
@@ -167,7 +167,7 @@ def _silence(case: CaseFile) -> Iterator[_Item]:
 
 
 def _tells(finding: Finding) -> bool:
-    return finding.cause != "not-a-crash" and finding.details.get("role") != "noise"
+    return finding.cause != "not-a-crash" and finding.job.role != "noise"
 
 
 def _agent(case: CaseFile) -> Iterator[_Item]:

@@ -216,7 +216,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class CaseFile:
-    """One attempt as it was found. Any part may be missing; the rules say what they can from the rest."""
+    """One attempt as it was found, or texts without one. Any part may be missing; the rules say what they can."""
 
     run: str | None = None
     attempt: int | None = None
@@ -275,6 +275,10 @@ class CaseFile:
     next_boot_wall: float | None = None
     boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
     going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
+
+    texts: TextCase | None = (
+        None  # what a person gave to be read: logs of a job that need not be a run of ours
+    )
 
     evidence: tuple[Evidence, ...] = ()
     missing: tuple[Missing, ...] = ()

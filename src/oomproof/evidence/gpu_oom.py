@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence.files import integer, load, number, string
-from oomproof.recording.runs import exit_file
+from oomproof.evidence.files import integer, number, string
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run
 from oomproof.units import format_size
 
 _LARGEST = 1 << 20  # bytes of one account; the agent writes about 10 KiB
@@ -112,10 +113,10 @@ class GpuOom:
         return sum(owner.bytes for owner in self.owners if owner.kind in kinds)
 
 
-def last_oom(attempt: Path) -> GpuOom | None:
+def last_oom(attempt: Attempt) -> GpuOom | None:
     """The newest account in the attempt's folder, neighbours looked up among our own runs."""
     newest: GpuOom | None = None
-    for path in _files(attempt / "agent", "*-cuda-oom-*.json"):
+    for path in _files(attempt.agent_folder, "*-cuda-oom-*.json"):
         found = parse(_load(path))
         if found is not None and (
             newest is None or (found.wall or 0.0, found.number) >= (newest.wall or 0.0, newest.number)
@@ -126,10 +127,10 @@ def last_oom(attempt: Path) -> GpuOom | None:
     return _with_our_runs(newest, attempt)
 
 
-def host_owners(attempt: Path) -> tuple[Owner, ...]:
+def host_owners(attempt: Attempt) -> tuple[Owner, ...]:
     """Who kept tensors alive in the host's memory, or on Apple's GPU, when an allocation there was refused."""
     owners: list[Owner] = []
-    for path in _files(attempt / "agent", "*-tensors.json"):
+    for path in _files(attempt.agent_folder, "*-tensors.json"):
         owners += [_owner(each) for each in _dicts(_load(path).get("owners"))]
     return tuple(sorted(owners, key=lambda each: -each.bytes)[:6])
 
@@ -212,25 +213,26 @@ def _generating(value: object) -> Generating | None:
     return Generating(*(each or 0 for each in figures))
 
 
-def _with_our_runs(oom: GpuOom, attempt: Path) -> GpuOom:
+def _with_our_runs(oom: GpuOom, attempt: Attempt) -> GpuOom:
     """Neighbours that are runs of ours have told how much of their memory they use; one that the driver does not list
     (it gives pids of another namespace, or none) is found by its card's id."""
     found = {each.pid: each for each in oom.neighbours}
-    mine = load(attempt.parent / "run.json")[0]
-    for path in _files(attempt.parent.parent, "*/[0-9]*/agent/*-allocator.json"):
-        if path.parents[1] == attempt or path.parents[2] == attempt.parent:
+    mine = Run(attempt.run_folder).info
+    for path in _files(attempt.run_folder.parent, "*/[0-9]*/agent/*-allocator.json"):
+        theirs = Attempt(path.parents[1])
+        if theirs.run_folder == attempt.run_folder:
             continue
         if oom.wall is not None and _changed(path) < oom.wall - _STALE:
             continue
         value, pid = _load(path), _pid(path)
         at, reserved = number(value.get("wall")), integer(value.get("reserved"))
-        if pid is None or at is None or not reserved or not _was_alive(path.parents[1], at, oom.wall):
+        if pid is None or at is None or not reserved or not _was_alive(theirs, at, oom.wall):
             continue
         known = found.get(pid)
         same_card = oom.uuid is not None and value.get("uuid") == oom.uuid
         if known is None and not same_card:
             continue
-        run = load(path.parents[2] / "run.json")[0]
+        run = Run(theirs.run_folder).info
         argv = [str(each) for each in _list(run.get("argv"))]
         found[pid] = OnTheCard(
             pid,
@@ -238,16 +240,16 @@ def _with_our_runs(oom: GpuOom, attempt: Path) -> GpuOom:
             (known.name if known is not None else "") or _short_name(argv),
             (known is not None and known.twin) or (bool(argv) and _same(run, mine)),
             integer(value.get("unused")),
-            path.parents[2].name,
+            theirs.run_folder.name,
         )
     largest_first = sorted(found.values(), key=lambda each: -(each.used or 0))
     return replace(oom, neighbours=tuple(largest_first))
 
 
-def _was_alive(attempt: Path, told: float, wall: float | None) -> bool:
+def _was_alive(attempt: Attempt, told: float, wall: float | None) -> bool:
     if wall is None:
         return True
-    ended = number(load(exit_file(attempt))[0].get("wall"))
+    ended = number(attempt.exit().get("wall"))
     return wall - _STALE <= told <= wall + _STALE and (ended is None or ended >= wall)
 
 

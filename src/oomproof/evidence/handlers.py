@@ -15,7 +15,8 @@ from typing import Any
 
 from oomproof.evidence.facts import SilentHandler
 from oomproof.evidence.files import part, string
-from oomproof.evidence.job_output import contains, is_whole
+from oomproof.evidence.job_output import contains
+from oomproof.recording.attempt import Attempt
 from oomproof.runner.code import hash_file
 
 _LARGEST = 1 << 20
@@ -39,10 +40,12 @@ class Branch:
     flushed: bool  # does not wait in a buffer: standard error, logging, flush=True
 
 
-def silent_handlers(attempt: Path, run: dict[str, Any], started: dict[str, Any]) -> tuple[SilentHandler, ...]:
+def silent_handlers(
+    attempt: Attempt, run: dict[str, Any], started: dict[str, Any]
+) -> tuple[SilentHandler, ...]:
     code = part(run, "code")
     script, known = string(code.get("script")), string(code.get("script_sha256"))
-    if script is None or known is None or not script.endswith(".py") or not is_whole(attempt):
+    if script is None or known is None or not script.endswith(".py") or attempt.output_before_file.exists():
         return ()
     try:
         if os.path.getsize(script) > _LARGEST or hash_file(script) != known:

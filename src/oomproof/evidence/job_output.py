@@ -7,29 +7,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oomproof.evidence.facts import Output
+from oomproof.recording.attempt import Attempt
 
-# The first part of an output past its cap, the one before the last, and the last (runner/keeper.py)
-_PARTS = ("output.first.log", "output.prev.log", "output.log")
-_NAME = "output.log"
 _TAIL = 4 << 20  # half a second of reading; a chain of failures is told within kilobytes
 _BLOCK = 1 << 20
 _LAST = 16 << 10
 
 
-def read_output(folder: Path, parse: bool) -> Output:
+def read_output(attempt: Attempt, parse: bool) -> Output:
     """``parse``: what the texts say, too; a run that ended well needs only its last line."""
-    parts = [(path, size) for name in _PARTS if (size := _size(path := folder / name)) is not None]
+    parts = _parts(attempt)
+    name = attempt.output_file.name
     if not parts:
-        return Output(reason="output.log: No such file or directory")
+        return Output(reason=f"{name}: No such file or directory")
     if not sum(size for _, size in parts):
         return Output(reason=None, empty=True)
     try:
         last_line = _last_line(parts)
         if not parse:
             return Output(last_line, None, None)
-        return _parsed(parts, last_line)
+        return _parsed(name, parts, last_line)
     except OSError as error:
-        return Output(reason=f"output.log: {error.strerror}")
+        return Output(reason=f"{name}: {error.strerror}")
+
+
+def _parts(attempt: Attempt) -> list[tuple[Path, int]]:
+    """Those that there are, oldest first, with their sizes."""
+    return [(path, size) for path in attempt.outputs if (size := _size(path)) is not None]
 
 
 def _size(path: Path) -> int | None:
@@ -45,7 +49,7 @@ class _Named:
     notes: list[str] = field(default_factory=list)
 
 
-def _parsed(parts: list[tuple[Path, int]], last_line: str) -> Output:
+def _parsed(name: str, parts: list[tuple[Path, int]], last_line: str) -> Output:
     """By the parsers that read any other text; a job's output may hold an engine's or a guard's words as well."""
     from oomproof.evidence.texts.collect import TextCase
     from oomproof.evidence.texts.guards import GuardParser
@@ -61,14 +65,14 @@ def _parsed(parts: list[tuple[Path, int]], last_line: str) -> Output:
     skip = max(0, sum(size for _, size in parts) - _TAIL)
     first = 1 + sum(block.count(b"\n") for block in _blocks(parts, 0, skip))
     data = b"".join(_blocks(parts, skip, None))
-    kernel, guards, job = KernelParser(_NAME), GuardParser(_NAME), TrainingParser(_NAME)
-    for number, line in Lines(_Named(_NAME), pieces()):
+    kernel, guards, job = KernelParser(name), GuardParser(name), TrainingParser(name)
+    for number, line in Lines(_Named(name), pieces()):
         kernel.feed(number, line)
         guards.feed(number, line)
         job.feed(number, line)
     system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
     told = tuple(job.finish())
-    text = TextCase((_NAME,), tuple(system), told, job.progress, job.end)
+    text = TextCase((name,), tuple(system), told, job.progress, job.end)
     return Output(text.last_line or last_line, text, None)
 
 
@@ -97,17 +101,11 @@ def _last_line(parts: list[tuple[Path, int]]) -> str:
     return "".join(letter for letter in last if letter.isprintable()).strip()[-600:]
 
 
-def is_whole(folder: Path) -> bool:
-    """Nothing of it was dropped at its cap."""
-    return not (folder / "output.prev.log").exists()
-
-
-def contains(folder: Path, words: bytes) -> bool:
+def contains(attempt: Attempt, words: bytes) -> bool:
     """Whether the job printed them anywhere."""
-    parts = [(path, size) for name in _PARTS if (size := _size(path := folder / name)) is not None]
     before = b""
     try:
-        for block in _blocks(parts, 0, None):
+        for block in _blocks(_parts(attempt), 0, None):
             if words in before + block:
                 return True
             before = block[-len(words) :]

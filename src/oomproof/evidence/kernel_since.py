@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oomproof.causes import cause_of
 from oomproof.evidence.facts import KernelFault, KernelKill
 from oomproof.evidence.texts.finding import Finding
 
-_CONSTRAINTS = {
-    "oom-kill-memcg": "CONSTRAINT_MEMCG",
-    "oom-kill-cpuset": "CONSTRAINT_CPUSET",
-    "oom-kill-mempolicy": "CONSTRAINT_MEMORY_POLICY",
-    "oom-kill-global": "CONSTRAINT_NONE",
-}
 _SURE = 0.9  # below, no line said why it was killed, only that it was
 
 
@@ -27,7 +22,7 @@ def read_kernel(
         # with its time in front, as dmesg prints it: no line is then taken for the rest of another
         parser.feed(number, f"[{when:12.6f}] {text}")
     found = parser.finish()
-    kills = [_kill(each) for each in found if each.cause in _CONSTRAINTS and _names(each)]
+    kills = [_kill(each) for each in found if cause_of(each.cause).kernel_kill and _names(each)]
     faults = [_fault(each) for each in found if _is_fault(each)]
     return (
         tuple(sorted(kills, key=lambda kill: kill.time)),
@@ -40,14 +35,14 @@ def _names(finding: Finding) -> bool:
 
 
 def _is_fault(finding: Finding) -> bool:
-    return finding.cause not in _CONSTRAINTS and finding.cause != "not-a-crash" and _names(finding)
+    return not (cause_of(finding.cause).kernel_kill or cause_of(finding.cause).good) and _names(finding)
 
 
 def _kill(finding: Finding) -> KernelKill:
     victim, when = finding.victim, finding.seconds
     assert victim is not None and victim.pid is not None and when is not None
-    told = finding.details.get("constraint") or (
-        _CONSTRAINTS[finding.cause] if finding.strength >= _SURE else None
+    told = finding.kernel.constraint or (
+        cause_of(finding.cause).constraint if finding.strength >= _SURE else None
     )
     return KernelKill(
         when,
@@ -56,7 +51,7 @@ def _kill(finding: Finding) -> KernelKill:
         # the words "Memory cgroup out of memory" outweigh the constraint, which 5.0 printed wrongly
         "CONSTRAINT_MEMCG" if finding.cause == "oom-kill-memcg" else told,
         oom_memcg=finding.cgroup if finding.cause == "oom-kill-memcg" else None,
-        task_memcg=finding.details.get("task_memcg"),
+        task_memcg=finding.kernel.task_memcg,
         limit=finding.limit,
         total_vm=victim.total_vm,
         anon_rss=victim.anon_rss,
@@ -74,8 +69,8 @@ def _fault(finding: Finding) -> KernelFault:
         victim.pid,
         victim.name or "",
         finding.cause,
-        finding.details.get("library"),
-        finding.details.get("null") == "yes",
+        finding.kernel.library,
+        finding.kernel.null,
         finding.text,
         finding.says,
         finding.strength,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.causes import cause_of
+from oomproof.evidence.files import integer, number, part, string
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_timeline import timeline
 from oomproof.evidence.texts.kernel import KernelParser
 from oomproof.machine import kernel_log, memory
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall
-from oomproof.recording.reader import Recording, open_recording
-from oomproof.recording.runs import Run, exit_file, list_runs
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run, list_runs
+from oomproof.recording.series import HostRow, JobRow
+from oomproof.recording.state_files import load
 from oomproof.units import format_size
 
 _ALIVE = 120.0  # seconds before the last sign of all within which a run must have shown one of its own
@@ -26,10 +28,10 @@ _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where th
 class _Cut:
     """One attempt of an earlier boot that nobody saw end."""
 
-    def __init__(self, run: Run, attempt: Path) -> None:
+    def __init__(self, run: Run, attempt: Attempt) -> None:
         self.run, self.attempt = run, attempt
-        self.started, _ = load(attempt / "started.json")
-        self.recording = open_recording(attempt / "recording.sqlite")
+        self.started, _ = load(attempt.started_file)
+        self.recording = attempt.recording()
         told = string(self.started.get("boot_id")) or string(run.info.get("boot_id"))
         self.boot_id = told or self.recording.meta.get("boot_id") or ""
         self.offset = self._offset()
@@ -43,18 +45,6 @@ class _Cut:
             return float(self.recording.meta["wall_offset"])
         except (KeyError, ValueError):
             return wall - boottime if wall is not None and boottime is not None else 0.0
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        return _numbers(self.recording, query, (_BEFORE,))
-
-
-def _numbers(recording: Recording, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-    """Rows whose columns are all numbers (or nothing): a damaged recording may hold anything."""
-    return [
-        row
-        for row in recording.rows(query, values)
-        if all(isinstance(x, (int, float, type(None))) for x in row)
-    ]
 
 
 def find_outages(
@@ -71,8 +61,8 @@ def find_outages(
     for run in known:
         if run.elsewhere(now) is not None:
             continue
-        for attempt in _attempts(run):
-            if exit_file(attempt).exists():
+        for attempt in run.attempts():
+            if attempt.exit_file.exists():
                 continue
             one = _Cut(run, attempt)
             if one.boot_id and one.boot_id != now and one.last is not None:
@@ -87,13 +77,6 @@ def outage_of(
     """The outage that this run did not survive, with all others that were alive then; None if there was none."""
     found = find_outages(proc=proc, wtmp=wtmp, journalctl=journalctl)
     return next((each for each in found if any(one.id == run.id for one in each.runs)), None)
-
-
-def _attempts(run: Run) -> list[Path]:
-    try:
-        return [path for path in run.folder.iterdir() if path.name.isdigit()]
-    except OSError:
-        return []
 
 
 def _boot_id(proc: str) -> str:
@@ -155,7 +138,7 @@ def _boots(
     if shutdown is not None:
         return boot, recorded, shutdown, "wtmp has a shutdown"
     for each in alive:
-        for line in load_lines(each.attempt / "keeper.jsonl"):
+        for line in each.attempt.keeper_events():
             at = number(line.get("boottime"))
             told = (line.get("event") or line.get("kind")) == "sigterm"
             if told and at is not None and abs(last - (at + each.offset)) <= _SHUTDOWN:
@@ -178,7 +161,7 @@ def _kernel(
         parser.feed(number_, f"[{line.time:12.6f}] {line.text}")
     kills, panic = [], None
     for each in parser.finish():
-        if each.cause.startswith("oom-kill-") and each.victim is not None:
+        if cause_of(each.cause).kernel_kill and each.victim is not None:
             held = (each.victim.anon_rss or 0) + (each.victim.shmem_rss or 0)
             words = (
                 f"the kernel killed {each.victim.name} (pid {each.victim.pid}), holding {format_size(held)}"
@@ -193,24 +176,26 @@ def _host(alive: list[_Cut]) -> tuple[HostPoint, ...]:
     """Every run's sampler looked at the same machine: the points of all, in order."""
     points = {}
     for each in alive:
-        for row in each.rows(
-            "SELECT t, mem_total, mem_available, swap_total, swap_free, psi_full_us FROM host"
-            " WHERE t >= (SELECT max(t) FROM host) - ? ORDER BY t"
-        ):
-            if row[0] is None or row[1] is None or row[2] is None:
+        with each.recording.series() as series:
+            rows = series.newest(HostRow, _BEFORE)
+        for row in rows:
+            if row.mem_total is None or row.mem_available is None:
                 continue
-            wall = row[0] + each.offset
-            psi = int(row[5]) if row[5] is not None else None
-            points[wall] = HostPoint(wall, int(row[1]), int(row[2]), int(row[3] or 0), int(row[4] or 0), psi)
+            wall = row.t + each.offset
+            points[wall] = HostPoint(
+                wall,
+                row.mem_total,
+                row.mem_available,
+                row.swap_total or 0,
+                row.swap_free or 0,
+                row.psi_full_us,
+            )
     return tuple(points[wall] for wall in sorted(points))
 
 
 def _run(each: _Cut, known: Sequence[Run], last: float) -> RunFacts:
-    rows = each.rows(
-        "SELECT t, coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0) FROM job"
-        " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t"
-    )
-    use = tuple((row[0] + each.offset, int(row[1])) for row in rows if row[0] is not None)
+    with each.recording.series() as series:
+        use = tuple((row.t + each.offset, row.use) for row in series.newest(JobRow, _BEFORE))
     need, basis, at_least = _need(each, known)
     held = use[-1][1] if use else 0
     again = [
@@ -233,9 +218,9 @@ def _need(each: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
     for run in known:
         if run.id == each.run.id or run.argv != each.run.argv or not run.argv:
             continue
-        for attempt in _attempts(run):
-            exited, _ = load(exit_file(attempt))
-            peak = open_recording(attempt / "recording.sqlite").peaks().use if exited else None
+        for attempt in run.attempts():
+            exited, _ = load(attempt.exit_file)
+            peak = attempt.recording().peaks().use if exited else None
             if isinstance(peak, int):
                 (whole if exited.get("code") == 0 else cut_short).append(peak)
     if whole:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from oomproof.evidence.files import load, load_lines, number, string
+from oomproof.evidence.files import number, string
 from oomproof.evidence.outage_facts import HostPoint
-from oomproof.recording.reader import open_recording
-from oomproof.recording.runs import Run, exit_file
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run
+from oomproof.recording.state_files import load
 from oomproof.units import format_size
 
 _BEFORE = 900.0
@@ -17,7 +17,7 @@ _MOST = 40
 
 
 def timeline(
-    alive: Sequence[tuple[Run, Path, float | None, float]],
+    alive: Sequence[tuple[Run, Attempt, float | None, float]],
     known: Sequence[Run],
     boot_id: str,
     host: Sequence[HostPoint],
@@ -45,24 +45,22 @@ def timeline(
     return tuple(found if len(found) <= _MOST else [*found[:10], *found[10 - _MOST :]])
 
 
-def _told(run: Run, attempt: Path, offset: float, last: float) -> list[tuple[float, str]]:
+def _told(run: Run, attempt: Attempt, offset: float, last: float) -> list[tuple[float, str]]:
     """What the guard did and what the recording noted, without repeating itself."""
     found: list[tuple[float, str]] = []
-    for line in load_lines(attempt / "actions.jsonl"):
+    for line in attempt.actions():
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None and last - (at + offset) <= _BEFORE:
             why = string(line.get("why")) or ""
             found.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
-    rows = open_recording(attempt / "recording.sqlite").rows(
-        "SELECT t, kind, text FROM event ORDER BY t DESC LIMIT 10"
-    )
+    with attempt.recording().series() as series:
+        events = series.events(last=10)
     done = tuple(found)
-    for at_, kind, text in rows:
-        if not isinstance(at_, (int, float)) or last - (at_ + offset) > _BEFORE:
-            continue
+    for event in reversed(events):
+        wall, told = event.t + offset, event.text or event.kind
         # an action is noted in both places
-        if not any(abs(at - at_ - offset) < 2.0 and str(text or kind) in words for at, words in done):
-            found.append((at_ + offset, f"{run.name}: {text or kind}"))
+        if last - wall <= _BEFORE and not any(abs(at - wall) < 2.0 and told in words for at, words in done):
+            found.append((wall, f"{run.name}: {told}"))
     return found
 
 
@@ -74,7 +72,7 @@ def _ended_before(
     for run in known:
         if run.id in alive or run.info.get("boot_id") != boot_id:
             continue
-        exited, _ = load(exit_file(run.attempt))
+        exited, _ = load(run.attempt.exit_file)
         at = number(exited.get("wall"))
         if at is not None and 0 <= last - at <= _BEFORE:
             how = (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from oomproof.evidence.agent_files import Told
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
-from oomproof.recording.reader import UNREADABLE, connect
+from oomproof.recording.reader import Recording, open_recording
+from oomproof.recording.series import GpuRow, HostRow, JobRow
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
 _TOLD = 50  # events of the job's agent, the last ones
@@ -33,117 +33,87 @@ class RecordingTail:
     reason: str | None = None  # why nothing could be read
 
 
-def _rows(connection: sqlite3.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Rows of one table; a table that is not there or is damaged has none."""
-    try:
-        return connection.execute(query, values).fetchall()
-    except UNREADABLE:
-        return []
-
-
-def _host(connection: sqlite3.Connection) -> HostSample | None:
-    rows = _rows(
-        connection,
-        "SELECT t, mem_total, mem_available, swap_total, swap_free, psi_full_us FROM host"
-        " WHERE t >= (SELECT max(t) FROM host) - ? ORDER BY t",
-        _WINDOW,
-    )
+def _host(rows: list[HostRow]) -> HostSample | None:
     if not rows:
         return None
     first, last = rows[0], rows[-1]
     share = None
-    if first[5] is not None and last[5] is not None and last[0] > first[0]:
-        share = min(1.0, max(0.0, (last[5] - first[5]) / 1e6 / (last[0] - first[0])))
-    lowest = min(row[2] or 0 for row in rows if last[0] - row[0] <= _JUST_NOW)
-    return HostSample(last[0], last[1] or 0, last[2] or 0, last[3] or 0, last[4] or 0, share, lowest)
+    if first.psi_full_us is not None and last.psi_full_us is not None and last.t > first.t:
+        share = min(1.0, max(0.0, (last.psi_full_us - first.psi_full_us) / 1e6 / (last.t - first.t)))
+    lowest = min(row.mem_available or 0 for row in rows if last.t - row.t <= _JUST_NOW)
+    return HostSample(
+        last.t, last.mem_total or 0, last.mem_available or 0, last.swap_total or 0, last.swap_free or 0, share,
+        lowest,
+    )  # fmt: skip
 
 
-def _job(connection: sqlite3.Connection) -> tuple[JobSample | None, int | None]:
-    rows = _rows(
-        connection,
-        "SELECT t, anon, shmem, file, swap, headroom, processes, shm_total, shm_free FROM job"
-        " WHERE t >= (SELECT max(t) FROM job) - ? ORDER BY t",
-        _WINDOW,
-    )
+def _job(rows: list[JobRow]) -> JobSample | None:
     if not rows:
-        return None, None
-
-    def used(row: tuple[Any, ...]) -> int:
-        return int((row[1] or 0) + (row[2] or 0) + (row[4] or 0))
-
+        return None
     last = rows[-1]
-    before = next((row for row in reversed(rows[:-1]) if last[0] - row[0] >= 1.0), rows[0])
-    rate = (used(last) - used(before)) / (last[0] - before[0]) if last[0] > before[0] else 0.0
-    lows = [row[8] for row in rows if row[8] is not None]
-    sample = JobSample(
-        t=last[0],
-        anon=last[1] or 0,
-        shmem=last[2] or 0,
-        file=last[3] or 0,
-        swap=last[4] or 0,
-        headroom=last[5],
-        processes=last[6] or 0,
-        shm_total=last[7],
-        shm_free=last[8],
-        rate=rate,
+    before = next((row for row in reversed(rows[:-1]) if last.t - row.t >= 1.0), rows[0])
+    return JobSample(
+        t=last.t,
+        anon=last.anon or 0,
+        shmem=last.shmem or 0,
+        file=last.file or 0,
+        swap=last.swap or 0,
+        headroom=last.headroom,
+        processes=last.processes or 0,
+        shm_total=last.shm_total,
+        shm_free=last.shm_free,
+        rate=(last.use - before.use) / (last.t - before.t) if last.t > before.t else 0.0,
     )
-    return sample, min(lows, default=None)
 
 
-def _processes(connection: sqlite3.Connection) -> dict[int, ProcessSeen]:
-    # a bare column beside max(t) is of the row that holds the maximum (documented behaviour of SQLite)
-    rows = _rows(
-        connection,
-        "SELECT pid, role, name, max(t),"
-        " coalesce(anon, 0) + coalesce(shmem, 0) + coalesce(swap, 0), pss FROM process GROUP BY pid",
-    )
-    firsts = dict(_rows(connection, "SELECT pid, min(t) FROM process GROUP BY pid"))
-    return {
-        row[0]: ProcessSeen(
-            row[0], row[1] or "", row[2] or "", firsts.get(row[0], row[3]), row[3], row[4], row[5]
-        )
-        for row in rows
-    }
+class _Processes(Mapping[int, ProcessSeen]):
+    """Read when first asked for: a run that ended well has nobody to look for, and a day's run millions of rows."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    @cached_property
+    def _found(self) -> dict[int, ProcessSeen]:
+        with self._recording.series() as series:
+            return {
+                pid: ProcessSeen(pid, row.role or "", row.name or "", first, row.t, row.use, row.pss)
+                for pid, (first, row) in series.processes().items()
+            }
+
+    def __getitem__(self, pid: int) -> ProcessSeen:
+        return self._found[pid]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 def last_samples(path: Path) -> RecordingTail:
     if not path.exists():
         return RecordingTail(reason=f"{path.name} is not there")
-    try:
-        connection = connect(path)
-    except UNREADABLE as error:
-        words = "its tables are damaged" if isinstance(error, UnicodeDecodeError) else str(error)
-        return RecordingTail(reason=f"{path.name} cannot be read: {words}")
-    try:
-        meta = {str(key): str(value) for key, value in _rows(connection, "SELECT key, value FROM meta")}
-        job, shm_low = _job(connection)
-        peak = _rows(connection, "SELECT max(coalesce(anon,0)+coalesce(shmem,0)+coalesce(swap,0)) FROM job")
-        gpus = _rows(
-            connection,
-            "SELECT t, idx, used, total, job_used FROM gpu"
-            " WHERE t >= (SELECT max(t) FROM gpu) - 2 ORDER BY t",
-        )
-        newest = {row[1]: GpuSample(*row) for row in gpus if None not in row[:4]}
-        phase = _rows(connection, "SELECT name, step FROM phase ORDER BY t DESC LIMIT 1")
-        told = _rows(
-            connection,
-            "SELECT t, kind, text FROM event WHERE kind IN ('exception', 'saved', 'stacks', 'worker-lost') ORDER BY t",
-        )
-        openmp = _rows(connection, "SELECT text FROM event WHERE kind = 'openmp' ORDER BY t DESC LIMIT 1")
+    recording = open_recording(path)
+    if recording.problem and "no such table" in recording.problem:  # the others tell what they can
+        recording = Recording(path)
+    if recording.problem:
+        return RecordingTail(reason=recording.problem.replace("the recording", path.name, 1))
+    with recording.series() as series:
+        job = series.newest(JobRow, _WINDOW)
+        cards = {row.idx: GpuSample(*row) for row in series.newest(GpuRow, _JUST_NOW) if None not in row[:4]}
+        phase, step = series.last_phase() or ("unknown", None)
+        told = series.events("exception", "saved", "stacks", "worker-lost", last=_TOLD)
+        openmp = series.events("openmp", last=1)
         return RecordingTail(
-            meta=meta,
-            host=_host(connection),
-            job=job,
-            job_peak=peak[0][0] if peak else None,
-            shm_low=shm_low,
-            gpus=tuple(newest[index] for index in sorted(newest)),
-            phase=str(phase[0][0]) if phase and phase[0][0] else "unknown",
-            step=phase[0][1] if phase else None,
-            processes=_processes(connection),
-            told=tuple(Told(float(t), str(kind), str(text or "")) for t, kind, text in told[-_TOLD:]),
-            openmp=str(openmp[0][0]) if openmp else None,
+            meta=recording.meta,
+            host=_host(series.newest(HostRow, _WINDOW)),
+            job=_job(job),
+            job_peak=series.peak_use(),
+            shm_low=min((row.shm_free for row in job if row.shm_free is not None), default=None),
+            gpus=tuple(cards[index] for index in sorted(cards)),
+            phase=phase,
+            step=step,
+            processes=_Processes(recording),
+            told=tuple(Told(event.t, event.kind, event.text) for event in told),
+            openmp=openmp[0].text if openmp else None,
         )
-    except (TypeError, ValueError, ArithmeticError) as error:  # text where a number belongs
-        return RecordingTail(reason=f"{path.name} is damaged: {error}")
-    finally:
-        connection.close()

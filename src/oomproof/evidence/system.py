@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from oomproof.causes import cause_of
 from oomproof.errors import OomproofError
 from oomproof.evidence.facts import Missing
 from oomproof.evidence.journal import feed_journal
@@ -25,7 +26,6 @@ from oomproof.machine.kill_counters import CgroupKills, cgroup_kills, machine_ki
 from oomproof.recording.runs import Run, list_runs
 
 LOG_FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
-_KILLS = frozenset(("systemd-oomd", "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom"))
 _MACOS = "log show --last 2h --predicate 'eventMessage CONTAINS \"memorystatus\"' | oomproof why -"
 _SAME = 60.0  # seconds within which two sources may date one kill; pids come round later than that
 
@@ -145,7 +145,7 @@ def system_kills(
         since,
         tuple(sorted(kept, key=lambda each: each.wall or 0.0)),
         counted,
-        sum(each.cause.startswith("oom-kill") for each in of_boot),
+        sum(cause_of(each.cause).kernel_kill for each in of_boot),
         cgroup_kills(proc),
         tuple(sources),
         tuple(missing),
@@ -195,7 +195,7 @@ def _kills(findings: Iterable[Finding], offset: float, now: float) -> list[Syste
     """``offset``: what makes a time since boot one of the wall clock; 0 where the boot is not known."""
     kills = []
     for each in findings:
-        if not (each.cause.startswith("oom-kill-") or each.cause in _KILLS):
+        if not cause_of(each.cause).kill:
             continue
         victim = each.victim
         kills.append(
@@ -223,8 +223,7 @@ def _held(finding: Finding) -> int | None:
     sizes = finding.victim
     if sizes is not None and sizes.anon_rss is not None:
         return sizes.anon_rss + (sizes.shmem_rss or 0)
-    told = finding.details.get("vm_rss_bytes") or finding.details.get("usage") or ""
-    return int(told) if told.isdecimal() else None
+    return finding.guard.held
 
 
 def _wall(finding: Finding, offset: float, now: float) -> float | None:
@@ -260,7 +259,7 @@ def _same(one: SystemKill, other: SystemKill) -> bool:
     near = not timed or abs((one.wall or 0.0) - (other.wall or 0.0)) <= _SAME
     if one.pid is not None and other.pid is not None:
         return one.pid == other.pid and near
-    kernel = one.cause.startswith("oom-kill") and other.cause.startswith("oom-kill")
+    kernel = cause_of(one.cause).kernel_kill and cause_of(other.cause).kernel_kill
     return kernel and timed and near
 
 

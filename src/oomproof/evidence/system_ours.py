@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from oomproof.evidence.files import integer, load, load_lines, number, part, string
+from oomproof.evidence.files import integer, number, part, string
 from oomproof.evidence.ours import Ours, same_or_below
 from oomproof.evidence.recording_tail import last_samples
-from oomproof.recording.runs import Run, exit_file
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run
+from oomproof.recording.state_files import load
 
 _SLACK = 5.0  # seconds around a run within which a kill may still be its own
 _INIT_PID_NAMESPACE = "pid:[4026531836]"  # the kernel prints pids of this one
@@ -21,7 +22,7 @@ _MOUNT = re.compile(r"^/sys/fs/cgroup(?:/memory|/unified)?(?=/)")
 @dataclass(frozen=True, slots=True)
 class _Life:
     run: Run
-    attempt: Path
+    attempt: Attempt
     start: float  # wall
     end: float
     offset: float  # wall clock at boottime 0 of its boot
@@ -39,7 +40,7 @@ class OurRuns:
         except OSError:
             self.pids_comparable = True  # no namespaces in this kernel
         self._lives = [life for run in runs for life in _lives(run)]
-        self._known: dict[Path, Ours] = {}
+        self._known: dict[Attempt, Ours] = {}
 
     def owner(self, wall: float | None, pid: int | None, cgroup: str | None) -> Run | None:
         if wall is None:
@@ -53,25 +54,18 @@ class OurRuns:
 
     def _ours(self, life: _Life) -> Ours:
         if life.attempt not in self._known:
-            processes = last_samples(life.attempt / "recording.sqlite").processes
+            processes = last_samples(life.attempt.recording_file).processes
             self._known[life.attempt] = Ours(
                 life.leader, life.boottime, processes, life.cgroups, False, self.pids_comparable
             )
         return self._known[life.attempt]
 
 
-def _attempts(run: Run) -> list[Path]:
-    try:
-        return [path for path in run.folder.iterdir() if path.name.isdigit()]
-    except OSError:
-        return []
-
-
 def _lives(run: Run) -> list[_Life]:
     found = []
-    for attempt in _attempts(run):
-        started, _ = load(attempt / "started.json")
-        exited, _ = load(exit_file(attempt))
+    for attempt in run.attempts():
+        started, _ = load(attempt.started_file)
+        exited, _ = load(attempt.exit_file)
         wall, boottime = number(started.get("wall")), number(started.get("boottime"))
         if wall is None or boottime is None:
             continue
@@ -102,18 +96,18 @@ def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]
     """The last SIGTERM or SIGKILL that a guard of ours sent in each attempt."""
     found = []
     for run in runs:
-        for attempt in _attempts(run):
+        for attempt in run.attempts():
             sent = [
                 line
-                for line in load_lines(attempt / "actions.jsonl")
+                for line in attempt.actions()
                 if line.get("by") == "guard"
                 and line.get("action") in ("term", "kill")
                 and (number(line.get("wall")) or 0.0) >= since
             ]
             if not sent:
                 continue
-            started, _ = load(attempt / "started.json")
-            tail = last_samples(attempt / "recording.sqlite")
+            started, _ = load(attempt.started_file)
+            tail = last_samples(attempt.recording_file)
             last = sent[-1]
             leader = integer(part(started, "job").get("pid"))
             seen = tail.processes.get(leader) if leader is not None else None

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 
 from oomproof.evidence.facts import Twin
-from oomproof.machine import processes, twins
+from oomproof.leaf.command_lines import python_target
+from oomproof.machine import processes
 from oomproof.recording.secrets import mask_argv
 
 _LARGE = 128 << 20  # a smaller one was not what was missing
@@ -15,7 +16,7 @@ _LARGE = 128 << 20  # a smaller one was not what was missing
 def living_twin(argv: Sequence[str], folder: str | None, proc: str = "/proc") -> Twin | None:
     """The largest process of ours that runs the same script with the same arguments in the same folder, with what its
     whole family holds. The recorded command line is masked, so the living ones are compared masked."""
-    wanted = twins.script(tuple(argv))
+    wanted = python_target(tuple(argv))
     if wanted is None:
         return None
     found = {pid for pid in _pids(proc) if _same(pid, wanted, folder, proc)}
@@ -40,10 +41,10 @@ def _pids(proc: str) -> list[int]:
 
 def _same(pid: int, wanted: tuple[str, tuple[str, ...]], folder: str | None, proc: str) -> bool:
     command = processes.command_line(pid, proc)
-    found = twins.script(tuple(command))
+    found = python_target(tuple(command))
     if found is None or found[0] != wanted[0] or len(found[1]) != len(wanted[1]):
         return False
-    if twins.script(tuple(mask_argv(command))) != wanted:
+    if python_target(tuple(mask_argv(command))) != wanted:
         return False
     if wanted[0].startswith("/") or folder is None:
         return True

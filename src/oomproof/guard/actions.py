@@ -17,7 +17,8 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job import Job
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests
-from oomproof.recording.runs import APPEND, append_line, append_to
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.state_files import APPEND, append_to
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
@@ -87,7 +88,7 @@ class Actions:
     def __init__(
         self,
         job: Job,
-        attempt: Path,
+        attempt: Attempt,
         errands: Errands,
         stop_files: list[Path],
         stop_signal: int | None = None,
@@ -105,7 +106,7 @@ class Actions:
     def keep_file_open(self) -> None:
         """For the time when no descriptor can be had: an act that is not written down is blamed on somebody else."""
         with contextlib.suppress(OSError):
-            self._open_file = os.open(self._attempt / "actions.jsonl", APPEND, 0o600)
+            self._open_file = os.open(self._attempt.actions_file, APPEND, 0o600)
 
     def take(self, kind: str, why: str, facts: dict[str, object] | None = None) -> None:
         """The act first, the record after it."""
@@ -136,7 +137,7 @@ class Actions:
             self._unwritten.popleft()
 
     def _append(self, line: dict[str, object]) -> bool:
-        if append_line(self._attempt / "actions.jsonl", line):
+        if self._attempt.add_action(line):
             return True
         return self._open_file is not None and append_to(self._open_file, line)
 

@@ -12,11 +12,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from oomproof.machine import processes
-from oomproof.recording import runs
+from oomproof.recording import state_files
+from oomproof.recording.attempt import Attempt
 
 BY_CGROUP_V2, BY_CGROUP_V1, BY_SIGNALS = "cgroup v2 freezer", "cgroup v1 freezer", "SIGSTOP"
 # A process may fork between our list and our signal; the next round finds the child. A tree of twenty that fork without
@@ -163,7 +163,7 @@ def new_id() -> str:
 
 
 def write_mark(
-    attempt: Path, by: str, why: str, until: float | None = None, pause: str = "", moving: bool = False
+    attempt: Attempt, by: str, why: str, until: float | None = None, pause: str = "", moving: bool = False
 ) -> bool:
     """``by`` is guard or user; ``until`` a wall time, None for as long as the user likes. ``pause`` is its id.
 
@@ -177,28 +177,28 @@ def write_mark(
     with _one_at_a_time(attempt):
         if by == "guard" and read_mark(attempt).get("by") == "user":
             return False
-        runs.write_json(attempt / runs.FROZEN, value)
+        state_files.write_json(attempt.paused_file, value)
         return True
 
 
-def read_mark(attempt: Path) -> dict[str, Any]:
+def read_mark(attempt: Attempt) -> dict[str, Any]:
     """Empty when the job is not meant to stand still."""
-    return runs.read_json(attempt / runs.FROZEN)
+    return state_files.read_json(attempt.paused_file)
 
 
-def remove_mark(attempt: Path, pause: str | None = None) -> None:
+def remove_mark(attempt: Attempt, pause: str | None = None) -> None:
     """Whoever lets the job go on removes the mark of that pause; without an id, any."""
     with _one_at_a_time(attempt):
         if pause is not None and str(read_mark(attempt).get("id") or "") != pause:
             return
         try:
-            os.unlink(attempt / runs.FROZEN)
+            os.unlink(attempt.paused_file)
         except OSError:
             pass  # it was never written, or the disk is read-only
 
 
 @contextmanager
-def _one_at_a_time(attempt: Path) -> Iterator[None]:
+def _one_at_a_time(attempt: Attempt) -> Iterator[None]:
     """Between the guard's background task and the user's command. Nobody waits long: a stopped holder must not block a thaw."""
     try:
         fd = os.open(attempt, os.O_RDONLY | os.O_CLOEXEC)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomproof.machine import cuda_checkpoint, processes
 from oomproof.machine.cuda_checkpoint import Answer
-from oomproof.recording import runs
+from oomproof.recording import state_files
+from oomproof.recording.attempt import Attempt
 from oomproof.units import GIB, format_size
 
 if TYPE_CHECKING:  # it brings subprocess along
@@ -21,7 +21,6 @@ _SLOWEST = GIB // 8
 _PATIENCE = 60.0
 # For 10.7 GiB in use the job's host memory grew by 10.7 GiB, at a second pause by 12.7.
 _HOST_FACTOR = 1.25
-MARKER = runs.GPU_PAUSED
 
 Ask = Callable[[str, Sequence[int], float], Answer]
 
@@ -72,8 +71,8 @@ def card_room_problem(held: Mapping[int, int], cards: Sequence[Gpu]) -> str:
 class GpuPause:
     """One job. The marker file stands before the first driver call, so that a killed guard leaves word of it."""
 
-    def __init__(self, attempt: Path, ask: Ask = cuda_checkpoint.ask) -> None:
-        self._marker = attempt / MARKER
+    def __init__(self, attempt: Attempt, ask: Ask = cuda_checkpoint.ask) -> None:
+        self._marker = attempt.gpu_paused_file
         self._ask = ask
 
     @property
@@ -94,7 +93,7 @@ class GpuPause:
         named = [[pid, processes.start_time(pid)] for pid in found.pids]
         cards = {str(index): size for index, size in held.items()}
         marked = {"boot_id": processes.boot_id(), "pids": named, "cards": cards}
-        runs.write_json(self._marker, {**marked, "turn": turn} if turn else marked)
+        state_files.write_json(self._marker, {**marked, "turn": turn} if turn else marked)
         answer = self._ask("pause", found.pids, _PATIENCE + size / _SLOWEST)
         if answer.ok:
             return Result(True, size, answer.seconds)

@@ -6,8 +6,8 @@ from collections import deque
 from typing import Any
 
 from oomproof import trend
-from oomproof.guard import policy
-from oomproof.guard.facts import Settings
+from oomproof.guard.detect_limit import EARLY_SHARE, OUTGROWN
+from oomproof.guard.view import Settings
 
 _HISTORY = 600  # points kept for the forecast, one a second: ten minutes
 _BLINK = 0.3  # seconds, as for the rate of what the job holds
@@ -51,7 +51,7 @@ class JobGrowth:
             self._charged.add(t, limit - limit_headroom)
         step = self.warm_up.step_seconds(t)
         self._peak_headroom = peak_headroom = limit - self._charged.highest(max(_PEAK_WINDOW, 2 * step))
-        if peak_headroom > limit * policy.EARLY_SHARE:
+        if peak_headroom > limit * EARLY_SHARE:
             return 0.0
         if abs(t - self._lasted[0]) >= _LOOK_AGAIN:
             self._lasted = (t, self._charged.rate(step))
@@ -88,6 +88,6 @@ class JobGrowth:
             return None
         self._since = self._history[0][0] if self._since is None else self._since
         seen = t - self._since
-        outgrown = usual is not None and use > usual * policy.OUTGROWN
+        outgrown = usual is not None and use > usual * OUTGROWN
         self.is_sure = outgrown or left <= seen / _SEEN_LONGER
         return left if left <= seen else None

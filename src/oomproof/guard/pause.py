@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.guard import freezing
 from oomproof.guard.actions import Errands
 from oomproof.guard.job import Job
-from oomproof.recording import runs
+from oomproof.recording.attempt import Attempt
 from oomproof.units import format_size
 
 # Most runs are never paused: what only a pause needs is imported then, off the guard's thread.
@@ -25,7 +24,7 @@ class Pause:
     def __init__(
         self,
         job: Job,
-        attempt: Path,
+        attempt: Attempt,
         errands: Errands,
         say: Callable[[str], None],
         argv: Sequence[str] = (),
@@ -33,7 +32,7 @@ class Pause:
     ) -> None:
         self._job, self._attempt, self._errands, self._say = job, attempt, errands, say
         self._argv, self._environment = argv, environment or {}
-        self._path = str(attempt / runs.FROZEN)
+        self._path = str(attempt.paused_file)
         self._push: PushOut | None = None
         self.can_push = job.reclaim is not None and os.access(job.reclaim, os.W_OK)
         self._known = self._key()

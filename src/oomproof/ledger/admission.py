@@ -9,8 +9,9 @@ whichever of the admitted runs end, in whatever order, everyone ahead could star
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from oomproof.records import dataclass
 
 Verdict = Literal["start", "short", "behind"]
 

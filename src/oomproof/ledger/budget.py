@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
+from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
 
 if TYPE_CHECKING:  # the guard uses this file, and the GPU facts bring subprocess along

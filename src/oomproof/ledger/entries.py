@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from oomproof.machine import processes
-from oomproof.recording.runs import is_locked, read_json
-from oomproof.recording.shapes import STARTED, shaped
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.runs import Run
+from oomproof.recording.state_files import is_locked
+from oomproof.records import dataclass
 
 WAITING, ADMITTED = "waiting", "admitted"
 
@@ -46,11 +47,10 @@ class Entry:
     cgroup: str | None = None
     cgroup_version: int = 0
 
-    def beside(self, name: str) -> Path | None:
-        """A file in the folder of its attempt, where it is there and may be seen."""
-        path = f"{self.folder}/1/{name}"
-        # no fifo that another user of a shared ledger names: a reader would wait for ever
-        return Path(path) if self.folder and os.path.isfile(path) else None
+    @property
+    def attempt(self) -> Attempt | None:
+        """What it runs as; another user's may not be seen."""
+        return Run(Path(self.folder)).attempt if self.folder else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +84,19 @@ def is_live(entry: Entry, boot: str, proc: str = "/proc") -> bool:
 def _as_started(entry: Entry) -> Entry:
     if entry.state != ADMITTED or entry.uid != os.getuid():
         return entry
-    started = entry.beside("started.json")
-    return with_started(entry, shaped(read_json(started), STARTED)) if started else entry
+    started = entry.attempt.started() if entry.attempt else {}
+    return with_started(entry, started) if started else entry
 
 
 def _has_keeper(entry: Entry) -> bool:
     """Whether a keeper holds the run's lock: it does from before the job exists."""
     mine = entry.state == ADMITTED and entry.uid == os.getuid()
-    return mine and bool(entry.folder) and is_locked(Path(entry.folder) / "keeper.lock")
+    return mine and bool(entry.folder) and is_locked(Run(Path(entry.folder)).keeper_lock)
 
 
 def with_started(entry: Entry, started: dict[str, object]) -> Entry:
     """The entry once the job runs: who keeps it, and where what it holds can be read."""
-    from dataclasses import replace
+    from oomproof.records import replace
 
     keeper, job, rung = (started.get(name) for name in ("keeper", "job", "rung"))
     if not isinstance(keeper, dict) or not isinstance(job, dict):

@@ -6,7 +6,6 @@ import os
 import platform
 import sys as system
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.room import budget_from
@@ -25,6 +24,7 @@ from oomproof.machine import (
     twins,
     unowned,
 )
+from oomproof.records import dataclass, replace
 
 # Long enough for a driver that has to wake its cards, short enough for a person at a prompt.
 _GPU_DEADLINE = 3.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from oomproof.errors import OomproofError
@@ -16,7 +15,8 @@ from oomproof.ledger.outlook import RECORD
 from oomproof.ledger.runtime import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.cgroups import CgroupV1, CgroupV2
-from oomproof.recording.runs import GPU_PAUSED, read_json
+from oomproof.recording.state_files import read_json
+from oomproof.records import dataclass
 
 STALE = 5.0  # seconds without a word from the run, after which the reader measures
 
@@ -78,8 +78,8 @@ def claims_of(
 
 def _parked(entry: Entry) -> int:
     """What its cards held before they were given back: it lies in the run's host memory now."""
-    mark = entry.beside(GPU_PAUSED)
-    cards = read_json(mark).get("cards") if mark else None
+    attempt = entry.attempt
+    cards = read_json(attempt.gpu_paused_file).get("cards") if attempt else None
     return sum(size for size in cards.values() if isinstance(size, int)) if isinstance(cards, dict) else 0
 
 

@@ -1,4 +1,4 @@
-"""Which of this user's runs are alive, what they hold, and whose turn it is when the whole machine runs short.
+"""Which of this user's runs are alive, and what they hold.
 
 One small locked file per live run, in a folder that is gone after a reboot. The lock goes with its process, so a
 killed guard leaves the list by itself. Nobody waits for anybody: a record is one write, a look is one read per run.
@@ -10,13 +10,12 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.runtime import runtime_folder
-from oomproof.recording.runs import is_locked
+from oomproof.recording.state_files import is_locked
+from oomproof.records import dataclass, replace
 
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
 # (1 protected, 2 its need is reserved), the leader's pid and start
@@ -48,48 +47,6 @@ class Live:
     @property
     def id(self) -> str:
         return self.name.split("-", 1)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """What the others mean for this run, at one moment."""
-
-    to_end: bool = True  # newest unprotected run whose end would help
-    to_freeze: bool = False  # the run whose pause would help, newest first
-    to_thaw: bool = True  # no older run of ours waits to go on
-    running: int = 0  # others of ours that are not frozen: who can finish and give room
-    waiting: int = 0  # others that their guards have frozen: they wait for us too
-
-
-def turns(me: Live, others: Sequence[Live], worth: int, shrink: float, can_push: bool) -> Turns:
-    """Newest first, protected last; of those to pause, first the one that reserved nothing. Pure.
-
-    Freezing stops growth; only with swap to push it out to does it free what a job holds. So without such swap the
-    newest *growing* run is the one to freeze; with it, or when no run of ours grows, the newest that holds enough.
-    """
-    everybody = [me, *others]
-    grows = max(1 << 20, shrink / 4)
-
-    def helps(one: Live) -> bool:
-        return one.use >= worth or one.rate >= max(1 << 20, shrink / 2)
-
-    def before_me(one: Live) -> bool:
-        """Whose end comes before mine."""
-        if one.protected != me.protected:
-            return me.protected
-        return one.name > me.name
-
-    free = [one for one in everybody if not one.frozen and not one.protected]
-    growers = [one for one in free if one.rate >= grows]
-    holders = [one for one in free if one.use >= worth]
-    pool = holders if can_push and holders else growers or holders
-    return Turns(
-        to_end=not any(helps(one) and before_me(one) for one in others),
-        to_freeze=bool(pool) and max(pool, key=lambda one: (not one.reserved, one.name)).name == me.name,
-        to_thaw=not any(one.frozen == BY_GUARD and one.name < me.name for one in others),
-        running=sum(not one.frozen for one in others),
-        waiting=sum(one.frozen == BY_GUARD for one in others),
-    )
 
 
 class LiveRun:
@@ -178,10 +135,6 @@ class LiveRun:
             use, boottime, int(rate), frozen, self.protected | self.reserved << 1, *self._who
         )
         put(self._fd, record)
-
-    def me(self, use: int, t: float, rate: float) -> Live:
-        """This run as the others would see it now."""
-        return Live(self.name, use, t, int(rate), self._frozen, self.protected, *self._who, self.reserved)
 
     def others(self, now: float) -> list[Live]:
         """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""

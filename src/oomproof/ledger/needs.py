@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oomproof.ledger.entries import Peak
+from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
 # A command that held less than this before is not worth a queue: `oomproof run -- ls` must not wait for a training.

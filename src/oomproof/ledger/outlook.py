@@ -5,38 +5,16 @@ from __future__ import annotations
 import os
 import struct
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from oomproof.ledger.live import RUNS, LiveRun, put
-from oomproof.trend import slope
+from oomproof.trend import expected_growth, expected_lift
 
-LOOK_AHEAD = 600.0  # seconds of growth that a run without a known need has reserved
-FAR = 10.0  # nobody looks further ahead than this many times as far as was looked back
 RECORD = struct.Struct("=qd")  # growth expected in bytes, boottime
 _LOOK_BACK = 60.0
-_SHORTEST = 3.0  # seconds of samples before growth means anything
 _VISITS = 8  # of each phase, remembered
 _NAMES = 64
-
-
-def expected_growth(samples: Iterable[tuple[float, int]], shortest: float = _SHORTEST) -> int:
-    """Bytes that the growth of these (time, bytes) samples would bring, as far ahead as they carry.
-
-    Growth is what went on: a model that was loaded and now sits there has none, whatever it did before.
-    """
-    points = list(samples)
-    if len(points) < 2:
-        return 0
-    seconds = points[-1][0] - points[0][0]
-    if seconds < shortest:
-        return 0
-    half = next(point for point in points if point[0] >= points[0][0] + seconds / 2)
-    rate = (points[-1][1] - points[0][1]) / seconds
-    if half[0] < points[-1][0]:
-        rate = min(rate, (points[-1][1] - half[1]) / (points[-1][0] - half[0]))
-    return max(0, int(rate * min(LOOK_AHEAD, FAR * seconds)))
 
 
 class Phases:
@@ -60,7 +38,7 @@ class Phases:
                 if len(self._tops) > _NAMES:  # a job that numbers its phases comes back to none
                     del self._tops[next(iter(self._tops))]
                 self._known = max(max(size for _, size in tops) for tops in self._tops.values())
-                self._lift = max(map(_lift, self._tops.values()))
+                self._lift = max(expected_lift(list(tops)) for tops in self._tops.values())
             self._turned_back = self._turned_back or name in self._tops
             self._name, self._top = name, (t, use)
         elif use >= self._top[1]:
@@ -71,13 +49,6 @@ class Phases:
         if not self._turned_back or use > self._known:
             return None
         return self._known + self._lift - use
-
-
-def _lift(tops: deque[tuple[float, int]]) -> int:
-    """What a phase gains in the time looked ahead, by its last visits; two tell nothing."""
-    if len(tops) < 3:
-        return 0
-    return max(0, int(slope(list(tops)) * min(LOOK_AHEAD, FAR * (tops[-1][0] - tops[0][0]))))
 
 
 class LiveClaim(LiveRun):

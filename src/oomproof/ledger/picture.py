@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from oomproof.ledger import room
 from oomproof.ledger.admission import Card, Claim, Decision, Wish, decide, promised
@@ -12,11 +11,11 @@ from oomproof.ledger.budget import Budget
 from oomproof.ledger.entries import ADMITTED, Entry, is_live
 from oomproof.ledger.held import claims_of, measure
 from oomproof.ledger.needs import usual_seconds
-from oomproof.ledger.outlook import expected_growth
 from oomproof.ledger.store import Ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording.runs import FROZEN
+from oomproof.records import dataclass, replace
+from oomproof.trend import expected_growth
 from oomproof.units import MIB
 
 _NOISE = 32 * MIB  # what strangers take between two looks and is not worth a word
@@ -33,7 +32,8 @@ class Standing:
     @property
     def paused(self) -> bool:
         """Whether it stands still; of another user's run that cannot be seen."""
-        return bool(self.claim.parked) or self.entry.beside(FROZEN) is not None
+        attempt = self.entry.attempt
+        return bool(self.claim.parked) or (attempt is not None and attempt.paused_file.is_file())
 
 
 @dataclass(frozen=True, slots=True)

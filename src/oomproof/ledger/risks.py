@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.facts import Facts
 from oomproof.machine import swap
+from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
 
 _LARGE = 512 * MIB

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from oomproof.machine.jobs import Job
 from oomproof.machine.memory import Memory
 from oomproof.machine.unowned import Unowned
+from oomproof.records import dataclass
 
 Kind = Literal["job", "processes", "kernel", "reclaimable", "free", "rest"]
 

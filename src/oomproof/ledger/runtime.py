@@ -9,7 +9,8 @@ from pathlib import Path
 
 from oomproof.errors import OomproofError
 from oomproof.machine.processes import boot_id
-from oomproof.recording.runs import make_private, state_folder
+from oomproof.recording.runs import state_folder
+from oomproof.recording.state_files import make_private
 
 TEMPORARY = Path("/tmp")  # not TMPDIR: all runs of a user must find each other
 _HINT = "set XDG_RUNTIME_DIR to a folder of your own"

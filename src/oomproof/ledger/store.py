@@ -13,7 +13,6 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from oomproof.ledger.entries import Entry, Peak
 from oomproof.ledger.place import ledger_folder, ledger_name, spare_file
 from oomproof.machine import processes
 from oomproof.recording.schema import storable
+from oomproof.records import asdict, fields
 
 VERSION = 1
 LOCK_SECONDS = (

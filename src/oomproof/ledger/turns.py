@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from oomproof.recording.runs import is_locked
+from oomproof.recording.state_files import is_locked
+from oomproof.records import asdict, dataclass, replace
 
 ON, WAITING = "on", "waiting"
 _SIZE = 512  # every record is this long: one write replaces it whole

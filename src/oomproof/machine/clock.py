@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import time
+from oomproof.leaf.proc_files import boottime
 
-# macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC counts sleep too
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def boottime() -> float:
-    return time.clock_gettime(_CLOCK)
+__all__ = ["boot_wall", "boottime"]
 
 
 def boot_wall(proc: str = "/proc") -> float | None:

@@ -1,6 +1,6 @@
 """Pauses CUDA processes with their device memory given back, and restores them, through the driver (570 and newer).
 
-Run as a script of its own (``python -I -S cuda_checkpoint.py VERB PID ...``), standard library only: a driver call
+Run as a process of its own (leaf/start_by_path.py), standard library only: a driver call
 can hang for ever (on an H200 with driver 580 the first call on a stopped process never came back), and whoever asks must not hang with it.
 The keeper runs it too, when the guard was killed while its job was paused. Prints one JSON line per step, then the answer:
 
@@ -20,8 +20,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from oomproof.leaf import start_by_path
+from oomproof.leaf.proc_files import is_stopped, start_time
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
 SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 0, 2, 3, 600
@@ -89,28 +91,18 @@ def words(result: int) -> str:
     return _WORDS.get(result, f"CUDA error {result}")
 
 
-def is_stopped(pid: int, proc: str = "/proc") -> bool:
-    """A stopped process never answers the driver: such a one must not be asked."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in (b"T", b"t")
-    except OSError:
-        return False
-
-
 # --- all or none ------------------------------------------------------------------------------------------------
 
 Step = Callable[[str, int, int, float], None]  # what, pid, the driver's result, seconds
 
 
-@dataclass
-class Answer:
+class Answer(NamedTuple):
     """``ok`` with the pids it is about; else ``problem`` in words. ``lost``: their state on the card is gone."""
 
     ok: bool
-    pids: list[int] = field(default_factory=list)
+    pids: Sequence[int] = ()
     problem: str | None = None
-    lost: list[int] = field(default_factory=list)
+    lost: Sequence[int] = ()
     seconds: float = 0.0
 
 
@@ -210,8 +202,8 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
     if verb == "resume-marked":
         return 0 if _resume_when_there_is_room(driver, arguments[1], pids, step).ok else 1
     answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
-    answer.seconds = round(time.monotonic() - started, 3)
-    _say(vars(answer))
+    answer = answer._replace(seconds=round(time.monotonic() - started, 3))
+    _say(answer._asdict())
     return 0 if answer.ok else 1
 
 
@@ -232,8 +224,8 @@ def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], s
             if turn is not None:
                 turn.put("waiting")
         time.sleep(_TRY_AGAIN)
-    answer.seconds = round(time.monotonic() - began, 3)
-    _say(vars(answer))
+    answer = answer._replace(seconds=round(time.monotonic() - began, 3))
+    _say(answer._asdict())
     # nobody is left to pause it again: the card is its until it ends
     while turn is not None and _alive(pids):
         time.sleep(_TRY_AGAIN)
@@ -335,6 +327,7 @@ def free_on_cards() -> dict[str, int]:
 
 
 def _read_mark(path: str) -> dict[str, Any]:
+    """Raises when it is gone: somebody else has restored them."""
     with open(path, "rb") as file:
         kept: dict[str, Any] = json.load(file)
     return kept
@@ -342,15 +335,7 @@ def _read_mark(path: str) -> dict[str, Any]:
 
 def marked(path: str) -> list[int]:
     """Pids of a marker file that are still the same processes."""
-    return [int(pid) for pid, start in _read_mark(path)["pids"] if _start(int(pid)) == start]
-
-
-def _start(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b") ")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
+    return [int(pid) for pid, start in _read_mark(path)["pids"] if start_time(int(pid)) == start]
 
 
 def _say(line: dict[str, Any]) -> int:
@@ -369,7 +354,7 @@ def ask(verb: str, pids: Sequence[int], seconds: float, command: Sequence[str] |
     import selectors
     import subprocess
 
-    command = command or [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+    command = command or start_by_path.command(__file__)
     try:
         helper = subprocess.Popen(
             [*command, verb, *map(str, pids)],

@@ -14,8 +14,10 @@ import subprocess
 import sys as system
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from oomproof.leaf.proc_files import read_text
+from oomproof.records import asdict, dataclass
 
 SCHEMA = 1
 _HIDDEN_WSL = "WSL2 does not tell which process uses how much"
@@ -89,7 +91,7 @@ def read_amd(sys: str = "/sys", first_index: int = 0) -> tuple[Gpu, ...]:
         total, used = _number(path), _number(f"{device}/mem_info_vram_used")
         if not total or used is None:
             continue
-        name = _text(f"{device}/product_name") or "AMD GPU"
+        name = read_text(f"{device}/product_name").strip() or "AMD GPU"
         processes = _kfd_processes(device, sys)
         index = first_index + len(found)
         found.append(Gpu(index, name, total, used, max(0, total - used), processes))
@@ -101,10 +103,12 @@ def _kfd_processes(device: str, sys: str) -> tuple[GpuProcess, ...]:
     minors = {os.path.basename(path).removeprefix("renderD") for path in glob.glob(f"{device}/drm/renderD*")}
     for node in glob.glob(f"{sys}/class/kfd/kfd/topology/nodes/*"):
         properties = dict(
-            line.split(None, 1) for line in _text(f"{node}/properties").splitlines() if " " in line
+            line.split(None, 1)
+            for line in read_text(f"{node}/properties").strip().splitlines()
+            if " " in line
         )
         if properties.get("drm_render_minor", "") in minors:
-            gpu_id = _text(f"{node}/gpu_id")
+            gpu_id = read_text(f"{node}/gpu_id").strip()
             used = {
                 int(path.split("/")[-2]): _number(path)
                 for path in glob.glob(f"{sys}/class/kfd/kfd/proc/[0-9]*/vram_{gpu_id}")
@@ -253,16 +257,8 @@ def _read_line(fd: int, deadline: float) -> bytes | None:
     return text.partition(b"\n")[0]
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def _number(path: str) -> int | None:
-    text = _text(path)
+    text = read_text(path).strip()
     return int(text) if text.isdigit() else None
 
 

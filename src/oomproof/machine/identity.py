@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+
+from oomproof.leaf.small_files import sha256_hex
 
 
 def host_name() -> str:
@@ -17,4 +18,4 @@ def machine_id(path: str = "/etc/machine-id") -> str:
             text = file.read(64).strip()
     except OSError:
         return ""
-    return hashlib.sha256(b"oomproof:" + text).hexdigest()[:16] if text else ""
+    return sha256_hex(b"oomproof:" + text)[:16] if text else ""

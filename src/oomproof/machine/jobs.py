@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from oomproof.leaf.command_lines import is_keeper
+from oomproof.leaf.proc_files import kib_field, read_bytes, read_text
 from oomproof.machine.processes import command_line, start_time
+from oomproof.records import dataclass
 
 # fmt: off
 LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
@@ -30,7 +32,6 @@ LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
 # 16 GiB of walking keep `check` inside its half second; what is heavier is estimated and says so.
 _WALK_BYTES = 16 << 30
 _WORTH_A_WALK = 32 << 20  # sharing below this does not change the picture
-_KEEPER = "oomproof/runner/keeper.py"
 _ONE_WALK = 32 << 20  # a read costs 0.15 ms however small the process: as much as walking this
 _SMALL = 1 << 20
 
@@ -172,14 +173,14 @@ def _parent_in_job(process: Process, processes: Mapping[int, Process]) -> int | 
 
 def _without_keeper(members: list[Process], proc: str) -> list[Process]:
     """A run's keeper is its job's parent: the job is called by what runs, not by who keeps it."""
-    if len(members) > 1 and any(word.endswith(_KEEPER) for word in command_line(members[0].pid, proc)[:5]):
+    if len(members) > 1 and is_keeper(command_line(members[0].pid, proc)):
         return members[1:]
     return members
 
 
 def _service(pid: int, proc: str) -> str | None:
     """The cgroup path of a systemd service; scopes and user managers hold many jobs and name none."""
-    text = (_read(f"{proc}/{pid}/cgroup") or b"").decode("utf-8", "replace")
+    text = read_text(f"{proc}/{pid}/cgroup")
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
         unit = path.rpartition("/")[2]
@@ -211,11 +212,11 @@ def _exact_shares(groups: list[list[Process]], proc: str) -> dict[int, tuple[int
             if process.own < _SMALL:
                 anon, shmem = anon + process.anon, shmem + process.shmem
                 continue
-            text = _read(f"{proc}/{process.pid}/smaps_rollup")
+            text = read_bytes(f"{proc}/{process.pid}/smaps_rollup")
             if not text or b"\nPss_Anon:" not in text:  # not ours to read, gone, or a kernel before 5.4
                 break
-            anon += _kib(text, b"\nPss_Anon:")
-            shmem += _kib(text, b"\nPss_Shmem:")
+            anon += kib_field(text, b"\nPss_Anon:")
+            shmem += kib_field(text, b"\nPss_Shmem:")
         else:
             shares[members[0].pid] = (anon, shmem)
     return shares
@@ -254,7 +255,7 @@ def _estimate(sizes: list[int], factor: float) -> int:
 
 
 def _process(pid: int, proc: str) -> Process | None:
-    text = _read(f"{proc}/{pid}/status")
+    text = read_bytes(f"{proc}/{pid}/status")
     if not text or b"\nVmRSS:" not in text:
         return None
     try:
@@ -264,10 +265,10 @@ def _process(pid: int, proc: str) -> Process | None:
             session=int(_word(text, b"\nNSsid:") or 0),
             uid=int(_word(text, b"\nUid:") or 0),
             name=text[6 : text.index(b"\n")].decode("utf-8", "replace"),
-            anon=_kib(text, b"\nRssAnon:"),
-            shmem=_kib(text, b"\nRssShmem:"),
-            file=_kib(text, b"\nRssFile:"),
-            swap=_kib(text, b"\nVmSwap:"),
+            anon=kib_field(text, b"\nRssAnon:"),
+            shmem=kib_field(text, b"\nRssShmem:"),
+            file=kib_field(text, b"\nRssFile:"),
+            swap=kib_field(text, b"\nVmSwap:"),
         )
     except ValueError:
         return None
@@ -281,21 +282,3 @@ def _word(text: bytes, name: bytes) -> bytes:
     at += len(name)
     words = text[at : text.find(b"\n", at)].split(None, 1)
     return words[0] if words else b""
-
-
-def _kib(text: bytes, name: bytes) -> int:
-    return int(_word(text, name) or 0) * 1024
-
-
-def _read(path: str) -> bytes | None:
-    """None for a process that has gone or is not ours to read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(fd, 16384)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)

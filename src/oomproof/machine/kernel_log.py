@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import time
-from dataclasses import dataclass
+
+from oomproof.records import dataclass
 
 _RECORD = 8192  # one read of /dev/kmsg returns one record; the kernel's own limit is below this
 _JOURNAL_DEADLINE = 2.0  # a verdict must not wait on a journal that is being rotated or repaired

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from oomproof.machine import cgroups
+from oomproof.records import dataclass
 
 _MOST = 20_000  # folders; a machine with more is a container farm, and a look must end
 

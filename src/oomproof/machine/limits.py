@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from oomproof.machine import cgroups
+from oomproof.records import dataclass
 
 # cgroup v1 writes "no limit" as the largest page-aligned long; nobody sets an exbibyte on purpose.
 _UNLIMITED = 1 << 60

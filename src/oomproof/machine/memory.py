@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from oomproof.leaf.proc_files import kib_field
+from oomproof.records import dataclass
 
 _BUFFER = 8192
 
@@ -26,33 +28,23 @@ class Memory:
     kernel_stack: int
 
 
-def field(text: bytes, name: bytes) -> int:
-    """The bytes behind ``name`` (with its colon) in meminfo's ``Name:  N kB`` lines; 0 where absent."""
-    at = text.find(name)
-    if at < 0:
-        return 0
-    at += len(name)
-    end = text.find(b"kB", at)
-    return int(text[at:end]) * 1024 if end > 0 else 0
-
-
 def parse(text: bytes) -> Memory:
     """The whole picture; a newline is put before so that ``MemFree:`` never matches inside another name."""
     text = b"\n" + text
-    shmem = field(text, b"\nShmem:")
+    shmem = kib_field(text, b"\nShmem:")
     return Memory(
-        total=field(text, b"\nMemTotal:"),
-        free=field(text, b"\nMemFree:"),
-        available=field(text, b"\nMemAvailable:"),
-        swap_total=field(text, b"\nSwapTotal:"),
-        swap_free=field(text, b"\nSwapFree:"),
-        anon=field(text, b"\nAnonPages:"),
+        total=kib_field(text, b"\nMemTotal:"),
+        free=kib_field(text, b"\nMemFree:"),
+        available=kib_field(text, b"\nMemAvailable:"),
+        swap_total=kib_field(text, b"\nSwapTotal:"),
+        swap_free=kib_field(text, b"\nSwapFree:"),
+        anon=kib_field(text, b"\nAnonPages:"),
         shmem=shmem,
-        file_cache=max(0, field(text, b"\nCached:") + field(text, b"\nBuffers:") - shmem),
-        slab_reclaimable=field(text, b"\nSReclaimable:"),
-        slab_unreclaimable=field(text, b"\nSUnreclaim:"),
-        page_tables=field(text, b"\nPageTables:"),
-        kernel_stack=field(text, b"\nKernelStack:"),
+        file_cache=max(0, kib_field(text, b"\nCached:") + kib_field(text, b"\nBuffers:") - shmem),
+        slab_reclaimable=kib_field(text, b"\nSReclaimable:"),
+        slab_unreclaimable=kib_field(text, b"\nSUnreclaim:"),
+        page_tables=kib_field(text, b"\nPageTables:"),
+        kernel_stack=kib_field(text, b"\nKernelStack:"),
     )
 
 
@@ -72,7 +64,7 @@ class MemoryReader:
             b"MemAvailable:" not in text
         ):  # a file system in between that has lost its server: unknown is not 0
             raise OSError("/proc/meminfo does not tell what is available")
-        return field(text, b"MemAvailable:"), field(text, b"SwapFree:")
+        return kib_field(text, b"MemAvailable:"), kib_field(text, b"SwapFree:")
 
     def close(self) -> None:
         os.close(self._fd)

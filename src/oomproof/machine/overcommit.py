@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from oomproof.machine.memory import field
+from oomproof.leaf.proc_files import kib_field
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +24,4 @@ def read(proc: str = "/proc") -> Overcommit | None:
             text = file.read()
     except (OSError, ValueError):
         return None
-    return Overcommit(mode, field(text, b"CommitLimit:"), field(text, b"Committed_AS:"))
+    return Overcommit(mode, kib_field(text, b"CommitLimit:"), kib_field(text, b"Committed_AS:"))

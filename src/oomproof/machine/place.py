@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from oomproof.leaf.proc_files import read_text
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Place:
 
 
 def read(proc: str = "/proc", root: str = "/") -> Place:
-    mounts = _text(f"{proc}/self/mountinfo")
+    mounts = read_text(f"{proc}/self/mountinfo")
     root_filesystem = ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -22,18 +24,10 @@ def read(proc: str = "/proc", root: str = "/") -> Place:
         if len(fields) > 4 and fields[4] == "/" and after:
             root_filesystem = after.split()[0]  # the last one mounted wins
     marked = any(os.path.exists(os.path.join(root, mark)) for mark in (".dockerenv", "run/.containerenv"))
-    cgroup = _text(f"{proc}/self/cgroup")
+    cgroup = read_text(f"{proc}/self/cgroup")
     named = any(word in cgroup for word in ("/docker", "/kubepods", "/libpod", "/lxc"))
     return Place(
         container=marked or named,
-        wsl="microsoft" in _text(f"{proc}/sys/kernel/osrelease").lower(),
+        wsl="microsoft" in read_text(f"{proc}/sys/kernel/osrelease").lower(),
         root_filesystem=root_filesystem,
     )
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from oomproof.leaf.proc_files import read_text
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def parse_mm_stat(text: str) -> Zram | None:
 def read(proc: str = "/proc", sys: str = "/sys") -> tuple[Swap, ...]:
     """The active swap areas; empty where there are none."""
     areas = []
-    for line in _text(f"{proc}/swaps").splitlines()[1:]:
+    for line in read_text(f"{proc}/swaps").splitlines()[1:]:
         try:
             path, _kind, total, used, priority = line.rsplit(None, 4)
             area = Swap(_unescape(path), int(total) * 1024, int(used) * 1024, int(priority))
@@ -56,7 +58,7 @@ def read(proc: str = "/proc", sys: str = "/sys") -> tuple[Swap, ...]:
             continue
         name = os.path.basename(area.path)
         if name.startswith("zram"):
-            zram = parse_mm_stat(_text(f"{sys}/block/{name}/mm_stat")) or Zram(
+            zram = parse_mm_stat(read_text(f"{sys}/block/{name}/mm_stat")) or Zram(
                 area.used, area.used, area.used
             )
             area = Swap(area.path, area.total, area.used, area.priority, zram)
@@ -70,7 +72,7 @@ def zram_in_ram(sys: str = "/sys") -> int:
         names = [name for name in os.listdir(f"{sys}/block") if name.startswith("zram")]
     except OSError:
         return 0
-    devices = (parse_mm_stat(_text(f"{sys}/block/{name}/mm_stat")) for name in names)
+    devices = (parse_mm_stat(read_text(f"{sys}/block/{name}/mm_stat")) for name in names)
     return sum(device.in_ram for device in devices if device)
 
 
@@ -83,11 +85,3 @@ def disk(areas: Sequence[Swap]) -> tuple[int, int]:
 def _unescape(path: str) -> str:
     """The kernel writes a space in a swap file's name as ``\\040``."""
     return path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from oomproof.machine.arguments import output_folder, real, script_of
+from oomproof.leaf.command_lines import (
+    is_oomproof,
+    output_folder,
+    python_target,
+    real,
+    script_arguments,
+    script_of,
+)
+from oomproof.leaf.proc_files import environment as environment_of
+from oomproof.leaf.proc_files import name_of
 from oomproof.machine.jobs import LAUNCHERS, Job
 from oomproof.machine.processes import command_line, stat_fields
+from oomproof.records import dataclass
 
 # Editors start one small language server per window with the same arguments; a job worth a warning is larger.
 _LARGE = 128 << 20
@@ -66,7 +75,7 @@ def among(jobs: Iterable[Job], proc: str = "/proc", at_least: int = _LARGE) -> t
 
 def _output(command: tuple[str, ...], pid: int, proc: str) -> tuple[str, str] | None:
     """(script, where it writes)."""
-    found = script(command)
+    found = python_target(command)
     if not found or _rank(_environment(pid, proc)):
         return None
     where = output_folder(found[1], _folder(pid, proc))
@@ -110,8 +119,8 @@ def of(
         if _rank(theirs) != _rank(environment) or _trials(above, command, parent, proc):
             continue
         there = _folder(pid, proc)
-        output = output_folder(_after(argv, mine, folder), folder)
-        if output is not None and output == output_folder(_after(command, mine, there), there):
+        output = output_folder(script_arguments(argv, mine, folder), folder)
+        if output is not None and output == output_folder(script_arguments(command, mine, there), there):
             found.append(Twin(pid, "output", command, output))
         elif _identical(argv, folder, environment, command, there, theirs, mine):
             found.append(Twin(pid, "arguments", command))
@@ -125,7 +134,7 @@ def identity(argv: Sequence[str], folder: str, environment: Mapping[str, str], g
     mine = script_of(argv, folder)
     if mine is None or _rank(environment) is not None:
         return ""
-    words = _after(argv, mine, folder)
+    words = script_arguments(argv, mine, folder)
     output = output_folder(words, folder)
     if output is not None:
         return f"{mine} writes {output}"
@@ -142,21 +151,11 @@ def _same_script(mine: str, proc: str) -> dict[int, tuple[str, ...]]:
         if not entry.isdigit():
             continue
         command = tuple(command_line(int(entry), proc))
-        if not any(word.endswith(name) for word in command) or _is_ours(command):
+        if not any(word.endswith(name) for word in command) or is_oomproof(command):
             continue
         if script_of(command, _folder(int(entry), proc)) == mine:
             found[int(entry)] = command
     return found
-
-
-def _is_ours(command: Sequence[str]) -> bool:
-    """A guard or a keeper names the job's script too, and is not the job."""
-    return any(
-        os.path.basename(word) == "oomproof"
-        or word.startswith("oomproof.")
-        or word.endswith("oomproof/runner/keeper.py")
-        for word in command[:5]
-    )
 
 
 def _ancestors(pid: int, proc: str) -> list[int]:
@@ -175,9 +174,9 @@ def _ancestors(pid: int, proc: str) -> list[int]:
 def _trials(above: Sequence[int], command: Sequence[str], parent: int, proc: str) -> bool:
     """Both started by one program that is no shell: a sweep, a test run, a scheduler. It knows what it does."""
     for pid in above:
-        if _is_ours(command_line(pid, proc)):
+        if is_oomproof(command_line(pid, proc)):
             continue  # the run around it: who started that?
-        return pid == parent and _comm(pid, proc) not in LAUNCHERS
+        return pid == parent and name_of(pid, proc) not in LAUNCHERS
     return False
 
 
@@ -194,15 +193,7 @@ def _identical(
         return False  # the same words mean other files there
     if any(environment.get(name) != theirs.get(name) for name in _IDENTITY):
         return False
-    return list(_after(argv, script, folder)) == list(_after(command, script, there))
-
-
-def _after(argv: Sequence[str], script: str, folder: str) -> Sequence[str]:
-    """The script's own arguments."""
-    for at, word in enumerate(argv):
-        if word.endswith(os.path.basename(script)) and real(os.path.join(folder, word)) == script:
-            return argv[at + 1 :]
-    return argv[1:]
+    return list(script_arguments(argv, script, folder)) == list(script_arguments(command, script, there))
 
 
 def _rank(environment: Mapping[str, str]) -> str | None:
@@ -211,12 +202,7 @@ def _rank(environment: Mapping[str, str]) -> str | None:
 
 
 def _environment(pid: int, proc: str) -> dict[str, str]:
-    try:
-        with open(f"{proc}/{pid}/environ", "rb") as file:
-            lines = file.read().decode("utf-8", "replace").split("\0")
-    except OSError:
-        return {}
-    return {name: value for name, _, value in (line.partition("=") for line in lines) if name in _IDENTITY}
+    return {name: value for name, value in environment_of(pid, proc).items() if name in _IDENTITY}
 
 
 def _folder(pid: int, proc: str) -> str:
@@ -226,38 +212,14 @@ def _folder(pid: int, proc: str) -> str:
         return ""
 
 
-def _comm(pid: int, proc: str) -> str:
-    try:
-        with open(f"{proc}/{pid}/comm", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def script(command: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
-    """(script, its arguments) of a Python command line; a module is given as ``-m NAME``."""
-    if not command or not os.path.basename(command[0]).startswith(("python", "pypy")):
-        return None
-    words = list(command[1:])
-    while words:
-        word = words.pop(0)
-        if word == "-m" and words:
-            return f"-m {words[0]}", tuple(words[1:])
-        if word == "-c":
-            return None
-        if word in ("-W", "-X") and words:
-            words.pop(0)
-        elif not word.startswith("-"):
-            return word, tuple(words)
-    return None
-
-
 def _key(command: tuple[str, ...], pid: int, proc: str) -> object:
-    found = script(command)
+    found = python_target(command)
     if not found:
         return None
     name, arguments = found
-    if os.path.basename(name) in ("oomproof", "keeper.py") or name.startswith("-m oomproof"):
+    if os.path.basename(name) in ("oomproof", "keeper.py", "start_by_path.py") or name.startswith(
+        "-m oomproof"
+    ):
         return None  # the guard around a job: what it runs comes next
     where = "" if name.startswith("/") else _folder(pid, proc)
     return where, name, arguments, tuple(sorted(_environment(pid, proc).items()))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from oomproof.leaf.proc_files import kib_field
 from oomproof.machine import swap
-from oomproof.machine.memory import field
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ def read(proc: str = "/proc", sys: str = "/sys") -> Unowned:
         text = b""
     return Unowned(
         zram=swap.zram_in_ram(sys),
-        zswap=field(text, b"\nZswap:"),
-        huge_pages=field(text, b"\nHugetlb:"),
-        per_cpu=field(text, b"\nPercpu:"),
-        balloon=field(text, b"\nBalloon:"),
+        zswap=kib_field(text, b"\nZswap:"),
+        huge_pages=kib_field(text, b"\nHugetlb:"),
+        per_cpu=kib_field(text, b"\nPercpu:"),
+        balloon=kib_field(text, b"\nBalloon:"),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+from oomproof.records import dataclass
 
 # struct utmp of glibc on Linux, the same on 32 and 64 bits: type, pid, line, id, user, host, exit, session,
 # seconds, microseconds, address, unused

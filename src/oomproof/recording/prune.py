@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomproof.recording.runs import ELSEWHERE, Run, runs_folder, take_lock
+from oomproof.recording.runs import ELSEWHERE, Run, runs_folder
+from oomproof.recording.state_files import take_lock
 
 _ALIVE = ("running", "frozen", "lost its guard", "starting", "waiting")
 _SILENT = 7 * 86400.0  # seconds without a write after which a run on another host is taken for over
-_LOCKS = ("waiting.lock", "keeper.lock", "guard.lock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ def remove(run: Run) -> str | None:
         return "it lives"
     held: list[int] = []
     try:
-        for name in _LOCKS:
-            lock = take_lock(folder / name)
+        for path in (run.waiting_lock, run.keeper_lock, run.guard_lock):
+            lock = take_lock(path)
             if lock is None:
                 return "it lives"
             held.append(lock)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from oomproof.recording.schema import VERSION
+from oomproof.recording.series import Series
+from oomproof.recording.sqlite_files import UNREADABLE, connect, empty, pieces
 
-Row = tuple[object, ...]
-Found = TypeVar("Found")
+Row = tuple[Any, ...]
 
-# What a damaged file makes SQLite or Python's reading of it raise. UnicodeDecodeError, a ValueError: SQLite quotes damaged
-# names in its messages.
-UNREADABLE = (sqlite3.Error, ValueError, OverflowError, MemoryError, OSError)
 _CARDS = 64  # rows of one look at most
 
 
@@ -58,22 +56,32 @@ class Recording:
             return 0.0
         return offset if abs(offset) < 1e12 else 0.0
 
-    def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """Rows of a query; none when the file cannot be read (``problem`` then says why)."""
-        return self.ask(lambda connection: connection.execute(query, parameters).fetchall(), [])
+    @contextmanager
+    def series(self) -> Iterator[Series]:
+        """Its samples, events and phases by name and time; none when the file cannot be read (``problem`` says why)."""
+        with closing(self._opened()) as connection:
+            yield Series(connection)
 
-    def ask(self, question: Callable[[sqlite3.Connection], Found], otherwise: Found) -> Found:
-        """Several queries over one connection; ``otherwise`` when the file cannot be read."""
-        if self.problem:
-            return otherwise
+    def _opened(self) -> sqlite3.Connection:
         try:
-            with closing(connect(self.path)) as connection:
-                return question(connection)
+            return empty() if self.problem else connect(self.path)
         except UNREADABLE:
-            return otherwise
+            return empty()
+
+    def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[Row]:
+        """Rows of a query, for whoever looks into a recording by hand; none when the file cannot be read."""
+        try:
+            with closing(self._opened()) as connection:
+                return connection.execute(query, parameters).fetchall()
+        except UNREADABLE:
+            return []
 
     def figures(self) -> Figures:
-        return self.ask(read_figures, Figures())
+        try:
+            with closing(self._opened()) as connection:
+                return read_figures(connection)
+        except UNREADABLE:
+            return Figures()
 
     def peaks(self) -> Peaks:
         return self.figures().peaks
@@ -111,18 +119,6 @@ def _gpu_peak(connection: sqlite3.Connection) -> int | None:
     return highest
 
 
-def pieces(connection: sqlite3.Connection, table: str, rows: int = 2000) -> Iterator[tuple[int, int]]:
-    """The first and last rowid of each run of that many rows, in their order."""
-    query = f"SELECT min(rowid), max(rowid) FROM (SELECT rowid FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?)"
-    at = -1
-    while True:
-        first, last = connection.execute(query, (at, rows)).fetchone()
-        if not isinstance(first, int) or not isinstance(last, int) or last <= at:
-            return  # the end, or damage that leads back
-        yield first, last
-        at = last
-
-
 def _first(connection: sqlite3.Connection, query: str, columns: int) -> Row:
     try:
         return tuple(connection.execute(query).fetchone() or (None,) * columns)
@@ -139,33 +135,6 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e12 else None  # no NaN either
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Read-only. A recording on a read-only disk has no room for the WAL index: read what the file holds then, which
-    misses what stands only in the WAL. Raises one of UNREADABLE for what is no recording."""
-    from urllib.parse import quote
-
-    name = f"file:{quote(os.fsencode(path))}?mode=ro"
-    try:
-        return _connect(name, timeout=2.0)
-    except sqlite3.OperationalError:
-        return _connect(f"{name}&immutable=1", timeout=2.0)
-
-
-def _connect(name: str, timeout: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(name, uri=True, timeout=timeout)
-    connection.text_factory = _text
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 def open_recording(path: Path) -> Recording:

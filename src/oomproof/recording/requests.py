@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+from oomproof.recording.attempt import Attempt
 
 SAVE_TEXT = "oomproof asks this job to save and go on"
 
 
-def listeners(attempt: Path, what: str, proc: str = "/proc") -> list[str]:
+def listeners(attempt: Attempt, what: str, proc: str = "/proc") -> list[str]:
     """Who in the living job answers this kind of request ("save", "stop"): "the Hugging Face Trainer", …"""
     found = []
-    for path in sorted((attempt / "agent").glob("*-listens.txt")):
+    for path in sorted((attempt.agent_folder).glob("*-listens.txt")):
         try:
             kinds, by = path.read_text(errors="replace").split("\n")[:2]
         except (OSError, ValueError):
@@ -21,19 +22,15 @@ def listeners(attempt: Path, what: str, proc: str = "/proc") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def is_unanswered(attempt: Path, what: str) -> bool:
+def is_unanswered(attempt: Attempt, what: str) -> bool:
     """Whether somebody listens for this kind of request and has not begun to act on it."""
-    begun = any((attempt / "agent" / f"{what}.{mark}").exists() for mark in ("at", "taken"))
+    begun = any((attempt.agent_folder / f"{what}.{mark}").exists() for mark in ("at", "taken"))
     return not begun and bool(listeners(attempt, what))
 
 
-def save_file(attempt: Path) -> Path:
-    return attempt / "save"
-
-
-def ask_to_save(attempt: Path, why: str) -> None:
+def ask_to_save(attempt: Attempt, why: str) -> None:
     """The file is taken away by whoever saved. One that is there already has not been answered yet."""
-    path = save_file(attempt)
+    path = attempt.save_file
     if not path.exists():
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -10,7 +10,7 @@ _ASKED = re.compile(r"^--- ([\d.]+) (.*)$")
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
 _LIBRARY = re.compile(
-    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|_oomproof_agent|oomproof[/\\]agent|<frozen"
+    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|oomproof[/\\](?:agent|leaf)|<frozen"
 )
 _MOST = 100  # frames of one stack
 

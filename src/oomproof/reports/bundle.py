@@ -12,9 +12,9 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
+from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.runs import Run
 from oomproof.reports import bundle_machine, html, markdown, saving
-from oomproof.reports.bundle_recording import redacted_copy
 from oomproof.reports.bundle_texts import read_capped
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, tell, version
@@ -22,9 +22,6 @@ from oomproof.reports.verdict import three_lines
 
 FILE_CAP = 8 << 20  # bytes of one text: its first quarter and its last three
 TOTAL_CAP = 64 << 20  # before compression; what mail and issue trackers take afterwards
-_OUTPUTS = ("output.first.log", "output.prev.log", "output.log")
-_JSONS = ("started.json", "exit.json")
-_LINES = ("actions.jsonl", "keeper.jsonl", "memory_alerts.log", "keeper.err")
 _AGENTS = 50  # stacks of crashed processes
 _NEVER_CUT = frozenset(("report.md", "report.html", "verdict.json", "SUMMARY.txt"))
 _TELLING = ("torch", "jax", "jaxlib", "tensorflow", "transformers", "datasets", "accelerate", "lightning",
@@ -57,8 +54,8 @@ def write_bundle(
             packer.file(folder, file)
     packages = _add_machine(packer, run)
     if run is not None:  # last: by now every secret that a text gives away is known
-        recording = _attempt(run, verdict.attempt) / "recording.sqlite"
-        packer.binary("recording.sqlite", *redacted_copy(recording, packer.redactor))
+        recording = run.attempt_of(verdict.attempt).recording_file
+        packer.binary(recording.name, *redacted_copy(recording, packer.redactor.text))
     packer.text("report.md", markdown.render(story))
     packer.markup("report.html", html.render(story))
     packer.text("SUMMARY.txt", _summary(story, packer, packages))
@@ -148,24 +145,27 @@ class _Packer:
 
 
 def _add_run(packer: _Packer, run: Run, number: int | None) -> None:
-    from oomproof.recording.runs import read_json
+    from oomproof.recording.state_files import read_json
 
-    packer.json("run.json", run.info)
-    attempt = _attempt(run, number)
-    for name in _JSONS:
-        if (attempt / name).exists():
-            packer.json(name, read_json(attempt / name))
-    agents = sorted(attempt.glob("agent/*-fault.txt"))[-_AGENTS:]
-    for file in agents:
-        packer.file("agent", file)
-    for name in (*_LINES, *_OUTPUTS):
-        path = attempt / name
+    packer.json(run.info_file.name, run.info)
+    attempt = run.attempt_of(number)
+    for path in (attempt.started_file, attempt.exit_file):
+        if path.exists():
+            packer.json(path.name.lstrip("."), read_json(path))
+    for path in sorted(attempt.agent_folder.glob("*-fault.txt"))[-_AGENTS:]:
+        packer.file("agent", path)
+    lines = (
+        attempt.actions_file,
+        attempt.keeper_events_file,
+        attempt.alerts_file,
+        attempt.keeper_errors_file,
+    )
+    for path in (*lines, *attempt.outputs):
         if path.exists() and path.stat().st_size:
             packer.file("run", path)
-
-
-def _attempt(run: Run, number: int | None) -> Path:
-    return run.folder / str(number) if number else run.attempt
+    for path in sorted(attempt.extra("").rglob("*")):
+        if path.is_file():
+            packer.file(str(path.relative_to(attempt.folder).parent), path)
 
 
 def _add_machine(packer: _Packer, run: Run | None) -> dict[str, str]:

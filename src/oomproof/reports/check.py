@@ -32,7 +32,9 @@ _NOTEWORTHY_SWAP = 64 << 20
 _TINY = 1 << 20  # rows below a MiB are left off the screen (never out of the JSON)
 _OVERCOMMIT = {0: "refuses only the absurd", 1: "refuses nothing", 2: "refuses all past the commit limit"}
 
-Span = tuple[str, str]  # text, style
+_COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+Span = tuple[str, str]  # text, style: words of _COLOURS
 Line = list[Span]
 
 
@@ -58,12 +60,16 @@ def show(check: Check) -> None:
             sys.stdout.reconfigure(errors="replace")  # an ASCII pipe gets question marks, not a traceback
         print("\n".join("".join(text for text, _ in line).rstrip() for line in screen(check, width)))
         return
-    from rich.console import Console
-    from rich.text import Text
+    lines = screen(check, shutil.get_terminal_size().columns, bars=True)
+    coloured_stream(sys.stdout).write("".join(f"{_coloured(line)}\n" for line in lines))
 
-    console = Console(file=coloured_stream(sys.stdout), highlight=False)
-    for line in screen(check, console.width, bars=True):
-        console.print(Text.assemble(*((printable(text), style) for text, style in line)), soft_wrap=True)
+
+def _coloured(line: Line) -> str:
+    parts = []
+    for text, style in line:
+        codes = ";".join(_COLOURS[word] for word in style.split())
+        parts.append(f"\x1b[{codes}m{printable(text)}\x1b[0m" if codes else printable(text))
+    return "".join(parts)
 
 
 def screen(check: Check, width: int, bars: bool = False) -> list[Line]:

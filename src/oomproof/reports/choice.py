@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.verdict import Cause, Remedy, Verdict
+from oomproof.diagnosis.verdict import RankedCause, Remedy, Verdict
 from oomproof.evidence.facts import Evidence
 
 _NOTICED = 0.01  # of probability: a cause below stands in the JSON only
@@ -16,7 +16,7 @@ def decisive_first(verdict: Verdict) -> tuple[list[Evidence], list[Evidence]]:
     return (decided, beside) if decided else (beside, [])
 
 
-def notable(verdict: Verdict) -> list[Cause]:
+def notable(verdict: Verdict) -> list[RankedCause]:
     return [cause for cause in verdict.causes if cause.probability >= _NOTICED]
 
 

@@ -17,7 +17,6 @@ from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
-    GOOD,
     Story,
     before_end,
     facts,
@@ -77,7 +76,7 @@ def render(story: Story) -> str:
 
 def _head(story: Story) -> str:
     verdict = story.verdict
-    badge = "" if verdict.cause in GOOD else f'<span class="badge">{escape(verdict.certainty)}</span> '
+    badge = "" if verdict.kind.good else f'<span class="badge">{escape(verdict.certainty)}</span> '
     about = f"run {escape(story.title)}" if story.run else "verdict from a text"
     rows = facts(story)
     wide = {"command"}

@@ -15,7 +15,6 @@ from oomproof.reports.chart import draw
 from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
-    GOOD,
     Moment,
     Story,
     before_end,
@@ -66,7 +65,7 @@ def render(story: Story) -> str:
 
 def _what_happened(story: Story) -> str:
     verdict = story.verdict
-    sure = "" if verdict.cause in GOOD else f" ({verdict.certainty}, {verdict.probability:.0%})"
+    sure = "" if verdict.kind.good else f" ({verdict.certainty}, {verdict.probability:.0%})"
     parts = [f"**{_text(verdict.headline)}**{sure}", f"Why: {_text(verdict.why)}"]
     rows = [(name, _code(value) if name == "command" else _text(value)) for name, value in facts(story)]
     if rows:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
+from oomproof.recording.attempt import Attempt
 from oomproof.reports.timeline import Timeline, load
 
 _PROBLEM = "it holds values that are no numbers"
 _TEXTS = ("name", "role", "kind", "text")
 
 
-def load_numbers(attempt: Path) -> Timeline:
+def load_numbers(attempt: Attempt) -> Timeline:
     """The attempt's recording to draw; empty with its ``problem`` where it holds something else than numbers."""
     try:
         found = load(attempt)

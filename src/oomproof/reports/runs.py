@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sqlite3
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,24 +12,24 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from oomproof.diagnosis.conclusion import Conclusion, conclusion_of
 from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
 from oomproof.machine.clock import boottime
+from oomproof.recording import pauses, run_summary
 from oomproof.recording.now import best, read_all
-from oomproof.recording.reader import Peaks, Recording, open_recording
+from oomproof.recording.phase_spans import PhaseRow, phase_rows
+from oomproof.recording.reader import Peaks
+from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import ELSEWHERE, Run
-from oomproof.recording.samples import NUMBERS, Samples
-from oomproof.reports import gpu_account, pauses, summary_file, timeline
-from oomproof.reports.after import verdict_of
+from oomproof.recording.series import PhaseMark
+from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
-from oomproof.reports.summary_file import Summary
-from oomproof.reports.timeline import PhaseRow
+from oomproof.reports.verdict import three_lines
 from oomproof.runner.code import hash_file
 from oomproof.units import format_duration, format_size
 
-
-def recording_of(run: Run) -> Recording:
-    return open_recording(run.attempt / "recording.sqlite")
+_EVENTS = 20  # of the newest, in `runs show`
 
 
 def summaries_of(found: Iterable[Run]) -> list[Summary]:
@@ -51,14 +50,15 @@ def _summary_of(run: Run) -> Summary:
         )  # fmt: skip
 
 
-def summarize(run: Run) -> Summary:
-    """Kept beside the recording once the run has ended: a history of thousands is not read anew each time."""
-    kept = summary_file.read(run)
+def summarize(run: Run, told: Conclusion | None = None) -> Summary:
+    """``told`` where the caller has it. Of a run that was judged the line is cached beside its recording: a history of
+    thousands is not read anew each time. What is judged here for want of a verdict is stored nowhere."""
+    kept = run_summary.read(run)
     if kept is None:
-        verdict = verdict_of(run)
-        kept = summary_file.make(run, verdict.as_json if verdict else None)
-        if kept.state == "ended" and kept.problem is None:
-            summary_file.keep(run, kept)
+        told = told or conclusion_of(run)
+        kept = run_summary.make(run, told.as_json if told else None)
+        if told is not None and told.stored:
+            run_summary.keep(run, kept)
     code = run.info.get("code") or {}
     before = code.get("script_sha256")
     changed = before is not None and before != _hash_now(code.get("script"))
@@ -141,7 +141,8 @@ def history(summaries: list[Summary], width: int = 100) -> str:
 
 def show(run: Run, width: int = 80) -> str:
     """One run in full: what it was, how it went, a chart, the verdict."""
-    summary, recording = summarize(run), recording_of(run)
+    told = conclusion_of(run)
+    summary, recording = summarize(run, told), run.attempt.recording()
     settings = run.info.get("settings") or {}
     code = run.info.get("code") or {}
     rung = (run.started().get("rung") or {}).get("name", "-")
@@ -155,6 +156,8 @@ def show(run: Run, width: int = 80) -> str:
         ("held by", rung + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
         ("peak", _peak_words(summary.peaks)),
     ]
+    if len(attempts := run.attempts()) > 1:
+        rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
     if (agent := agent_words(run)) is not None:
         rows.append(("agent", agent))
     if summary.paused:
@@ -170,8 +173,9 @@ def show(run: Run, width: int = 80) -> str:
         rows.append(("missing", str(problem)))
     lines = [f"{name:>8}  {value}" for name, value in rows]
     columns = max(20, min(100, width - 22))
-    nothing: tuple[list[tuple[float, float]], list[PhaseRow]] = ([], [])
-    samples, phases = recording.ask(lambda connection: _drawn(connection, columns), nothing)
+    with recording.series() as series:
+        samples, phases = series.use.highest(columns), phase_rows(series)
+        events = series.events(words_only=True, last=_EVENTS, besides="agent")
     if samples:
         lines += ["", "  memory of the job (anonymous + shared + swapped)"]
         lines.append(draw(samples, width=columns, limit=settings.get("limit")))
@@ -179,20 +183,14 @@ def show(run: Run, width: int = 80) -> str:
     if oom is not None and summary.cause == "cuda-oom":
         lines += ["", *gpu_account.lines(oom, width)]
     lines += _phase_table(phases)
-    events = recording.rows(
-        f"SELECT t, kind, text FROM event WHERE kind != 'agent' AND {NUMBERS} AND abs(t) < 1e12"
-        " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '') ORDER BY t DESC, rowid DESC LIMIT 20"
-    )
     if events:
         lines += ["", "  what happened"]
         lines += [
-            f"  {_clock(float(str(t)) + recording.wall_offset)}  {kind}: {text}"
-            for t, kind, text in reversed(events)
+            f"  {_clock(event.t + recording.wall_offset)}  {event.kind}: {event.text}" for event in events
         ]
-    verdict = verdict_of(run)
     lines.append("")
-    if verdict is not None:
-        lines.append(verdict.text)
+    if told is not None:
+        lines.append(three_lines(told.verdict))
     elif summary.state == "lost its guard":
         lines.append(
             f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)"
@@ -209,9 +207,10 @@ def agent_words(run: Run) -> str | None:
         return None
     if not wanted:
         return "off (--no-agent)"
-    rows = recording_of(run).rows("SELECT text FROM event WHERE kind = 'agent' ORDER BY t DESC LIMIT 1")
-    folder = run.attempt / "agent"
-    told = str(rows[0][0]) if rows else ""
+    with run.attempt.recording().series() as series:
+        told = next((event.text for event in series.events("agent", last=1)), "")
+        marks = series.phase_marks()
+    folder = run.attempt.agent_folder
     if not told and (count := len(list(folder.glob("*-fault.txt")))):
         told = f"in {count} Python {'process' if count == 1 else 'processes'}"
     if not told:
@@ -219,7 +218,7 @@ def agent_words(run: Run) -> str | None:
     now = best(read_all(folder))
     if now is not None and now.step is not None:
         told += f"; phase {now.phase}, step {now.step}"
-        if (pace := _step_pace(_marks(recording_of(run)))) is not None:
+        if (pace := _step_pace(marks)) is not None:
             told += f", {pace} a step"
     listeners = {words[1] for path in folder.glob("*-listens.txt") if len(words := _lines(path)) > 1}
     return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
@@ -281,12 +280,6 @@ def _phase_table(rows: list[PhaseRow]) -> list[str]:
     return lines
 
 
-def _drawn(connection: sqlite3.Connection, columns: int) -> tuple[list[tuple[float, float]], list[PhaseRow]]:
-    """The chart's moments and the table of phases, from one pass over the job's samples."""
-    samples = Samples(connection, "job", "anon+shmem+swap")
-    return samples.highest(columns), timeline.phase_rows(connection, samples)
-
-
 def _paused_words(run: Run, summary: Summary) -> str:
     total = format_duration(pauses.seconds(list(summary.paused), boottime()))
     count = len(summary.paused)
@@ -295,10 +288,10 @@ def _paused_words(run: Run, summary: Summary) -> str:
     if not mark:
         return words
     if mark.get("by") == "user":
-        return f"{words}, by you; oomproof thaw {run.name}"
+        return f"{words}, by you; oomproof resume {run.name}"
     until = mark.get("until")
     latest = f", at the latest until {_clock(float(until))}" if until else ""
-    return f"{words}: {mark.get('why')}{latest}; oomproof thaw {run.name}"
+    return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
 
 
 def _peak_words(peaks: Peaks) -> str:
@@ -390,44 +383,34 @@ def compare_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
 
 def _phase_rows(one: Run, two: Run) -> list[tuple[str, str, str]]:
     """Peak per phase and time per step, for runs whose job told its phases."""
-    first, second = (_phases(recording_of(run)) for run in (one, two))
+    first, second = (_phases(run) for run in (one, two))
     return [(name, first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
 
 
-def _marks(recording: Recording) -> list[tuple[float, str, int | None]]:
-    rows = recording.rows(f"SELECT t, name, step FROM phase WHERE {NUMBERS} ORDER BY t")
-    return [(float(str(t)), str(name), step if isinstance(step, int) else None) for t, name, step in rows]
-
-
-def _phases(recording: Recording) -> dict[str, str]:
-    marks = _marks(recording)
-    found: dict[str, str] = {}
-    if not marks:
-        return found
-
-    def peaks(connection: sqlite3.Connection) -> dict[str, int]:
-        samples = Samples(connection, "job", "anon+shmem+swap")
-        highest: dict[str, int] = {}
-        ends = [*(t for t, _, _ in marks[1:]), max(samples.end if samples else 0.0, marks[-1][0])]
-        for (begin, name, _), end in zip(marks, ends, strict=True):
-            if (inside := samples.between(begin, end)) is not None:
-                highest[name] = max(highest.get(name, 0), int(inside[1]))
-        return highest
-
-    none: dict[str, int] = {}
-    found.update({f"peak in {name}": format_size(size) for name, size in recording.ask(peaks, none).items()})
+def _phases(run: Run) -> dict[str, str]:
+    highest: dict[str, int] = {}
+    with run.attempt.recording().series() as series:
+        marks = series.phase_marks()
+        if not marks:
+            return {}
+        ends = [*(mark.t for mark in marks[1:]), max(series.use.end if series.use else 0.0, marks[-1].t)]
+        for mark, end in zip(marks, ends, strict=True):
+            if (inside := series.use.between(mark.t, end)) is not None:
+                highest[mark.name] = max(highest.get(mark.name, 0), int(inside[1]))
+    found = {f"peak in {name}": format_size(size) for name, size in highest.items()}
     if (pace := _step_pace(marks)) is not None:
         found["per step"] = pace
     return found
 
 
-def _step_pace(marks: list[tuple[float, str, int | None]]) -> str | None:
+def _step_pace(marks: list[PhaseMark]) -> str | None:
     seconds, count = 0.0, 0
-    for (t, name, step), (after, same, later) in pairwise(marks):
+    for mark, after in pairwise(marks):
         # only what lies inside training: an evaluation between two steps is no slower step
-        if name == same == "train" and step is not None and later is not None and later > step:
-            seconds += after - t
-            count += later - step
+        if mark.name == after.name == "train" and (mark.step is not None and after.step is not None):
+            made = max(0, after.step - mark.step)
+            seconds += after.t - mark.t if made else 0.0
+            count += made
     return _pace(seconds / count) if count else None
 
 

@@ -13,17 +13,14 @@ from pathlib import Path
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
+from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import Run, list_runs
 from oomproof.reports.numbers import load_numbers
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.runs import compare_rows, summarize
-from oomproof.reports.summary_file import Summary
 from oomproof.reports.timeline import Timeline
 from oomproof.units import GIB, MIB, format_duration, format_size
 
-GPU_CAUSES = frozenset(("cuda-oom", "jax-oom", "tf-oom", "mps-oom", "cublas-alloc", "cudnn"))
-GOOD = frozenset(("finished", "not-a-crash"))
-OURS = frozenset(("stopped-by-guard", "stopped-by-user", "interrupted"))
 _OLD = 1e8  # seconds: below this a time is since boot (dmesg), not since 1970
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
@@ -59,8 +56,7 @@ class Story:
 
     @property
     def tone(self) -> str:
-        cause = self.verdict.cause
-        return "good" if cause in GOOD else "ours" if cause in OURS else "bad"
+        return self.verdict.kind.tone
 
 
 def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
@@ -68,7 +64,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
     clean = from_json(redactor.value(verdict.to_json(), "verdict"))
     if run is None:
         return Story(clean, versions=tuple(_versions(None)))
-    attempt = run.folder / str(verdict.attempt) if isinstance(verdict.attempt, int) else run.attempt
+    attempt = run.attempt_of(verdict.attempt)
     earlier = earlier_run(run)
     rows = [
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))
@@ -159,7 +155,7 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     verdict, run = story.verdict, story.run
     advice: list[tuple[str, str | None]] = []
     command = story.command or "python train.py"
-    if verdict.cause in GOOD:
+    if verdict.kind.good:
         return advice
     if run is None:
         advice.append(
@@ -167,7 +163,7 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
              f"oomproof run -- {command}")
         )  # fmt: skip
     peak = story.summary.peaks.use if story.summary else None
-    if verdict.of_memory and verdict.cause not in GPU_CAUSES and peak:
+    if verdict.kind.memory and not verdict.kind.gpu and peak:
         need = _round_up(peak)
         advice.append(
             (f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
@@ -177,13 +173,13 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
             ("Be told in time, at three quarters of that.",
              f"oomproof run --alert-above {_round_up(peak * 3 // 4)} -- {command}")
         )  # fmt: skip
-    if verdict.cause in GPU_CAUSES and verdict.gpu and verdict.gpu.total_bytes:
+    if verdict.kind.gpu and verdict.gpu and verdict.gpu.total_bytes:
         line = _round_up(verdict.gpu.total_bytes * 9 // 10)
         advice.append(
             ("Be told when the job comes near the card's size.",
              f"oomproof run --alert-gpu-above {line} -- {command}")
         )  # fmt: skip
-    if verdict.of_memory:
+    if verdict.kind.memory:
         advice.append(
             ("Let the job save when it is asked to: it finds the file named in OOMPROOF_STOP_FILE, or gets a signal.",
              f"oomproof run --stop-signal USR1 --grace 60 -- {command}")

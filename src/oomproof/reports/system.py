@@ -5,16 +5,9 @@ from __future__ import annotations
 import textwrap
 import time
 
+from oomproof.causes import cause_of
 from oomproof.evidence.system import SystemKill, SystemKills
 from oomproof.units import format_size
-
-_BY = {
-    "oom-kill-global": "kernel: machine full",
-    "oom-kill-memcg": "kernel: cgroup limit",
-    "oom-kill-cpuset": "kernel: cpuset full",
-    "oom-kill-mempolicy": "kernel: NUMA node full",
-    "stopped-by-guard": "oomproof's guard",
-}
 
 
 def system_text(found: SystemKills, *, width: int = 110) -> str:
@@ -87,7 +80,7 @@ def _table(kills: tuple[SystemKill, ...], width: int) -> str:
 
 
 def _by(kill: SystemKill) -> str:
-    name = _BY.get(kill.cause, kill.cause)
+    name = cause_of(kill.cause).label or kill.cause
     if kill.limit is not None and kill.cause == "oom-kill-memcg":
         name += f" {format_size(kill.limit)}"
     return name

@@ -14,22 +14,19 @@ from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.units import format_size
 
 _COLOURS = {"good": "32", "bad": "31", "ours": "33"}
-_GOOD = ("finished", "not-a-crash")
-_OURS = ("stopped-by-guard", "stopped-by-user", "interrupted")
 _LABEL = " " * 9
 _NARROW = 40  # columns: below, a terminal's own wrapping reads better
 
 
 def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = None) -> str:
     """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
-    headline = verdict.headline if verdict.cause in _GOOD else f"{verdict.headline} ({verdict.certainty})"
+    headline = verdict.headline if verdict.kind.good else f"{verdict.headline} ({verdict.certainty})"
     label, why, following = (
         printable(_told(name, text, width))
         for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
     )
     if colour:
-        kind = "good" if verdict.cause in _GOOD else "ours" if verdict.cause in _OURS else "bad"
-        label = f"\x1b[1;{_COLOURS[kind]}m{label}\x1b[0m"
+        label = f"\x1b[1;{_COLOURS[verdict.kind.tone]}m{label}\x1b[0m"
     return "\n".join((label, why, following))
 
 
@@ -82,7 +79,7 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
             card = gpu.index if gpu.index is not None else "?"
             where.append(_told("gpu", f"{card}: {', '.join(sizes)}", width))
     causes = notable(verdict)
-    if len(causes) == 1 and causes[0].test and verdict.cause not in _GOOD:
+    if len(causes) == 1 and causes[0].test and not verdict.kind.good:
         where.append(_told("test", causes[0].test, width))
     parts.append("\n".join(where))
     if len(causes) > 1:

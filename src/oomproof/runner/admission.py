@@ -6,18 +6,19 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.leaf.command_lines import command_key
+from oomproof.ledger import history
 from oomproof.ledger.entries import ADMITTED, WAITING, Entry, Peak, with_started
 from oomproof.ledger.needs import NEGLIGIBLE, Need, declared, from_history
 from oomproof.ledger.store import Busy, Ledger, open_ledger
 from oomproof.machine import processes
-from oomproof.machine.arguments import command_key
 from oomproof.machine.clock import boottime
 from oomproof.recording import runs
 from oomproof.recording.secrets import mask_argv
+from oomproof.records import dataclass, field, replace
 from oomproof.units import format_size
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def question(
     ledger: Ledger, run: runs.Run, argv: Sequence[str], name: str | None, asked: Asked, folder: str
 ) -> Question:
     key = command_key(mask_argv(argv), folder)
-    peaks = ledger.peaks(key)
+    peaks = history.peaks_of(ledger, key)
     need = _need(peaks, asked)
     gpu_need, gpu = (asked.gpu_need, asked.gpu) if asked.gpu_need else gpu_from_history(peaks, os.environ)
     me = os.getpid()

@@ -8,20 +8,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
-from oomproof.guard.loop import HostView, lock_memory
+from oomproof.guard.host_view import HostView
+from oomproof.guard.loop import lock_memory
+from oomproof.leaf.command_lines import is_keeper, is_oomproof
+from oomproof.leaf.proc_files import environment as environment_of
 from oomproof.machine import exits, processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 from oomproof.recording.secrets import mask_environment
+from oomproof.records import dataclass
 from oomproof.runner import limits
 from oomproof.runner.admission import enter
-from oomproof.runner.keeper import read_counters
-from oomproof.runner.supervise import Order, Watch, describe_run, write_down
+from oomproof.runner.attempt_files import read_counters
+from oomproof.runner.supervise import Order, Watch, describe_run, guard_settings, write_down
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def take(pid: int, proc: str = "/proc") -> Adopted:
             "only your own processes can be adopted; ask them to",
             USAGE,
         )
-    environment = _environment(pid, proc)
+    environment = environment_of(pid, proc)
     ours = _ours(pid, environment, proc)
     if ours:
         os.close(pidfd)
@@ -89,9 +91,7 @@ def _ours(pid: int, environment: dict[str, str], proc: str) -> str | None:
         fields = processes.stat_fields(me, proc)
         me = int(fields[1]) if fields else 0
     command = processes.command_line(pid, proc)
-    if any(word.endswith("oomproof/runner/keeper.py") for word in command[:5]) or (
-        any(os.path.basename(word) == "oomproof" or word == "oomproof.cli.main" for word in command[:3])
-    ):
+    if is_keeper(command) or is_oomproof(command[:3]):
         return "is oomproof's own"
     run = runs.Run(runs.runs_folder() / environment.get("OOMPROOF_RUN", "none"))
     if run.folder.is_dir() and run.keeper_lives():
@@ -104,14 +104,6 @@ def _ours(pid: int, environment: dict[str, str], proc: str) -> str | None:
         ):
             return f"was adopted already, as {other.name}"
     return None
-
-
-def _environment(pid: int, proc: str) -> dict[str, str]:
-    try:
-        lines = Path(f"{proc}/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
-    except OSError:
-        return {}
-    return {name: value for name, equals, value in (line.partition("=") for line in lines) if equals}
 
 
 def _user(uid: int) -> str:
@@ -132,17 +124,16 @@ def watch(
 ) -> bool:
     """Stays until the process has ended (True), or until KeyboardInterrupt, which leaves it running (False)."""
     host = HostView()
-    settings = order.settings(host.ram, host.inside_a_limit)
-    ticket = enter(run, adopted.argv, order.name, order.asked, adopted.cwd)
+    ticket = enter(run, adopted.argv, order.chosen.name, order.asked, adopted.cwd)
+    settings = guard_settings(order.chosen, host)
     info = {
         **describe_run(run, order, settings, ticket.as_json()),
-        "argv": describe_run(run, order, settings)["argv"],
         "cwd": adopted.cwd,
         "env": mask_environment(adopted.environment),
         "adopted": True,
     }
-    runs.write_json(run.folder / "run.json", info)
-    lock = runs.take_lock(run.folder / "guard.lock")
+    state_files.write_json(run.info_file, info)
+    lock = state_files.take_lock(run.guard_lock)
     rung = limits.Rung(limits.WATCH, note="adopted")
     started: dict[str, Any] = {
         "boot_id": info["boot_id"],
@@ -154,18 +145,8 @@ def watch(
         "rung": rung.as_json(),
         "counters": read_counters(rung.counters()),
     }
-    runs.write_json(run.attempt / "started.json", started)
-    guard = Watch(
-        run,
-        started,
-        settings,
-        host,
-        say,
-        order.alerts,
-        stop_file=order.stop_file,
-        stop_signal=order.stop_signal,
-        agent=False,
-    )
+    state_files.write_json(run.attempt.started_file, started)
+    guard = Watch(run, started, settings, host, say, order.chosen, agent=False)
     lock_memory()
     guard.start()
     over = threading.Event()
@@ -201,8 +182,8 @@ def record_end(run: runs.Run, status: int | None) -> None:
     known = status is not None
     signaled = known and os.WIFSIGNALED(status or 0)
     rung = limits.Rung(limits.WATCH)
-    runs.write_json(
-        run.attempt / "exit.json",
+    state_files.write_json(
+        run.attempt.exit_file,
         {
             "boottime": boottime(),
             "wall": time.time(),

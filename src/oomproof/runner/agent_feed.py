@@ -21,9 +21,11 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.ledger.runtime import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.now import read_now
 from oomproof.recording.writer import Writer
+from oomproof.trend import mean_rate
 from oomproof.units import MIB, format_size
 
 _FAULT = re.compile(r"([0-9]{1,9})-fault\.txt")
@@ -53,9 +55,9 @@ _LOOKS = 12  # stacks asked for in one run: each stops the job's main thread for
 _SWEEP = 60.0  # seconds between two removals of what ended processes left empty
 
 
-def environment(attempt: Path, run_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
+def environment(attempt: Attempt, run_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The variables that bring the agent into every Python of the job; the user's own PYTHONPATH comes after ours."""
-    folder = attempt / "agent"
+    folder = attempt.agent_folder
     folder.mkdir(mode=0o700, exist_ok=True)
     theirs = os.environ.get("PYTHONPATH", "")
     if os.environ.get("OOMPROOF_AGENT"):  # a run inside a run: once is enough
@@ -65,7 +67,7 @@ def environment(attempt: Path, run_id: str, settings: Mapping[str, Any]) -> dict
         "OOMPROOF_AGENT": str(folder),
         "OOMPROOF_AGENT_SOCKET": str(socket_path(run_id)),
         "OOMPROOF_AGENT_SETTINGS": json.dumps(settings),
-        "OOMPROOF_SAVE_FILE": str(attempt / "save"),
+        "OOMPROOF_SAVE_FILE": str(attempt.save_file),
     }
 
 
@@ -94,13 +96,13 @@ class AgentFeed:
     def __init__(
         self,
         run_id: str,
-        attempt: Path,
+        attempt: Attempt,
         writer: Writer,
         tell: Callable[[str], None],
         use: Callable[[], int | None],
         note_phase: Callable[[str, int | None], None] | None = None,
     ) -> None:
-        self._path, self._folder = socket_path(run_id), attempt / "agent"
+        self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
@@ -296,7 +298,7 @@ class AgentFeed:
         before, self._before = self._before, (t, use) if use is not None else None
         if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
             return
-        rate = (use - before[1]) / (t - before[0])
+        rate = mean_rate([before, (t, use)])
         if rate > self._steepest:
             self._steepest = rate * _STEEPER
             self.ask_stacks(f"the steepest growth so far, {format_size(int(rate))} a second", t)

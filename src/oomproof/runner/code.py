@@ -11,34 +11,24 @@ import signal
 import time
 from pathlib import Path
 
-from oomproof.machine.arguments import script_of
+from oomproof.leaf.command_lines import script_of
+from oomproof.leaf.small_files import sha256_hex
 
 _LONGEST = 16 << 20
 _SECONDS = 5.0  # git on a network file system
-
-
-def _sha256(data: bytes) -> str:
-    try:
-        from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]  # Python 3.12 on
-    except ImportError:
-        try:
-            from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            from hashlib import sha256
-    return str(sha256(data).hexdigest())
 
 
 def hash_file(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return _sha256(Path(path).read_bytes())
+        return sha256_hex(Path(path).read_bytes())
     except OSError:
         return None
 
 
-def _git(folder: str, *words: str) -> bytes | None:
-    """What git prints, or None when it fails, is not there, or takes too long."""
+def _start_git(folder: str, *words: str) -> tuple[int, int] | None:
+    """(pid, where it prints), or None when it is not there."""
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     actions = [
@@ -54,6 +44,14 @@ def _git(folder: str, *words: str) -> bytes | None:
     finally:
         os.close(write_end)
         os.close(null)
+    return pid, read_end
+
+
+def _printed(git: tuple[int, int] | None) -> bytes | None:
+    """What git prints, or None when it fails or takes too long."""
+    if git is None:
+        return None
+    pid, read_end = git
     text, deadline = b"", time.monotonic() + _SECONDS
     while select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(read_end, 1 << 16)
@@ -74,14 +72,15 @@ def describe(argv: list[str], folder: str) -> dict[str, object]:
     """Takes tens of milliseconds (git): call it off the path of the start."""
     script = script_of(argv, folder)
     where = os.path.dirname(script) if script else folder
-    commit = _git(where, "rev-parse", "HEAD")
+    asked = _start_git(where, "rev-parse", "HEAD")
     # A changed 100 MB file took git 1 GB to compare: files above 1 MB count as changed, not line by line.
     flags = ("--no-optional-locks", "-c", "core.bigFileThreshold=1m")
-    diff = _git(where, *flags, "diff", "HEAD", "--no-ext-diff", "--no-textconv") if commit else None
+    compared = _start_git(where, *flags, "diff", "HEAD", "--no-ext-diff", "--no-textconv")  # beside the first
+    commit, diff = _printed(asked), _printed(compared)
     return {
         "script": script,
         "script_sha256": hash_file(script),
         "git_commit": commit.decode().strip() if commit else None,
         "git_dirty": bool(diff) if diff is not None else None,
-        "git_diff_sha256": _sha256(diff) if diff else None,
+        "git_diff_sha256": sha256_hex(diff) if diff else None,
     }

@@ -9,19 +9,22 @@ import queue
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
+from oomproof.leaf import start_by_path
+from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, cuda_checkpoint, processes
 from oomproof.printable import one_line
-from oomproof.recording import runs
-from oomproof.runner import keeper as protocol
-from oomproof.runner import limits
+from oomproof.recording import state_files
+from oomproof.recording.attempt import Attempt
+from oomproof.records import dataclass, field
+from oomproof.runner import keeper, limits
+from oomproof.runner.attempt_files import remove_cgroups
+from oomproof.runner.keeper_frames import receive_frame, receive_with_fds, send_frame
+from oomproof.runner.output_log import Output
 from oomproof.runner.streams import Streams
 from oomproof.runner.takeover import TakenOver
 from oomproof.runner.terminal import Terminal
@@ -30,7 +33,9 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, sign
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _STATUS_SECONDS = 0.5
 _SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other rungs
-_HELLO_SECONDS = 300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
+_HELLO_SECONDS = (
+    300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
+)
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Launch:
 
     argv: list[str]
     environment: dict[str, str]
-    attempt: Path
+    attempt: Attempt
     unit: str
     cap: int  # bytes the kernel shall hold the job to
     grace: float
@@ -116,12 +121,12 @@ class Front:
         try:
             return self._start()
         except BaseException:
-            protocol.remove_cgroups(self._made)
+            remove_cgroups(self._made)
             raise
 
     def _start(self) -> dict[str, Any]:
         """Tries the rungs from the best down."""
-        protocol.become_subreaper()  # a job whose keeper is killed then becomes ours
+        become_subreaper()  # a job whose keeper is killed then becomes ours
         reasons: list[str] = []
         for rung in self._rungs(reasons):
             rung.why_not_better = list(reasons)
@@ -152,7 +157,7 @@ class Front:
         """The keeper makes the streams, we hold them too, it starts the job."""
         assert self._socket is not None
         self._send_spec()
-        _, payload, fds = protocol.receive_with_fds(self._socket)
+        _, payload, fds = receive_with_fds(self._socket)
         news: dict[str, Any] = json.loads(payload)
         if "streams" not in news:
             return news
@@ -164,12 +169,12 @@ class Front:
             raise OomproofError(
                 "too few file descriptors to start the job", "raise the limit: ulimit -n 1024", OUR_FAILURE
             )
-        protocol.send_frame(self._socket, b"G", b"")
+        send_frame(self._socket, b"G", b"")
         return self._news()
 
     def _started_without_keeper(self, error: OSError) -> dict[str, Any]:
         """The keeper was killed while it started the job: if that is there, it is ours."""
-        started = runs.read_json(self.launch.attempt / "started.json")
+        started = state_files.read_json(self.launch.attempt.started_file)
         if not started or not self._held:
             self._dismiss_keeper()
             raise OomproofError(
@@ -236,9 +241,11 @@ class Front:
     def _spawn_keeper(self, prefix: list[str]) -> None:
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)
-        command = [*prefix, sys.executable, "-I", "-S", protocol.__file__, str(theirs.fileno())]
+        command = [*prefix, *start_by_path.command(keeper.__file__), str(theirs.fileno())]
         log = os.open(
-            self.launch.attempt / "keeper.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            self.launch.attempt.keeper_errors_file,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
         )
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
@@ -283,7 +290,7 @@ class Front:
 
     def _keeper_said(self) -> str:
         with contextlib.suppress(OSError):
-            text = (self.launch.attempt / "keeper.err").read_text(errors="replace").strip()
+            text = self.launch.attempt.keeper_errors_file.read_text(errors="replace").strip()
             if text:
                 return text.splitlines()[-1]
         return "it did not answer"
@@ -324,13 +331,13 @@ class Front:
                 "terminal": tty,
             },
         }
-        protocol.send_frame(self._socket, b"J", json.dumps(spec).encode())
+        send_frame(self._socket, b"J", json.dumps(spec).encode())
 
     def _news(self) -> dict[str, Any]:
         assert self._socket is not None
         try:
             while True:
-                kind, payload = protocol.receive_frame(self._socket)
+                kind, payload = receive_frame(self._socket)
                 if kind == b"J":
                     value: dict[str, Any] = json.loads(payload)
                     return value
@@ -381,7 +388,7 @@ class Front:
             self._selector,
             self._held,
             terminal,
-            protocol.Output(self._spec["folder"], self._spec["output_cap"]),
+            Output(self._spec["folder"], self._spec["output_cap"]),
             shown=not self.launch.detached,
             on_closed=lambda letter: self._send(b"C", letter),
         )
@@ -470,12 +477,12 @@ class Front:
     def _send(self, kind: bytes, payload: bytes) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # the keeper's end is read where we wait for it
-                protocol.send_frame(self._socket, kind, payload)
+                send_frame(self._socket, kind, payload)
 
     def _from_keeper(self) -> None:
         assert self._socket is not None
         try:
-            _, payload = protocol.receive_frame(self._socket)
+            _, payload = receive_frame(self._socket)
         except (EOFError, OSError):
             self._lose_keeper()
             return
@@ -510,7 +517,7 @@ class Front:
         streams = self._streams
         if streams.blocked:
             self._over_since = time.monotonic()
-        elif not streams.open or time.monotonic() - since > protocol.LAST_OUTPUT:
+        elif not streams.open or time.monotonic() - since > keeper.LAST_OUTPUT:
             self._drained = True
             streams.log.close()
             self._send(b"D", (streams.trouble or "").encode())
@@ -538,7 +545,7 @@ class Front:
         try:
             from oomproof.runner.stand_in import stand_by  # brings subprocess along: only for this case
 
-            self._stand_in = stand_by(self.launch.attempt.parent, self._held)
+            self._stand_in = stand_by(self.launch.attempt.run_folder, self._held)
         except OSError as error:
             self.say(f"oomproof: nobody stands by: the job would not outlive this process ({error.strerror})")
 

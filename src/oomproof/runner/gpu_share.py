@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
@@ -15,6 +14,8 @@ from oomproof.ledger.runtime import runtime_folder
 from oomproof.ledger.turns import ON, WAITING, Place, Turns
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpu
+from oomproof.recording.attempt import Attempt
+from oomproof.records import replace
 from oomproof.runner import gpu_feed
 from oomproof.runner.gpu_feed import GpuFeed
 from oomproof.units import format_duration, format_size
@@ -135,7 +136,7 @@ class GpuShare:
 
     def attach(
         self,
-        attempt: Path,
+        attempt: Attempt,
         pids: Callable[[], Sequence[int]],
         host_room: Callable[[int], str],
         frozen: Callable[[], bool],

@@ -1,285 +1,48 @@
 """The job's parent: waits for it, ends what it leaves behind, and keeps its output when nobody else does.
 
-Runs as a script of its own (``python -I -S keeper.py FD``), standard library only, so that it stays small and
+A process of its own (leaf/start_by_path.py starts it), standard library and ``leaf`` only, so that it stays small and
 outlives the front. It decides nothing about memory. Both hold the job's streams: while the front lives it reads them,
-after it the keeper does. The front speaks to it over an inherited socket in frames: one letter, four bytes of length,
-then the bytes.
-
-    keeper → front   J news (hello first); the descriptors of the streams come with the news of them
-    front → keeper   J spec (first)   G go: it has the streams   S signal number   C stream closed   D all output was read
+after it the keeper does. keeper_frames.py says how the two speak.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
-import ctypes
 import errno
-import fcntl
 import json
 import os
-import resource
 import selectors
 import signal
 import socket
-import struct
-import sys
-import termios
 import time
-from typing import Any
 
-sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
-HEADER = struct.Struct("!cI")
-PR_SET_CHILD_SUBREAPER = 36
-CHUNK = 65536
-_BACKLOG = 1 << 20  # bytes of output that wait in memory for a disk, or for a descriptor
-OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
+from oomproof.leaf import start_by_path
+from oomproof.leaf.proc_files import boottime, children, is_stopped, is_zombie, name_of, with_start
+from oomproof.leaf.process_signals import become_subreaper, peek_status, signal_all
+from oomproof.leaf.small_files import hold_lock, is_locked, read_object
+from oomproof.runner.attempt_files import (
+    append_event,
+    read_counters,
+    remove_cgroups,
+    reserve_exit,
+    write_exit,
+    write_started,
+)
+from oomproof.runner.job_start import become_job, make_streams
+from oomproof.runner.keeper_frames import HEADER, receive_frame, send_frame
+from oomproof.runner.output_log import CHUNK, Output, sync_now_and_then
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes longer to import than all of this
+    from typing import Any
+
 LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
 LOOK_FOR_FOLDER = 20.0  # ... and at the run's folder while the front lives
 LAST_OUTPUT = 1.0  # seconds to read what the dead left in the pipes: a stranger may hold an end open
-NEVER_STARTED = 125  # the job's exit status when its keeper died before it let it go
 GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
-FROZEN = "frozen.json"  # who made the job stand still; written by the guard or `oomproof freeze`
+FROZEN = "frozen.json"  # who made the job stand still; written by the guard or `oomproof pause`
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
-
-
-def send_frame(sock: socket.socket, kind: bytes, payload: bytes) -> None:
-    sock.sendall(HEADER.pack(kind, len(payload)) + payload)
-
-
-def receive_exactly(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = sock.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
-
-
-def receive_frame(sock: socket.socket) -> tuple[bytes, bytes]:
-    kind, size = HEADER.unpack(receive_exactly(sock, HEADER.size))
-    return kind, receive_exactly(sock, size)
-
-
-def receive_with_fds(sock: socket.socket) -> tuple[bytes, bytes, list[int]]:
-    """A frame and the descriptors that came with it."""
-    header, fds, _, _ = socket.recv_fds(sock, HEADER.size, 16)
-    header += receive_exactly(sock, HEADER.size - len(header)) if header else receive_exactly(sock, 1)
-    kind, size = HEADER.unpack(header)
-    return kind, receive_exactly(sock, size), fds
-
-
-class Output:
-    """output.log with a cap: the first part is kept as output.first.log, the last two as .prev and .log.
-
-    One writer at a time: the front, and after it the keeper.
-    """
-
-    def __init__(self, folder: str, cap: int) -> None:
-        self._folder = folder
-        self._part = max(4096, cap // 3)
-        self._size = 0
-        self.trouble: str | None = None
-        self._next_try = 0.0
-        self._backlog = b""  # what no file took yet
-        self._lost = False
-        self._fd: int | None = self._open()
-
-    def _open(self) -> int | None:
-        """Not O_APPEND: splice refuses that."""
-        try:
-            fd = os.open(f"{self._folder}/output.log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._size = os.lseek(fd, 0, os.SEEK_END)
-            return fd
-        except OSError as error:
-            self.trouble = f"output not kept: {error.strerror}"
-            self._next_try = time.monotonic() + 1.0
-            return None
-
-    def room_in_first(self) -> int:
-        """Bytes until the part is full that is kept whatever comes after it."""
-        if os.path.exists(f"{self._folder}/output.first.log"):
-            return 0
-        return max(0, self._part - self._size)
-
-    def place(self, size: int) -> int | None:
-        """The descriptor that takes ``size`` more bytes; None while there is none."""
-        try:
-            if self._fd is None and time.monotonic() >= self._next_try:
-                self._fd = self._open()
-            if self._fd is not None and self._size and self._size + size > self._part:
-                self._rotate()
-        except OSError as error:
-            self.fail(error)
-        return self._fd
-
-    @property
-    def behind(self) -> bool:
-        """Whether something waits for the file: nothing may be written past it."""
-        return bool(self._backlog)
-
-    def wrote(self, size: int) -> None:
-        self._size += size
-
-    def fail(self, error: OSError) -> None:
-        """Best effort: a full disk must not stop the job."""
-        self.trouble = f"output not kept: {error.strerror}"
-
-    def write(self, data: bytes) -> None:
-        """What the disk does not take now waits, the oldest goes first."""
-        data = self._backlog + data
-        fd = self.place(len(data))
-        try:
-            while data and fd is not None:
-                written = os.write(fd, data)
-                self._size += written
-                data = data[written:]
-        except OSError as error:
-            self.fail(error)
-        self._backlog = data[-_BACKLOG:]
-        self._lost = self._lost or len(data) > _BACKLOG
-        if not data and not self._lost:
-            self.trouble = None
-
-    def _rotate(self) -> None:
-        """Without a new name for the old part nothing more is kept: the cap holds also where the folder is gone."""
-        fd, self._fd = self._fd, None
-        self._next_try = time.monotonic() + 1.0
-        if fd is not None:
-            os.close(fd)
-        first = f"{self._folder}/output.first.log"
-        target = f"{self._folder}/output.prev.log" if os.path.exists(first) else first
-        os.rename(f"{self._folder}/output.log", target)
-        self._fd = self._open()
-
-    def close(self) -> None:
-        if self._backlog:
-            self._next_try = 0.0
-            self.write(b"")
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
-def sync_now_and_then(path: str) -> None:
-    """In a thread: what was printed shall outlive a power cut, and no disk may hold the job up for it."""
-    synced: tuple[int, int] | None = None
-    while True:
-        time.sleep(5.0)
-        with contextlib.suppress(OSError):  # no output yet, or no folder any more
-            found = os.stat(path)
-            if (found.st_ino, found.st_size) != synced:
-                synced = (found.st_ino, found.st_size)
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    sync(fd)
-                finally:
-                    os.close(fd)
-
-
-def read_counter(path: str, key: str) -> int | None:
-    """One number: a whole file ("" key), a "key value" line, or an extended attribute ("xattr:NAME")."""
-    try:
-        if key.startswith("xattr:"):
-            return int(os.getxattr(path, key[6:]))
-        with open(path, "rb") as file:
-            text = file.read()
-        if not key:
-            return int(text)
-        for line in text.splitlines():
-            name, _, value = line.partition(b" ")
-            if name == key.encode():
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def read_counters(wanted: list[list[str]]) -> dict[str, int | None]:
-    return {name: read_counter(path, key) for name, path, key in wanted}
-
-
-def children_of(pid: int) -> list[int]:
-    if not os.path.isdir("/proc/self/task"):
-        return children_by_ps(pid)
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found.extend(int(word) for word in file.read().split())
-    except OSError:
-        pass
-    return found
-
-
-EXIT_BYTES = 4096
-
-
-def reserve_exit(folder: str) -> int | None:
-    """Room for exit.json, taken at the start: a disk that fills later must not lose how the job ended."""
-    try:
-        fd = os.open(f"{folder}/.exit.json", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.pwrite(fd, b" " * EXIT_BYTES, 0)
-        return fd
-    except OSError:
-        return None
-
-
-def write_exit(folder: str, fd: int | None, record: dict[str, object]) -> None:
-    """Into the reserved room, synced, then under its real name: whole or not there."""
-    if fd is None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    text = json.dumps(record, indent=1).encode()
-    os.pwrite(fd, text.ljust(EXIT_BYTES), 0)
-    os.fsync(fd)
-    os.replace(f"{folder}/.exit.json", f"{folder}/exit.json")
-
-
-def children_by_ps(pid: int) -> list[int]:
-    """macOS has no /proc; zombies are left out."""
-    try:
-        with os.popen("ps -axo pid=,ppid=,stat=") as table:
-            rows = [line.split() for line in table]
-    except OSError:  # no process more
-        return []
-    return [int(row[0]) for row in rows if len(row) > 2 and int(row[1]) == pid and not row[2].startswith("Z")]
-
-
-def append_event(folder: str, **event: object) -> None:
-    event = {"boottime": boottime(), "wall": time.time(), **event}
-    with contextlib.suppress(OSError):  # a full disk loses the line, not the job
-        fd = os.open(f"{folder}/keeper.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, json.dumps(event).encode() + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def write_started(folder: str, record: dict[str, object]) -> str | None:
-    """Whole or not there; why not, in words. Not synced: the front does that when nobody waits for it."""
-    temporary = f"{folder}/.started.json.{os.getpid()}"
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            text = json.dumps(record, indent=1).encode()
-            if os.write(fd, text) < len(text):
-                return os.strerror(errno.ENOSPC)
-        finally:
-            os.close(fd)
-        os.replace(temporary, f"{folder}/started.json")
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        return error.strerror
-    return None
-
-
-def boottime() -> float:
-    return time.clock_gettime(
-        time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
-    )
 
 
 class FrontGone(Exception):
@@ -335,14 +98,14 @@ class Keeper:
     def start(self) -> dict[str, object]:
         """Starts the job: the front holds its streams, and the disk says who it is, before it runs its first line."""
         before = read_counters(self.spec["counters"])
-        ends, theirs = self.make_streams()
+        self.streams, self.slave, ends, theirs = make_streams(self.spec)
         self.share_streams()
         report_read, report_write = os.pipe()
         go_read, go_write = os.pipe()
         self.leader = os.fork()
         if self.leader == 0:
             os.close(go_write)
-            self.become_job(ends, go_read, report_write)
+            become_job(self.spec, ends, go_read, report_write)
         for fd in (report_write, go_read, *theirs):
             os.close(fd)
         record: dict[str, object] = {
@@ -368,35 +131,6 @@ class Keeper:
             raise OSError(*json.loads(failure))
         return {"started": record, "unwritten": trouble}
 
-    def make_streams(self) -> tuple[dict[int, int], set[int]]:
-        """0, 1 and 2 → descriptor in the job; and those of them that are closed here after the fork."""
-        spec = self.spec
-        theirs: set[int] = set()
-        ends: dict[int, int] = {}
-        if spec["tty"]:
-            master, self.slave = os.openpty()
-            if spec.get("termios"):
-                with contextlib.suppress(termios.error, TypeError):
-                    termios.tcsetattr(self.slave, termios.TCSANOW, decode_termios(spec["termios"]))
-            resize(master, *spec["size"])
-            ends.update(dict.fromkeys(spec["tty"], self.slave))
-            self.streams[master] = b"T"
-        for number, letter in ((1, b"O"), (2, b"E")):
-            if number in ends:
-                continue
-            if number == 2 and spec["merge"] and 1 in ends:
-                ends[2] = ends[1]
-                continue
-            read_end, ends[number] = os.pipe()
-            theirs.add(ends[number])
-            self.streams[read_end] = letter
-        if spec["stdin"] == "null":
-            ends[0] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            theirs.add(ends[0])
-        for fd in self.streams:
-            os.set_blocking(fd, False)
-        return ends, theirs
-
     def share_streams(self) -> None:
         """To the front, which says go when it has them: a job is started only for a front that lives."""
         assert self.front is not None
@@ -410,48 +144,6 @@ class Keeper:
             raise FrontGone from error
         if kind != b"G":
             raise FrontGone
-
-    def become_job(self, ends: dict[int, int], go: int, report: int) -> None:
-        stage = "start"
-        try:
-            os.setsid()
-            stage = "join the cgroup"
-            for path in self.spec["join"]:
-                with open(path, "w") as file:
-                    file.write("0")
-            stage = "start"
-            self.be_a_younger_one()
-            if self.spec.get("nofile"):  # raised for the front: not for the job
-                with contextlib.suppress(ValueError, OSError):
-                    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(self.spec["nofile"]))
-            for number, fd in ends.items():
-                os.dup2(fd, number)
-            if self.spec["tty"]:
-                fcntl.ioctl(self.spec["tty"][0], termios.TIOCSCTTY, 0)
-            for name in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-                signal.signal(name, signal.SIG_DFL)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            for number in self.spec["ignored"]:  # nohup, or `&` in a script: as it was for us
-                signal.signal(number, signal.SIG_IGN)
-            signal.pthread_sigmask(signal.SIG_SETMASK, set())
-            if not os.read(go, 1):  # the keeper was killed: nobody knows of us
-                os._exit(NEVER_STARTED)
-            stage = "execute"
-            os.execvpe(self.spec["argv"][0], self.spec["argv"], self.spec["env"])
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.write(report, json.dumps([error.errno, error.strerror, stage]).encode())
-        finally:
-            os._exit(127)
-
-    def be_a_younger_one(self) -> None:
-        """Should it come to the kernel, it shall take this job before the older ones. Its children inherit it."""
-        if self.spec["oom_score_add"]:
-            with contextlib.suppress(OSError, ValueError):
-                with open("/proc/self/oom_score_adj") as file:
-                    now = int(file.read())
-                with open("/proc/self/oom_score_adj", "w") as file:
-                    file.write(str(min(1000, now + self.spec["oom_score_add"])))
 
     # --- while it runs -----------------------------------------------------------------------------------------
 
@@ -511,39 +203,28 @@ class Keeper:
         if os.path.exists(f"{self.folder}/{FROZEN}"):
             return  # the user froze it
         with contextlib.suppress(OSError):
+            command = [
+                *start_by_path.command(self.spec["gpu_script"]),
+                "resume-marked",
+                f"{self.folder}/{GPU_PAUSED}",
+            ]
+            log = f"{self.folder}/keeper.err"
             self.helper = os.posix_spawn(
-                sys.executable,
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    self.spec["gpu_script"],
-                    "resume-marked",
-                    f"{self.folder}/{GPU_PAUSED}",
-                ],
+                command[0],
+                command,
                 os.environ,
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (
-                        os.POSIX_SPAWN_OPEN,
-                        1,
-                        f"{self.folder}/keeper.err",
-                        os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-                        0o600,
-                    ),
+                    (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
             )
             self.restoring = True
 
     def thaw_without_guard(self) -> None:
-        """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof thaw` is theirs."""
+        """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof resume` is theirs."""
         mark = f"{self.folder}/{FROZEN}"
-        try:
-            with open(mark, "rb") as file:
-                by = json.load(file).get("by")
-        except (OSError, ValueError, AttributeError):
-            by = None
+        by = read_object(mark).get("by")
         if by == "user" or not self.stands_still():
             return
         if not self.spec["freeze"] and by != "guard":
@@ -555,21 +236,11 @@ class Keeper:
 
     def has_guard(self) -> bool:
         """Whether `oomproof watch` has taken the guard up: its lock goes with it, however it ends."""
-        try:
-            fd = os.open(f"{os.path.dirname(self.folder)}/guard.lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(f"{os.path.dirname(self.folder)}/guard.lock")
 
     def stands_still(self) -> bool:
         if not self.spec["freeze"]:
-            return any(state_of(pid) in (b"T", b"t") for pid in self.remaining())
+            return any(is_stopped(pid) for pid in self.remaining())
         try:
             with open(self.spec["freeze"], "rb") as file:
                 return file.read().strip() not in (b"0", b"THAWED")
@@ -633,7 +304,7 @@ class Keeper:
     def reap(self) -> None:
         """All our dead children: the leader, and orphans that came to us because we are their subreaper."""
         if not self.ended:
-            status = peek(self.leader)
+            status = peek_status(self.leader)
             if status is not None:  # told before it is waited for: whoever comes after us shall not miss it
                 self.note_end(status)
         while True:
@@ -701,7 +372,7 @@ class Keeper:
         clock = time.monotonic()
         if self.ending_since is None:
             self.ending_since = clock
-            self.leftovers = [name_of(pid) for pid in left]
+            self.leftovers = [name_of(pid) or "?" for pid in left]
             append_event(self.folder, event="leftovers", names=self.leftovers)
             self.tell({"leftovers": self.leftovers, "wait": self.patience()})
         if self.term_sent is None:
@@ -842,114 +513,22 @@ class Keeper:
         remove_cgroups(self.spec["remove"])
 
 
-def remove_cgroups(directories: list[str]) -> None:
-    """The kernel lets go of a cgroup a moment after its last process is gone."""
-    for directory in directories:
-        for _ in range(40):
-            try:
-                for folder, names, _ in os.walk(directory, topdown=False):
-                    for name in names:
-                        os.rmdir(os.path.join(folder, name))
-                os.rmdir(directory)
-                break
-            except FileNotFoundError:
-                break
-            except OSError:
-                time.sleep(0.025)
+def children_of(pid: int) -> list[int]:
+    return children(pid) if os.path.isdir("/proc/self/task") else children_by_ps(pid)
 
 
-def state_of(pid: int) -> bytes:
-    """Its letter in /proc (R, S, D, T, Z …); X when it is gone."""
+def children_by_ps(pid: int) -> list[int]:
+    """macOS has no /proc; zombies are left out."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-        return text[text.rfind(b")") + 2 : text.rfind(b")") + 3]
-    except OSError:
-        return b"X"
+        with os.popen("ps -axo pid=,ppid=,stat=") as table:
+            rows = [line.split() for line in table]
+    except OSError:  # no process more
+        return []
+    return [int(row[0]) for row in rows if len(row) > 2 and int(row[1]) == pid and not row[2].startswith("Z")]
 
 
-def peek(pid: int) -> int | None:
-    """The wait status of a child that has ended; it can still be waited for. None while it lives."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return None
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except OSError:
-        return None
-    if found is None:
-        return None
-    if found.si_code == os.CLD_EXITED:
-        return found.si_status << 8
-    return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
-
-
-def resize(master: int, rows: int, columns: int) -> None:
-    with contextlib.suppress(OSError, struct.error):
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
-def become_subreaper() -> bool:
-    """Orphans below us become our children. Not on macOS."""
-    try:
-        return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
-
-
-def is_zombie(pid: int) -> bool:
-    if not os.path.isdir("/proc/self"):  # macOS: children_by_ps has left them out
-        return False
-    return state_of(pid) in (b"Z", b"X")
-
-
-def with_start(pid: int) -> dict[str, int | None]:
-    """A process for ever: its pid and when it started (field 22 of stat); a zombie of ours still tells."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-        return {"pid": pid, "start": int(text[text.rfind(b")") + 2 :].split()[19])}
-    except (OSError, IndexError, ValueError):
-        return {"pid": pid, "start": None}
-
-
-def name_of(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", "rb") as file:
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return "?"
-
-
-def signal_all(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if not hasattr(os, "pidfd_open"):  # macOS
-                os.kill(pid, number)
-                continue
-            fd = os.pidfd_open(pid)
-            try:
-                signal.pidfd_send_signal(fd, number)
-            finally:
-                os.close(fd)
-
-
-def decode_termios(value: list[Any]) -> list[Any]:
-    return [*value[:6], [bytes([item]) if isinstance(item, int) else item for item in value[6]]]
-
-
-def hold_lock(folder: str) -> int | None:
-    """Held as long as we live. None where none can be had: the run then looks as if it had vanished."""
-    try:
-        lock = os.open(f"{folder}/keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
-
-
-def main() -> None:
-    front = socket.socket(fileno=int(sys.argv[1]))
+def main(arguments: list[str]) -> None:
+    front = socket.socket(fileno=int(arguments[0]))
     front.set_inheritable(False)  # held by the job too, it would hide our death from the front
     send_frame(front, b"J", json.dumps({"hello": os.getpid()}).encode())
     try:
@@ -965,7 +544,7 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = Keeper(front, spec)
-    keeper.lock = hold_lock(os.path.dirname(spec["folder"]))
+    keeper.lock = hold_lock(f"{os.path.dirname(spec['folder'])}/keeper.lock")
     try:
         keeper.prepare()
         news = keeper.start()
@@ -987,7 +566,3 @@ def main() -> None:
         # after the fork: threads do not survive one
         _thread.start_new_thread(sync_now_and_then, (f"{keeper.folder}/output.log",))
     keeper.run()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
 
 from oomproof.machine import cgroups
+from oomproof.records import asdict, dataclass, field
 from oomproof.units import format_size
 
 USER_SCOPE, SYSTEM_SCOPE = "systemd user scope", "systemd scope"

@@ -6,15 +6,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job import Job
-from oomproof.guard.loop import Moment
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.writer import Writer
+from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need

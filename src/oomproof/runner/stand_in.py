@@ -1,6 +1,6 @@
 """Keeps a job whose keeper was killed, in a process of its own: its output, its end, its folder.
 
-Started by the front that took a job over, so that the job outlives that front as well; and by `oomproof thaw`, `watch`
+Started by the front that took a job over, so that the job outlives that front as well; and by `oomproof resume`, `watch`
 and `stop` for a job that has lost both. It is not the job's parent: the exit status is the kernel's to tell (Linux 6.15).
 """
 
@@ -15,15 +15,16 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.machine import cuda_checkpoint, exits, processes
-from oomproof.recording import runs
-from oomproof.runner import keeper as protocol
+from oomproof.recording import runs, state_files
+from oomproof.records import fields
 from oomproof.runner import limits
+from oomproof.runner.output_log import OUTPUT_CAP, Output
+from oomproof.runner.run_flags import from_json
 from oomproof.runner.takeover import TakenOver
 
 _READY_SECONDS = 10.0
@@ -55,7 +56,7 @@ def _spawn(folder: Path, held: dict[str, int]) -> None:
     words = [f"{name}={fd}" for name, fd in held.items()]
     with contextlib.ExitStack() as stack:
         try:
-            log: Any = stack.enter_context(open(folder / "1" / "keeper.err", "ab"))
+            log: Any = stack.enter_context(open(runs.Run(folder).attempt.keeper_errors_file, "ab"))
         except OSError:
             log = subprocess.DEVNULL
         subprocess.Popen(
@@ -104,7 +105,6 @@ def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
     kept = started.get("rung")
     names = {field.name for field in fields(limits.Rung)}
     rung = limits.Rung(**{"name": limits.WATCH, **{k: v for k, v in (kept or {}).items() if k in names}})
-    settings = run.info.get("settings") or {}
     return {
         "folder": str(run.attempt),
         "env": {"OOMPROOF_RUN": run.id},
@@ -114,8 +114,8 @@ def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
         "remove": rung.remove,
         "counters": rung.counters(),
         "gpu_script": cuda_checkpoint.__file__,
-        "grace": float(settings.get("grace") or 30.0),
-        "output_cap": protocol.OUTPUT_CAP,
+        "grace": from_json(run.info.get("settings") or {}).grace,
+        "output_cap": OUTPUT_CAP,
     }
 
 
@@ -130,7 +130,7 @@ class StandIn(TakenOver):
         self._pidfd = os.pidfd_open(self.leader) if hasattr(os, "pidfd_open") else None
         self.slave = held.get("slave")
         self.streams = {held[letter]: letter.encode() for letter in "TOE" if letter in held}
-        self.output = protocol.Output(self.folder, self.spec["output_cap"])
+        self.output = Output(self.folder, self.spec["output_cap"])
 
     def prepare(self) -> None:
         super().prepare()
@@ -173,7 +173,7 @@ def main(arguments: list[str]) -> int:
     lock = held.get("lock")
     if front is None:
         held = reopen(started, [int(job["pid"]), *with_mark(run.id)])
-        lock = runs.take_lock(run.folder / "keeper.lock")
+        lock = state_files.take_lock(run.keeper_lock)
         if lock is None:
             return 0  # somebody else was faster
     keeper = StandIn(run, started, lock, held)

@@ -7,8 +7,9 @@ import selectors
 import time
 from collections.abc import Callable
 
-from oomproof.runner import keeper as protocol
 from oomproof.runner import zero_copy
+from oomproof.runner.job_start import resize
+from oomproof.runner.output_log import CHUNK, Output
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_size
 
@@ -28,7 +29,7 @@ class Log:
     holds the newest of it.
     """
 
-    def __init__(self, output: protocol.Output, rate: int = 64 * MIB, burst: int = 64 * MIB) -> None:
+    def __init__(self, output: Output, rate: int = 64 * MIB, burst: int = 64 * MIB) -> None:
         self.output = output
         self._rate, self._burst = rate, burst
         self._left = float(burst)
@@ -145,7 +146,7 @@ class Streams:
         selector: selectors.BaseSelector,
         held: dict[str, int],
         terminal: Terminal,
-        output: protocol.Output,
+        output: Output,
         shown: bool,
         on_closed: Callable[[bytes], None],
     ) -> None:
@@ -232,7 +233,7 @@ class Streams:
         target = self._target[fd]
         if target is not None and not self._terminal.stream_output(target, data):
             raise BrokenPipeError
-        return len(data) > protocol.CHUNK // 2
+        return len(data) > CHUNK // 2
 
     def _from_pty(self, fd: int) -> bool:
         """Its buffer is small: gathered first, then written in one piece."""
@@ -338,7 +339,7 @@ class Streams:
 
     def resize(self, rows: int, columns: int) -> None:
         if "T" in self._held:
-            protocol.resize(self._held["T"], rows, columns)
+            resize(self._held["T"], rows, columns)
 
 
 def _read_some(fd: int, size: int) -> bytes:

@@ -8,18 +8,19 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
-from oomproof.guard import policy
 from oomproof.guard.actions import Actions, Errands, deed
-from oomproof.guard.facts import FREEZE_MAX, Settings
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.detect_limit import TREND_WARNING, default_limit_floor
 from oomproof.guard.gpu_pause import host_room_problem
+from oomproof.guard.guarded_job import GuardedJob, Moment
+from oomproof.guard.host_view import HostView
 from oomproof.guard.job import Job
-from oomproof.guard.loop import Guard, HostView, Moment, lock_memory
+from oomproof.guard.loop import Guard, lock_memory
 from oomproof.guard.pause import Pause
+from oomproof.guard.view import Settings
 from oomproof.ledger import live
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.needs import AT_LEAST
@@ -28,14 +29,17 @@ from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
 from oomproof.machine.identity import host_name, machine_id
 from oomproof.printable import printable
-from oomproof.recording import requests, runs
+from oomproof.recording import requests, runs, state_files
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
+from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code, leftovers
 from oomproof.runner.admission import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
-from oomproof.runner.keeper import OUTPUT_CAP
+from oomproof.runner.output_log import OUTPUT_CAP
+from oomproof.runner.run_flags import RunSettings, to_json
 from oomproof.runner.sampler import Alerts, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
@@ -46,49 +50,54 @@ if TYPE_CHECKING:  # they bring subprocess along, which only machines with a GPU
 
 _SAVE_EVERY = 3600.0  # seconds between checkpoints that the guard asks for
 T = TypeVar("T")
-GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 
 
 @dataclass
 class Order:
-    """What the user asked for, settled and checked."""
+    """What is to be run, and how."""
 
     argv: list[str]
-    name: str | None = None
-    limit: int | None = None
-    margin: int | None = None
-    floor: int | None = None
-    grace: float = 30.0
-    alerts: Alerts = field(default_factory=Alerts)
-    stop_file: Path | None = None
-    stop_signal: int | None = None
-    watch_only: bool = False
+    chosen: RunSettings = field(default_factory=RunSettings)
     detached: bool = False
-    output_cap: int = OUTPUT_CAP
-    oom_exit_code: int | None = None
     agent: bool = True
-    agent_settings: dict[str, Any] = field(default_factory=dict)  # what the agent inside the job is told
-    protect: bool = False
-    freeze_max: float = FREEZE_MAX
+    output_cap: int = OUTPUT_CAP
     asked: Asked = field(default_factory=Asked)
-    gpu_share: bool = False
-    gpu_turn: float = GPU_TURN
-    allow_twin: bool = False
 
-    def settings(self, ram: int, inside_a_limit: bool = False) -> Settings:
-        margin = self.margin if self.margin is not None else default_margin(ram)
-        usual = max(32 * MIB, ram * 4 // 100) if inside_a_limit else default_floor(ram)
-        floor = self.floor if self.floor is not None else min(usual, margin)
-        return Settings(
-            margin=max(margin, floor),
-            floor=floor,
-            grace=self.grace,
-            limit=self.limit,
-            limit_floor=policy.default_limit_floor(self.limit) if self.limit else 0,
-            watch_only=self.watch_only,
-            protected=self.protect,
-            freeze_max=self.freeze_max,
-        )
+
+def asked_of(chosen: RunSettings) -> Asked:
+    """What admission is asked."""
+    gpu_need, gpu = chosen.gpu_need
+    return Asked(
+        need=chosen.need,
+        gpu_need=gpu_need,
+        gpu=gpu,
+        priority=chosen.priority,
+        wait=not chosen.no_wait,
+        wait_max=chosen.wait_max,
+        not_before=chosen.not_before,
+        margin=chosen.margin,
+        limit=chosen.limit,
+        ledger=chosen.ledger,
+    )
+
+
+def guard_settings(chosen: RunSettings, host: HostView, claim: dict[str, Any] | None = None) -> Settings:
+    """What the guard goes by: of a run that starts, of a process that is adopted, of a run that is guarded again."""
+    margin = chosen.margin if chosen.margin is not None else default_margin(host.ram)
+    usual = max(32 * MIB, host.ram * 4 // 100) if host.inside_a_limit else default_floor(host.ram)
+    floor = chosen.floor if chosen.floor is not None else min(usual, margin)
+    return Settings(
+        margin=max(margin, floor),
+        floor=floor,
+        grace=chosen.grace,
+        limit=chosen.limit,
+        limit_floor=default_limit_floor(chosen.limit) if chosen.limit else 0,
+        watch_only=chosen.watch_only,
+        protected=chosen.protect,
+        freeze_max=chosen.freeze_max,
+        need=known_need(claim),
+        usual_peak=usual_peak(claim),
+    )
 
 
 def working_folder() -> str:
@@ -105,7 +114,7 @@ def describe_run(
     return {
         "schema": runs.SCHEMA,
         "id": run.id,
-        "name": order.name,
+        "name": order.chosen.name,
         "argv": mask_argv(order.argv),
         "cwd": working_folder(),
         "env": mask_environment(os.environ),
@@ -115,20 +124,7 @@ def describe_run(
         "machine": machine_id(),
         "user": os.getuid(),
         "version": __version__,
-        "settings": {
-            "limit": order.limit,
-            "margin": settings.margin,
-            "floor": settings.floor,
-            "grace": order.grace,
-            "stop_file": str(order.stop_file) if order.stop_file else None,
-            "stop_signal": order.stop_signal,
-            "watch_only": order.watch_only,
-            "alerts": asdict(order.alerts),
-            "oom_exit_code": order.oom_exit_code,
-            "agent": order.agent,
-            "protect": order.protect,
-            "freeze_max": order.freeze_max,
-        },
+        "settings": to_json(order.chosen, settings.margin, settings.floor),
         "claim": claim,
         "code": None,
     }
@@ -139,7 +135,7 @@ def shall_save(time_to_full: float | None, is_sure: bool, now: float, saved_at: 
     return (
         time_to_full is not None
         and is_sure
-        and time_to_full < policy.TREND_WARNING
+        and time_to_full < TREND_WARNING
         and (saved_at is None or now - saved_at > _SAVE_EVERY)
     )
 
@@ -163,9 +159,7 @@ class Watch:
         settings: Settings,
         host: HostView,
         say: Callable[[str], None],
-        alerts: Alerts,
-        stop_file: Path | None = None,
-        stop_signal: int | None = None,
+        chosen: RunSettings,
         agent: bool = True,
         gpu: GpuFeed | None = None,
     ) -> None:
@@ -176,7 +170,7 @@ class Watch:
         self.job = Job(started)  # before all others: with few descriptors the guard's come first
         self.errands = Errands(self._on_trouble)
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
-        self.writer = Writer(self._attempt / "recording.sqlite", meta)
+        self.writer = Writer(self._attempt.recording_file, meta)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
             say("oomproof: the guard could not reach the job in its rehearsal; it may not be able to end it")
         # Without a runtime folder this run acts for itself alone, and joins the others when there is one.
@@ -187,31 +181,35 @@ class Watch:
             leader=(self.job.leader, self.job.leader_start),
             reserved=settings.need is not None,
         )
-        stop_files = [self._attempt / "stop", *([stop_file] if stop_file else [])]
-        self._actions = actions = Actions(self.job, self._attempt, self.errands, stop_files, stop_signal)
+        stop_files = [self._attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
+        self._actions = actions = Actions(
+            self.job, self._attempt, self.errands, stop_files, chosen.stop_signal
+        )
         actions.keep_file_open()
+        alerts = Alerts(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)
         info = run.info
         self._pause = Pause(
             self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
         )
-        self.guard = Guard(
+        best_effort = BestEffort(self._on_trouble)
+        self.guarded = GuardedJob(
             self.job,
-            host,
             settings,
             actions,
+            self._pause,
             self.writer,
             self._live,
             self._on_action,
-            self._pause,
-            self._on_trouble,
+            best_effort,
         )
-        self.guard.on_growth = self._on_growth if agent else None
+        self.guarded.on_growth = self._on_growth if agent else None
+        self.guard = Guard(host, [self.guarded], best_effort)
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
-        self.sampler = Sampler(self.job, self.guard.moment, self.writer, self._gpu, alerts, self._on_alert)
+        self.sampler = Sampler(self.job, self.guarded.moment, self.writer, self._gpu, alerts, self._on_alert)
         self.agents: AgentFeed | None = None
         if agent:
             self.agents = _or_none(
@@ -225,21 +223,21 @@ class Watch:
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
     def _use(self) -> int | None:
-        memory = self.guard.moment.memory
+        memory = self.guarded.moment.memory
         return memory.use if memory is not None else None
 
     def _note_phase(self, name: str, step: int | None) -> None:
         """From the agent's thread, about once a second while the job makes steps."""
         self._live.phase = name
-        self.guard.growth.warm_up.note(name, step, boottime())
+        self.guarded.growth.warm_up.note(name, step, boottime())
 
     def _on_growth(self) -> None:
         if self._shall_save():
             self.errands.do(self._ask_to_save)
 
     def _shall_save(self) -> bool:
-        growth = self.guard.growth
-        return not self.guard.settings.watch_only and shall_save(
+        growth = self.guarded.growth
+        return not self.guarded.settings.watch_only and shall_save(
             growth.time_to_full, growth.is_sure, boottime(), self._saved_at
         )
 
@@ -259,14 +257,13 @@ class Watch:
             return None
         now = time.monotonic()
         if now >= self._next_step:
-            facts = self.guard.step(boottime())
-            wait = policy.poll_seconds(self.guard.settings, facts) if facts else policy.POLL_MIN_CALM
-            self._next_step = time.monotonic() + wait
+            view = self.guard.step(boottime())
+            self._next_step = time.monotonic() + self.guard.seconds_to_next_look(view, boottime())
         return max(0.0, self._next_step - now)
 
     def share_card(self, share: GpuShare) -> None:
         """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
-        moment, margin = self.guard.moment, self.guard.settings.margin
+        moment, margin = self.guarded.moment, self.guarded.settings.margin
 
         def host_room(size: int) -> str:
             return host_room_problem(size, moment.available, margin, self.job.limit_left(moment.memory))
@@ -278,7 +275,7 @@ class Watch:
     def _on_turn(self, kind: str, why: str) -> None:
         self.writer.event(boottime(), kind, why)
         line = deed("guard", kind, why)
-        self.errands.do(lambda: runs.append_line(self._attempt / "actions.jsonl", line))
+        self.errands.do(lambda: self._attempt.add_action(line))
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
@@ -292,7 +289,7 @@ class Watch:
         }
         text = f"{words[kind]}: {why}"
         if kind == "freeze":
-            text += f". {self.guard.pause_terms()}; now: oomproof thaw {self._run.name}"
+            text += f". {self.guard.pause_terms(self.guarded)}; now: oomproof resume {self._run.name}"
         self._tell(text)
         if self.agents is not None and kind == "ask":
             agents = self.agents
@@ -300,7 +297,7 @@ class Watch:
 
     def _ask_to_save(self) -> None:
         """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A rung nobody answers is skipped."""
-        now, left = boottime(), self.guard.moment.time_to_full
+        now, left = boottime(), self.guarded.moment.time_to_full
         if not self._shall_save():
             return
         who = requests.listeners(self._attempt, "save")
@@ -327,10 +324,13 @@ class Watch:
         text = printable(text)
         self._say(f"oomproof: {text}")
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
-        self.errands.do(lambda: runs.append(self._attempt / "memory_alerts.log", line))
+        self.errands.do(lambda: state_files.append(self._attempt.alerts_file, line))
 
     def status_line(self) -> str:
-        return status_line(self.guard.moment, self._gpu.latest() if self._gpu else ())
+        return status_line(self.guarded.moment, self._gpu.latest() if self._gpu else ())
+
+    def let_go(self, why: str) -> None:
+        self.guard.let_go(self.guarded, why)
 
     def stop(self) -> None:
         """Each by itself: what one of them cannot do must not keep the others from ending."""
@@ -340,7 +340,7 @@ class Watch:
     def _stop_guard(self) -> None:
         self.guard.stop()
         if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
-            self.guard.let_go("its guard leaves")
+            self.let_go("its guard leaves")
 
     def _stop_helpers(self) -> None:
         self.sampler.stop()
@@ -432,19 +432,19 @@ def supervise(
     Signals stay caught when it returns: the caller still has the verdict to tell and the job's status to return.
     """
     host = HostView()
-    settings = order.settings(host.ram, host.inside_a_limit)
-    # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
-    cap = order.limit if order.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
+    chosen = order.chosen
     claim = ticket.as_json() if ticket else None
-    settings = replace(settings, need=known_need(claim), usual_peak=usual_peak(claim))
+    settings = guard_settings(chosen, host, claim)
+    # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
+    cap = chosen.limit if chosen.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     info = describe_run(run, order, settings, claim)
-    runs.write_json(run.folder / "run.json", info)
+    state_files.write_json(run.info_file, info)
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
-        "OOMPROOF_STOP_FILE": str(order.stop_file or run.attempt / "stop"),
-        **(agent_feed.environment(run.attempt, run.id, order.agent_settings) if order.agent else {}),
+        "OOMPROOF_STOP_FILE": str(chosen.stop_file or run.attempt.stop_file),
+        **(agent_feed.environment(run.attempt, run.id, chosen.agent_settings()) if order.agent else {}),
     }
     launch = Launch(
         argv=order.argv,
@@ -452,11 +452,11 @@ def supervise(
         attempt=run.attempt,
         unit=run.id,
         cap=cap,
-        grace=order.grace,
+        grace=chosen.grace,
         output_cap=order.output_cap,
-        watch_only=order.watch_only,
+        watch_only=chosen.watch_only,
         detached=order.detached,
-        oom_score_add=0 if order.protect else oom_score_by_age(live.count()),
+        oom_score_add=0 if chosen.protect else oom_score_by_age(live.count()),
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     launch.nofile = more_descriptors()
@@ -486,7 +486,7 @@ def _stay(
 ) -> tuple[dict[str, Any], str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     say = front.say
-    sentence = front.rung.sentence(by_user=order.limit is not None)
+    sentence = front.rung.sentence(by_user=order.chosen.limit is not None)
     _or_none(say, "the start could not be told", lambda: on_started(sentence))
     watch = _or_none(
         say,
@@ -497,9 +497,7 @@ def _stay(
             settings,
             host,
             say,
-            order.alerts,
-            stop_file=order.stop_file,
-            stop_signal=order.stop_signal,
+            order.chosen,
             agent=order.agent,
             gpu=share.feed if share else None,
         ),
@@ -520,7 +518,7 @@ def _stay(
         write_down(run, info, order.argv, started, ticket, over)
 
     def on_interrupt(how: str) -> None:
-        watch.guard.let_go(f"{how} came for it")  # a frozen job cannot hear it
+        watch.let_go(f"{how} came for it")  # a frozen job cannot hear it
         watch.errands.do(lambda: note_interrupt(run.attempt, how))
 
     def on_takeover(text: str) -> None:
@@ -548,16 +546,16 @@ def write_down(
     over: threading.Event,
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
-    runs.sync(run.attempt / "started.json")
+    state_files.sync(run.attempt.started_file)
     with contextlib.suppress(Exception):  # a full disk, no descriptors: the run goes on without
         if ticket is not None:
             ticket.started(started, over)
     with contextlib.suppress(Exception):
         leftovers.sweep()
     with contextlib.suppress(Exception):  # the run matters more than its commit
-        runs.write_json(run.folder / "run.json", {**info, "code": code.describe(argv, info["cwd"])})
+        state_files.write_json(run.info_file, {**info, "code": code.describe(argv, info["cwd"])})
 
 
-def note_interrupt(attempt: Path, how: str) -> None:
+def note_interrupt(attempt: Attempt, how: str) -> None:
     action = "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal"
-    runs.append_line(attempt / "actions.jsonl", deed("user", action, how))
+    attempt.add_action(deed("user", action, how))

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from oomproof.leaf.proc_files import is_zombie, with_start
+from oomproof.leaf.small_files import hold_lock
 from oomproof.machine import processes
-from oomproof.runner import keeper as protocol
+from oomproof.runner.attempt_files import append_event, write_started
+from oomproof.runner.keeper import Keeper, children_of
 
 
-class TakenOver(protocol.Keeper):
+class TakenOver(Keeper):
     """Waits for the job, ends what it leaves behind, writes exit.json and removes the cgroups, as the keeper would.
 
     The front has other children (the GPU helper, git): only the job's own are waited for, signalled and counted.
@@ -26,16 +29,16 @@ class TakenOver(protocol.Keeper):
     ) -> None:
         super().__init__(None, spec)
         self.on_news: Callable[[dict[str, Any]], None] = lambda _: None
-        self.lock = lock if lock is not None else protocol.hold_lock(os.path.dirname(self.folder))
+        self.lock = lock if lock is not None else hold_lock(f"{os.path.dirname(self.folder)}/keeper.lock")
         job = started.get("job") or {}
         self.leader, self.leader_start = int(job.get("pid") or 0), job.get("start")
         self._tag = f"OOMPROOF_RUN={spec['env'].get('OOMPROOF_RUN')}".encode()
         if "ended" in told:  # the keeper had waited for it already
             self.ended, self.status, self.died = True, told["ended"], tuple(told["died"])
-        protocol.append_event(self.folder, event="keeper-lost", text=text)
-        protocol.write_started(
+        append_event(self.folder, event="keeper-lost", text=text)
+        write_started(
             self.folder,
-            {**started, "keeper": protocol.with_start(os.getpid()), "first_keeper": started.get("keeper")},
+            {**started, "keeper": with_start(os.getpid()), "first_keeper": started.get("keeper")},
         )
 
     def tell(self, news: dict[str, object]) -> None:
@@ -43,7 +46,7 @@ class TakenOver(protocol.Keeper):
 
     def reap(self) -> None:
         for pid in self._children():
-            if pid != self.leader and protocol.is_zombie(pid):
+            if pid != self.leader and is_zombie(pid):
                 _wait(pid)
         if self.ended:
             return
@@ -61,7 +64,7 @@ class TakenOver(protocol.Keeper):
 
     def _children(self) -> list[int]:
         """Those of the front's children that are the job's: its session, or the mark that every process of it inherits."""
-        return [pid for pid in protocol.children_of(os.getpid()) if pid == self.leader or self._is_jobs(pid)]
+        return [pid for pid in children_of(os.getpid()) if pid == self.leader or self._is_jobs(pid)]
 
     def _is_jobs(self, pid: int) -> bool:
         fields = processes.stat_fields(pid)

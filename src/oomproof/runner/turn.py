@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from oomproof.errors import NEVER, NOT_NOW, OomproofError
@@ -23,6 +22,7 @@ from oomproof.machine.gpu import Gpus, Query, read_amd
 from oomproof.machine.nvidia import driver_present
 from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
+from oomproof.records import replace
 from oomproof.runner.admission import Question, Ticket, at_once
 from oomproof.runner.waiting import Waiting, only_waited
 from oomproof.units import format_duration, format_size

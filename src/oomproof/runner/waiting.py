@@ -16,7 +16,7 @@ from oomproof.errors import OomproofError
 from oomproof.ledger.entries import Entry
 from oomproof.ledger.store import Ledger
 from oomproof.printable import one_line
-from oomproof.recording import runs
+from oomproof.recording import runs, state_files
 
 # what the front and readers (`verdict.json`) write; a job's start leaves other files at once
 _OF_WAITING = re.compile(
@@ -59,9 +59,9 @@ class Waiting:
     def __enter__(self) -> Waiting:
         run, entry = self._run, self._entry
         try:
-            self._lock = runs.take_lock(run.folder / "waiting.lock")
-            runs.write_json(
-                run.folder / "waiting.json",
+            self._lock = state_files.take_lock(run.waiting_lock)
+            state_files.write_json(
+                run.waiting_file,
                 {
                     "front": {"pid": entry.front_pid, "start": entry.front_start},
                     "need": entry.need,
@@ -80,7 +80,7 @@ class Waiting:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         with contextlib.suppress(OSError):
-            (self._run.folder / "waiting.json").unlink()
+            (self._run.waiting_file).unlink()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -120,9 +120,10 @@ def only_waited(folder: Path) -> bool:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             return False
-        marked = stat.S_ISREG((folder / "waiting.json").lstat().st_mode)
-        attempt = folder / "1"
-        names = [name for name in os.listdir(folder) if name != "1"] + os.listdir(attempt)
+        run = runs.Run(folder)
+        marked = stat.S_ISREG(run.waiting_file.lstat().st_mode)
+        attempt = run.attempt.folder
+        names = [name for name in os.listdir(folder) if name != attempt.name] + os.listdir(attempt)
         return marked and not attempt.is_symlink() and all(_OF_WAITING.fullmatch(name) for name in names)
     except OSError:
         return False

@@ -14,14 +14,16 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _start_agent():
     if not os.environ.get("OOMPROOF_AGENT") or sys.version_info < (3, 8):
         return
-    if "_oomproof_agent" in sys.modules:  # another oomproof further up the path was first
+    if "_oomproof" in sys.modules:  # another oomproof further up the path was first
         return
     import _frozen_importlib as machinery  # loaded in every Python 3: importlib itself is not
 
-    spec = machinery.ModuleSpec("_oomproof_agent", None, is_package=True)
-    spec.submodule_search_locations = [os.path.dirname(_HERE)]
-    sys.modules["_oomproof_agent"] = machinery.module_from_spec(spec)
-    from _oomproof_agent import start
+    agent = os.path.dirname(_HERE)
+    for name, folder in (("_oomproof", os.path.dirname(agent)), ("_oomproof.agent", agent)):
+        spec = machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [folder]
+        sys.modules[name] = machinery.module_from_spec(spec)
+    from _oomproof.agent import start
 
     start.begin(os.environ["OOMPROOF_AGENT"])
 

@@ -1,1 +1,1 @@
-"""One rule per file: ``weigh(case)`` gives weighted causes. A new rule is entered in ``registry.py``."""
+"""One rule per file: ``weigh(case)`` gives weighted causes. Every file here is a rule, nothing else is to be told of it."""

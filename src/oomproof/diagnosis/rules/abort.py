@@ -8,15 +8,17 @@ from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.handlers import silence
-from oomproof.diagnosis.said import said
+from oomproof.diagnosis.output_claims import output_claims
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+
+_WEIGHT = Weight(400, "SIGABRT is the job's own abort()")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
-    if death is None or death.signal != signal.SIGABRT or said(case) is not None:
+    if death is None or death.signal != signal.SIGABRT or output_claims(case):
         return []
     headline = "aborted by its own native code, not an OOM kill"
     why = f"it ended by {death.phrase}"
@@ -34,7 +36,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             "abort",
-            odds("abort"),
+            _WEIGHT,
             "proven" if death.direct else "likely",
             headline,
             f"{why}{silence(case)}",

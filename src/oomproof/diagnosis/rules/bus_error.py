@@ -6,19 +6,23 @@ from __future__ import annotations
 
 import signal
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.advice import as_flag, command
 from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.deeds import ended_by_us
 from oomproof.diagnosis.lost_worker import explains_the_end
-from oomproof.diagnosis.said import said
+from oomproof.diagnosis.output_claims import output_claims
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
+from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
 from oomproof.units import format_size
 
-_SAID = ("shm-exhausted", "bus-error")
+_SHM_FULL = Weight(500, "SIGBUS with /dev/shm full: a page of shared memory could not be had")
+_SHM_SAID = Weight(200, "PyTorch says bus error and shared memory, the sample does not show it full")
+_OTHER_FAULT = Weight(300, "SIGBUS with room in /dev/shm: a file cut short under a mapping, or hardware")
+_UNLIKELY = Weight(20, "the other reading of a SIGBUS")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -27,31 +31,32 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     if ended_by_us(case) or (death.signal is None and explains_the_end(case)):
         return []  # a kernel's kill beside it: that rule tells both as one story
-    told = said(case)
-    cause = told.cause if told is not None else None
-    if death.signal != signal.SIGBUS and (cause not in _SAID or death.signal is not None):
+    told = next((claim for claim in output_claims(case)[:1] if cause_of(claim.cause).shared_memory), None)
+    if death.signal != signal.SIGBUS and (told is None or death.signal is not None):
         return []
     full = shm_full(case)
-    words = told.why if told is not None and cause in _SAID else None
+    words = told.why if told is not None else None
     if full:
-        return [_shm(case, death, "bus.shm", "proven" if death.direct else "likely", words)]
-    if cause == "shm-exhausted":
+        return [_shm(case, death, _SHM_FULL, "proven" if death.direct else "likely", words)]
+    if told is not None and told.cause == "shm-exhausted":
         return [
-            _shm(case, death, "bus.shm-said", "likely", words),
-            _other(case, death, "bus.unlikely", "possible"),
+            _shm(case, death, _SHM_SAID, "likely", words),
+            _other(case, death, _UNLIKELY, "possible"),
         ]
     if death.signal is None:
         return [
-            _other(case, death, "bus.other", "likely"),
-            _shm(case, death, "bus.unlikely", "possible", words),
+            _other(case, death, _OTHER_FAULT, "likely"),
+            _shm(case, death, _UNLIKELY, "possible", words),
         ]
-    claims = [_other(case, death, "bus.other", "proven" if death.direct and full is False else "likely")]
+    claims = [_other(case, death, _OTHER_FAULT, "proven" if death.direct and full is False else "likely")]
     if full is None:
-        claims.append(_shm(case, death, "bus.unlikely", "possible", None))
+        claims.append(_shm(case, death, _UNLIKELY, "possible", None))
     return claims
 
 
-def _shm(case: CaseFile, death: Death, weight: str, certainty: Certainty, words: str | None) -> WeightedCause:
+def _shm(
+    case: CaseFile, death: Death, weight: Weight, certainty: Certainty, words: str | None
+) -> WeightedCause:
     total = case.shm_total
     size = f" ({format_size(shm_left(case))} of {format_size(total)} free)" if total else ""
     why = f"it ended by {death.phrase}; a page of shared memory could not be had"
@@ -64,7 +69,7 @@ def _shm(case: CaseFile, death: Death, weight: str, certainty: Certainty, words:
         next_step = f"/dev/shm is as large as RAM allows: halve the workers, then {command(case)}"
     return WeightedCause(
         "shm-exhausted",
-        odds(weight),
+        weight,
         certainty,
         f"shared memory exhausted: /dev/shm was full{size}",
         why,
@@ -88,7 +93,7 @@ def _larger(case: CaseFile) -> int:
     return min(wanted, case.host.total // 2) if case.host is not None else wanted
 
 
-def _other(case: CaseFile, death: Death, weight: str, certainty: Certainty) -> WeightedCause:
+def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -> WeightedCause:
     free, total = shm_left(case), case.shm_total
     room = "no sample of /dev/shm"
     if total:
@@ -97,7 +102,7 @@ def _other(case: CaseFile, death: Death, weight: str, certainty: Certainty) -> W
     line = f"; the Python line was {crash.where}" if crash is not None and crash.frames else ""
     return WeightedCause(
         "bus-error",
-        odds(weight),
+        weight,
         certainty,
         "crashed: bus error; most often a mapped file became shorter, or its disk is full or failing",
         f"it ended by {death.phrase}; {room}{line}",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.deeds import guard_stop, paused, user_stop
+from oomproof.diagnosis.stopping_actions import guard_stop, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
 from oomproof.units import format_duration, format_size
+
+_EXIT_CODE_0 = Weight(1000, "exit code 0 is the job's own word")
+_RUNNING = Weight(1000, "the keeper lives and there is no exit status")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -32,7 +35,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             "finished",
-            odds("finished"),
+            _EXIT_CODE_0,
             "proven",
             headline,
             why,
@@ -48,12 +51,12 @@ def _running(case: CaseFile) -> WeightedCause:
     _, stands = paused(case)
     return WeightedCause(
         "not-a-crash",
-        odds("running"),
+        _RUNNING,
         "proven",
         "paused, not hanging: it goes on when there is room, or when you say so"
         if stands
         else "still running",
         "its keeper is alive and no exit status has been written",
-        f"oomproof thaw {case.run}" if stands and case.run else "wait for its end",
+        f"oomproof resume {case.run}" if stands and case.run else "wait for its end",
         test="the keeper's pid and start time",
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.deeds import ended_by_us
+from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import Victim, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+
+_WEIGHT = Weight(2000, "the driver names a process of ours; the program's own error is what it saw of it")
 
 _ROOT = 0.9  # weaker ones are notes about the card, or the driver's cleaning up after a failure
 
@@ -22,7 +24,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             "xid",
-            odds("xid"),
+            _WEIGHT,
             "proven",
             f"the GPU driver reported an error: {fault.says.partition(' reported ')[2] or fault.says}",
             f"the kernel's log names pid {fault.pid} of this job; it ended by {death.phrase}",

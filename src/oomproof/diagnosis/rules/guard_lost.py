@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, read_output
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+
+_WEIGHT = Weight(300, "the keeper is gone, the machine is not, and nobody saw the end")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -19,7 +21,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             "guard-lost",
-            odds("guard-lost"),
+            _WEIGHT,
             "likely",
             "nobody saw the end: oomproof's keeper was killed together with the job or before it",
             why,
@@ -33,7 +35,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 def _of_an_adopted_one(case: CaseFile) -> WeightedCause:
     return WeightedCause(
         "guard-lost",
-        odds("guard-lost"),
+        _WEIGHT,
         "likely",
         "it has ended, how cannot be known: it was adopted while it ran, and only its parent learns the status",
         "there is no exit status; before Linux 6.15 the kernel tells it to nobody but the parent",

@@ -6,10 +6,12 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.deeds import ended_by_us
+from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+
+_WEIGHT = Weight(500, "SIGINT or KeyboardInterrupt: Ctrl-C")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -21,7 +23,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             "interrupted",
-            odds("interrupted"),
+            _WEIGHT,
             "proven" if death.direct else "likely",
             "interrupted with Ctrl-C (SIGINT)",
             f"it ended by {death.phrase}",

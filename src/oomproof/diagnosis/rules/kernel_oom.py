@@ -3,7 +3,7 @@
 The job's ``oom_kill`` counter moves for every kernel kill of one of its processes, also when the whole
 machine ran short (``__oom_kill_process`` counts in the victim's cgroup either way). It proves the kill; whose
 limit it was is told by the log, by ``oom`` (v2: counted where the limit was hit), or by ``failcnt`` (v1) and
-the room that was left.
+the headroom that was left.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis.advice import (
     as_flag,
     command,
@@ -21,17 +22,35 @@ from oomproof.diagnosis.advice import (
     twin,
 )
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.deeds import guard_stop
+from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
 from oomproof.diagnosis.lost_worker import explains_the_end
-from oomproof.diagnosis.room import Room, room_of
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
+from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile, KernelKill
 from oomproof.evidence.ours import same_or_below
 from oomproof.units import format_size
 
-_CPUSET = {"CONSTRAINT_CPUSET": "oom-kill-cpuset", "CONSTRAINT_MEMORY_POLICY": "oom-kill-mempolicy"}
+_KERNEL_LOG = Weight(1000, "the kernel's log names a process of ours and whose limit it was")
+_OWN_LIMIT = Weight(1000, "the job's cgroup counted a kill and its own limit's failure")
+_OWN_LIMIT_V1 = Weight(
+    500,
+    "a kill was counted and the limit was reached, the machine had room; v1 counts reached limits also where reclaim then helped",
+)
+_OWN_LIMIT_TIGHT = Weight(70, "a kill was counted, the limit reached, the machine was short too")
+_MACHINE_TIGHT = Weight(30, "the same case, the other reading")
+_LIMIT_ABOVE = Weight(70, "a kill was counted, the job's own limit was not it, the machine had room")
+_MACHINE_SHORT = Weight(70, "a kill was counted, the job's own limit was not it, the machine was short")
+_UNLIKELY = Weight(20, "the less likely of the two when only the machine's room decides")
+_TOLERATED = Weight(
+    30,
+    "a worker was killed for memory, then the job failed with an error that does not speak of a lost worker",
+)
+_VMSTAT_TIGHT = Weight(60, "somebody was OOM-killed, we died of SIGKILL, memory was short")
+_VMSTAT_UNKNOWN = Weight(30, "the same, and nobody knows how much memory was left")
+_VMSTAT_AMPLE = Weight(5, "the same, but memory was ample: the kill counted may be anybody's")
+
 _OWN, _ABOVE, _MACHINE = "own", "above", "machine"
 
 
@@ -49,21 +68,21 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return _unseen(case)
     if not death.failed:
         return []  # finished: the rule of that name tells of killed workers
-    room = room_of(case)
+    headroom = headroom_at_end(case)
     if case.kernel_killed:
-        return [_claim(case, death, room, reading) for reading in _whose(case, death, room)]
+        return [_claim(case, death, reading) for reading in _whose(case, death, headroom)]
     if death.signal == signal.SIGKILL and (case.moved.vmstat_oom_kill or 0) > 0:
-        return _from_vmstat(case, death, room)
+        return _from_vmstat(case, death, headroom)
     return []
 
 
-def _whose(case: CaseFile, death: Death, room: Room) -> list[_Reading]:
-    readings = _by_log(case) or _by_counters(case, room)
+def _whose(case: CaseFile, death: Death, headroom: Headroom) -> list[_Reading]:
+    readings = _by_log(case) or _by_counters(case, headroom)
     if death.signal == signal.SIGKILL or explains_the_end(case):
         return readings
     told = "; but the job then ended with an error that does not speak of a lost process"
     return [
-        _Reading(each.whose, odds("oom.tolerated") * each.weight / 1000, "possible", each.because + told)
+        _Reading(each.whose, _TOLERATED * each.weight / 1000, "possible", each.because + told)
         for each in readings
     ]
 
@@ -79,7 +98,7 @@ def _by_log(case: CaseFile) -> list[_Reading]:
         whose = _OWN if case.cgroups and _own_limit_failed(case) else _ABOVE
     else:
         whose = _OWN if same_or_below(kill.oom_memcg, case.cgroups) else _ABOVE
-    return [_Reading(whose, odds("oom.kernel-log"), "proven", "the kernel's log names the process")]
+    return [_Reading(whose, _KERNEL_LOG, "proven", "the kernel's log names the process")]
 
 
 def _own_limit_failed(case: CaseFile) -> bool:
@@ -89,45 +108,43 @@ def _own_limit_failed(case: CaseFile) -> bool:
     return (moved.memcg_failcnt or 0) > 0
 
 
-def _by_counters(case: CaseFile, room: Room) -> list[_Reading]:
+def _by_counters(case: CaseFile, headroom: Headroom) -> list[_Reading]:
     counted = "the job's cgroup counted the kill"
     moved = case.moved
     if (moved.memcg_oom or 0) > 0:
-        return [
-            _Reading(_OWN, odds("oom.own-limit"), "proven", counted + " and the failure of its own limit")
-        ]
+        return [_Reading(_OWN, _OWN_LIMIT, "proven", counted + " and the failure of its own limit")]
     if moved.memcg_oom is None and _own_limit_failed(case):  # cgroup v1
         reached = f"{counted} and {moved.memcg_failcnt} times that its limit was reached"
-        if room.host_ample:
-            return [_Reading(_OWN, odds("oom.own-limit.v1"), "proven", f"{reached}; the machine had room")]
+        if headroom.host_ample:
+            return [_Reading(_OWN, _OWN_LIMIT_V1, "proven", f"{reached}; the machine had room")]
         return [
-            _Reading(_OWN, odds("oom.own-limit.tight"), "likely", f"{reached}; but {room.phrase}"),
-            _Reading(_MACHINE, odds("oom.machine.tight"), "possible", f"{counted}; {room.phrase}"),
+            _Reading(_OWN, _OWN_LIMIT_TIGHT, "likely", f"{reached}; but {headroom.phrase}"),
+            _Reading(_MACHINE, _MACHINE_TIGHT, "possible", f"{counted}; {headroom.phrase}"),
         ]
-    flat = f"{counted}, its own limit did not fail; {room.phrase}"
-    if room.host_ample is False:
+    flat = f"{counted}, its own limit did not fail; {headroom.phrase}"
+    if headroom.host_ample is False:
         return [
-            _Reading(_MACHINE, odds("oom.machine"), "likely", flat),
-            _Reading(_ABOVE, odds("oom.above.unlikely"), "possible", flat),
+            _Reading(_MACHINE, _MACHINE_SHORT, "likely", flat),
+            _Reading(_ABOVE, _UNLIKELY, "possible", flat),
         ]
-    certainty: Certainty = "likely" if room.host_ample else "possible"
+    certainty: Certainty = "likely" if headroom.host_ample else "possible"
     return [
-        _Reading(_ABOVE, odds("oom.above"), certainty, flat),
-        _Reading(_MACHINE, odds("oom.above.unlikely"), "possible", flat),
+        _Reading(_ABOVE, _LIMIT_ABOVE, certainty, flat),
+        _Reading(_MACHINE, _UNLIKELY, "possible", flat),
     ]
 
 
-def _from_vmstat(case: CaseFile, death: Death, room: Room) -> list[WeightedCause]:
+def _from_vmstat(case: CaseFile, death: Death, headroom: Headroom) -> list[WeightedCause]:
     """Only the machine-wide counter moved. It counts anybody's kill: likely at most."""
     if case.kernel_complete or case.moved.memcg_oom_kill == 0:
         return []  # the log names others, or the job's own counter says it was none of ours
     counted = "the machine's OOM-kill counter moved while the job ran, but it counts everybody's"
-    because = f"{counted}; {room.phrase}"
-    if room.host_ample is False:
-        return [_claim(case, death, room, _Reading(_MACHINE, odds("oom.vmstat.tight"), "likely", because))]
-    name = "oom.vmstat.ample" if room.host_ample else "oom.vmstat.unknown"
-    whose = _ABOVE if room.host_ample else _MACHINE
-    return [_claim(case, death, room, _Reading(whose, odds(name), "possible", because))]
+    because = f"{counted}; {headroom.phrase}"
+    if headroom.host_ample is False:
+        return [_claim(case, death, _Reading(_MACHINE, _VMSTAT_TIGHT, "likely", because))]
+    weight = _VMSTAT_AMPLE if headroom.host_ample else _VMSTAT_UNKNOWN
+    whose = _ABOVE if headroom.host_ample else _MACHINE
+    return [_claim(case, death, _Reading(whose, weight, "possible", because))]
 
 
 def _unseen(case: CaseFile) -> list[WeightedCause]:
@@ -136,22 +153,22 @@ def _unseen(case: CaseFile) -> list[WeightedCause]:
         return []
     reading = _by_log(case)
     death = Death(signal.SIGKILL, None, False)
-    return [_claim(case, death, room_of(case), each) for each in reading]
+    return [_claim(case, death, each) for each in reading]
 
 
-def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> WeightedCause:
+def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     kill = case.our_kills[-1] if case.our_kills else None
     limit = (kill.limit if kill else None) or case.limit or case.settings.limit
     held = _held(case, kill)
     cause = "oom-kill-memcg"
     if reading.whose == _MACHINE:
-        cause = _CPUSET.get(kill.constraint or "", "oom-kill-global") if kill else "oom-kill-global"
+        cause = kernel_kill(kill.constraint if kill else None) or "oom-kill-global"
     certain = reading.certainty if death.direct or reading.certainty != "proven" or kill else "likely"
     if not death.direct and (case.moved.memcg_oom_kill or 0) > 0:
         certain = reading.certainty  # the counter proves what the shell's number only suggests
     why = reading.because + f"; it ended by {death.phrase}"
-    if (deed := guard_stop(case)) is not None:
-        why += f"; our guard had sent {deed.action} as well ({deed.why or 'memory'}), the kernel came first"
+    if (stop := guard_stop(case)) is not None:
+        why += f"; our guard had sent {stop.action} as well ({stop.why or 'memory'}), the kernel came first"
     if story := _shared_memory(case, cause):
         why += f"; {story}"
     guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
@@ -181,7 +198,7 @@ def _claim(case: CaseFile, death: Death, room: Room, reading: _Reading) -> Weigh
 def _shared_memory(case: CaseFile, cause: str) -> str | None:
     """A full /dev/shm beside a kill is no second cause: its pages are memory, and count against the limit."""
     failure = case.output.failure
-    said = failure is not None and failure.cause in ("shm-exhausted", "bus-error")
+    said = failure is not None and cause_of(failure.cause).shared_memory
     if not said and not shm_full(case):
         return None
     where = "the job's limit" if cause == "oom-kill-memcg" else "the machine's memory"
@@ -215,7 +232,7 @@ def _headline(
         path = kill.oom_memcg if kill and kill.oom_memcg else "a cgroup above the job"
         size = f" ({format_size(kill.limit)})" if kill and kill.limit else ""
         full = f"the limit of {path}{size} was full, not the job's own"
-    elif kill and kill.constraint in _CPUSET:
+    elif kill and kill.constraint in ("CONSTRAINT_CPUSET", "CONSTRAINT_MEMORY_POLICY"):
         full = "the memory nodes it is bound to were full"
     else:
         full = "the whole machine was out of memory"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 
 from oomproof.diagnosis.advice import as_flag, command
-from oomproof.diagnosis.deeds import guard_stop, keeper_was_asked, user_stop
+from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
 from oomproof.units import format_size
+
+_NO_SHUTDOWN = Weight(900, "the boot id changed and nobody wrote an exit status")
+_SHUTDOWN = Weight(950, "the same, and a shutdown was on record")
 
 _STALLED = 0.3  # a third of the time with every task standing still: a desktop that no longer answers
 
@@ -35,7 +38,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return [
             _claim(
                 case,
-                "machine-down.orderly",
+                _SHUTDOWN,
                 f"{ORDERLY}{_until_boot(case)} while the job ran",
                 f"{source}, and the machine has booted since; {_last(case)}",
                 f"to start it again: {command(case)}",
@@ -49,7 +52,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if short:
         next_step = _with_less(case)
     why = f"the boot id changed and no exit status was written; {_last(case)}"
-    return [_claim(case, "machine-down", headline, why, next_step)]
+    return [_claim(case, _NO_SHUTDOWN, headline, why, next_step)]
 
 
 def _during_shutdown(case: CaseFile) -> list[WeightedCause]:
@@ -58,7 +61,7 @@ def _during_shutdown(case: CaseFile) -> list[WeightedCause]:
         return []
     why = f"systemd was shutting the machine down when the job was told to end; {_last(case)}"
     next_step = f"to start it again: {command(case)}"
-    return [_claim(case, "machine-down.orderly", f"{ORDERLY} while the job ran", why, next_step)]
+    return [_claim(case, _SHUTDOWN, f"{ORDERLY} while the job ran", why, next_step)]
 
 
 def _clock(wall: float, beside: float) -> str:
@@ -118,10 +121,10 @@ def _last(case: CaseFile) -> str:
     return text
 
 
-def _claim(case: CaseFile, weight: str, headline: str, why: str, next_step: str) -> WeightedCause:
+def _claim(case: CaseFile, weight: Weight, headline: str, why: str, next_step: str) -> WeightedCause:
     return WeightedCause(
         "machine-down",
-        odds(weight),
+        weight,
         "proven",
         headline,
         why,

@@ -9,7 +9,7 @@ from oomproof.diagnosis.crashes import crash_of, crash_of_another
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handlers import silence
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
 
 _FAULTHANDLER = "Fatal Python error: Segmentation fault"
@@ -19,6 +19,9 @@ _OPENMP_TEST = (
     "the same run with OMP_NUM_THREADS=1, which starts no second thread: if it lives, the two runtimes are it; "
     "python -m threadpoolctl -i numpy torch lists what is loaded"
 )
+
+_SEGFAULT = Weight(500, "SIGSEGV is the kernel's word for it")
+_GPF = Weight(600, "the kernel's log calls it a general protection fault")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -59,7 +62,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             cause,
-            odds(cause),
+            _GPF if cause == "gpf" else _SEGFAULT,
             certainty,
             f"crashed: {kind}{where}, not an OOM kill",
             why,
@@ -84,7 +87,7 @@ def _of_another(case: CaseFile, death: Death) -> list[WeightedCause]:
     return [
         WeightedCause(
             "segfault",
-            odds("segfault"),
+            _SEGFAULT,
             "likely",
             f"a process of the job crashed: segmentation fault at {crash.line or 'an unknown line'}, not an OOM kill",
             f"it ended by {death.phrase} after its process {crash.pid} died of SIGSEGV; the Python line was {crash.where}",

@@ -1,13 +1,18 @@
-"""Our own guard ended it: actions.jsonl says so, and the end came within the time the deed allows."""
+"""Our own guard ended it: actions.jsonl says so, and the end came within the time such an action allows."""
 
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, neighbours, smaller_job, twin
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.deeds import ended_by_us, guard_stop
+from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import Action, CaseFile
+
+_SIGNALLED = Weight(800, "our own record of the signal, and the job ended within the grace time")
+_ASKED = Weight(800, "our own record of the request, and the job ended cleanly after it")
+_ASKED_THEN_FAILED = Weight(60, "asked to stop, and it ended with an error of its own")
+_KERNEL_TOO = Weight(40, "we acted, but the kernel's counter moved too: the counter decides")
 
 _TOLD = {
     "ask": "asked to save and stop",
@@ -17,16 +22,16 @@ _TOLD = {
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
-    death, deed = death_of(case), guard_stop(case)
-    if death is None or deed is None:
+    death, stop = death_of(case), guard_stop(case)
+    if death is None or stop is None:
         return []
-    weight, certainty = _weight(case, deed)
-    headline = f"stopped by oomproof's guard: {_TOLD[deed.action]}"
-    if deed.action == "ask" and not death.failed:
+    weight, certainty = _weight(case, stop)
+    headline = f"stopped by oomproof's guard: {_TOLD[stop.action]}"
+    if stop.action == "ask" and not death.failed:
         headline = "stopped by oomproof's guard: asked to save and stop, and it did"
     end = case.status.boottime if case.status else None
-    later = f"{max(0.0, end - deed.boottime):.1f} s later " if end is not None else ""
-    why = f"{deed.why or 'memory was about to run out'}; {later}it ended by {death.phrase}"
+    later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
+    why = f"{stop.why or 'memory was about to run out'}; {later}it ended by {death.phrase}"
     return [
         WeightedCause(
             "stopped-by-guard",
@@ -45,9 +50,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     ]
 
 
-def _weight(case: CaseFile, deed: Action) -> tuple[float, Certainty]:
+def _weight(case: CaseFile, stop: Action) -> tuple[Weight, Certainty]:
     if case.kernel_killed:
-        return odds("guard.and-kernel"), "possible"
+        return _KERNEL_TOO, "possible"
     if not ended_by_us(case):  # asked, and answered with an error of its own, which then tells the story
-        return odds("guard.asked-then-failed"), "possible"
-    return odds("guard.asked" if deed.action == "ask" else "guard.deed"), "proven"
+        return _ASKED_THEN_FAILED, "possible"
+    return (_ASKED if stop.action == "ask" else _SIGNALLED), "proven"

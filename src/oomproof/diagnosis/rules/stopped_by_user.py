@@ -6,10 +6,13 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.deeds import guard_stop, keeper_was_asked, user_stop
+from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+
+_OOMPROOF_STOP = Weight(800, "the record of oomproof stop, and the job ended within the grace time")
+_KEEPER_SIGTERM = Weight(300, "the keeper was asked to end and passed it on")
 
 _ENDED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT)
 
@@ -18,10 +21,10 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None:
         return []
-    deed = user_stop(case)
-    if deed is not None:
-        why = f"you ran {deed.why or 'oomproof stop'}; it ended by {death.phrase}"
-        return [_claim(case, "user.deed", "proven", "stopped by you", why)]
+    stop = user_stop(case)
+    if stop is not None:
+        why = f"you ran {stop.why or 'oomproof stop'}; it ended by {death.phrase}"
+        return [_claim(case, _OOMPROOF_STOP, "proven", "stopped by you", why)]
     if (
         guard_stop(case) is None
         and death.signal in _ENDED
@@ -35,14 +38,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         if case.rebooted:
             why += "; the machine has booted since, so it may have been a shutdown"
         headline = "stopped from outside: somebody asked oomproof's keeper to end"
-        return [_claim(case, "keeper.sigterm", "likely", headline, why)]
+        return [_claim(case, _KEEPER_SIGTERM, "likely", headline, why)]
     return []
 
 
-def _claim(case: CaseFile, weight: str, certainty: Certainty, headline: str, why: str) -> WeightedCause:
+def _claim(case: CaseFile, weight: Weight, certainty: Certainty, headline: str, why: str) -> WeightedCause:
     return WeightedCause(
         "stopped-by-user",
-        odds(weight),
+        weight,
         certainty,
         headline,
         why,

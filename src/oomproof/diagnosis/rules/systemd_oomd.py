@@ -5,8 +5,10 @@ from __future__ import annotations
 from oomproof.diagnosis.advice import command, smaller_job
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import odds
+from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+
+_WEIGHT = Weight(900, "systemd-oomd marks the cgroups it kills")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -16,7 +18,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     return [
         WeightedCause(
             "systemd-oomd",
-            odds("systemd-oomd"),
+            _WEIGHT,
             "proven",
             "killed by systemd-oomd: the memory pressure of its slice was too high for too long",
             f"the mark user.oomd_kill on the job's cgroup moved; it ended by {death.phrase}",

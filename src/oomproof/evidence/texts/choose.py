@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oomproof.causes import cause_of
 from oomproof.evidence.texts.finding import Finding
 
 _NEAR = 400  # lines within which a fault and its aftermath stand
@@ -12,11 +13,11 @@ _NEAR = 400  # lines within which a fault and its aftermath stand
 def settle(findings: Iterable[Finding]) -> Finding | None:
     """``findings`` of the kernel's and the guards' parsers over one text. None: no death is told of."""
     found = sorted(findings, key=lambda each: each.place)
-    kills = [each for each in found if _is_kill(each)]
+    kills = [each for each in found if cause_of(each.cause).kill]
     if kills:
         sure = [each for each in kills if each.strength >= 0.8] or kills
         # a kubelet repeats what the kernel said of the same process, and not which limit it was
-        told = [each for each in sure if each.details.get("by") != "kubelet" and _same(each, sure[-1])]
+        told = [each for each in sure if each.guard.by != "kubelet" and _same(each, sure[-1])]
         return told[-1] if told else sure[-1]
     deaths = [each for each in found if each.cause != "not-a-crash"]
     if deaths:
@@ -33,9 +34,3 @@ def settle(findings: Iterable[Finding]) -> Finding | None:
 
 def _same(one: Finding, other: Finding) -> bool:
     return bool(set(one.pids) & set(other.pids))
-
-
-def _is_kill(finding: Finding) -> bool:
-    return finding.cause.startswith("oom-kill-") or finding.cause in (
-        "systemd-oomd", "earlyoom", "nohang", "oomd", "jetsam", "ray-oom", "slurm-oom",
-    )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from oomproof.evidence.facts import Missing
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guards import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guards import GuardParser
@@ -31,7 +32,7 @@ class TextCase:
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
-_SHORT = tuple(each for each in _ANCHORS if not any(other != each and other in each for other in _ANCHORS))
+_SHORT = shortest(_ANCHORS)
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 

@@ -45,16 +45,8 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     if spare is None and reserved is not None and allocated is not None:
         spare = max(0, reserved - allocated)
     own, neighbours = _processes(text, allocated, spare)
-    numbers = GpuNumbers(
-        next((int(group) for group in index.groups() if group), None) if index else None,
-        total,
-        free,
-        requested,
-        allocated,
-        spare,
-        own,
-        neighbours,
-    )
+    card = next((int(group) for group in index.groups() if group), None) if index else None
+    numbers = GpuNumbers(card, total, free, requested, allocated, spare, own, neighbours)
     found = (total, free, requested, allocated, own, neighbours)
     return numbers if any(value is not None for value in found) else None
 

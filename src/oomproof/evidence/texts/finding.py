@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
+
+# failure: the process that writes it has failed. summary: somebody else (launcher, shell) tells of a death.
+# wrapper: repeats an error that stands elsewhere. talk: the words without the deed.
+Kind = Literal["failure", "summary", "wrapper", "talk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,66 @@ class GpuNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a job's own output says of an error. ``heard`` is empty where the text is not a job's output."""
+
+    heard: str = ""  # traceback, exception, line, summary, quoted, cut, loss, end
+    kind: Kind | None = None
+    role: str = ""  # root, consequence, noise
+    phase: str = ""  # load, train, eval, generate, save, unknown
+    rank: str = ""  # whose line it is, where a launcher says so
+    exception: str = ""  # its type
+    message: str = ""
+    chained: bool = False  # another exception stands above it in the same chain
+    ordinary: int = 0  # lines before it that tell of no error
+    signs: int = 0  # signs of progress before it
+    first_exit: int | None = None  # of the process that a launcher calls the first to fail
+    signal: int | None = None
+    requested: int | None = None  # bytes that the host refused
+    victim_name: str | None = None
+    echo: bool = False  # a connection broke because the other side had gone
+    cancelled: bool = False  # by a scheduler that does not say why
+    goes_on: bool = False  # a script's other commands may follow
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSize:
+    """A row of the kernel's task table."""
+
+    pid: int
+    name: str | None
+    rss: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What a kernel's line or report adds to the victim and its limit."""
+
+    constraint: str | None = None  # CONSTRAINT_NONE …, as printed
+    task_memcg: str | None = None  # where the victim lived
+    largest: tuple[TaskSize, ...] = ()
+    table_rss: int | None = None  # of the victim, by the task table
+    page_size: int | None = None  # where the report tells it
+    library: str | None = None  # that a fault happened in
+    null: bool = False  # a null pointer was followed
+    xid: int | None = None
+    bus: str | None = None  # the GPU's address
+    notice: str | None = None  # a kind of trouble that kills nobody
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFacts:
+    """What a guard, an engine or systemd says beside the victim."""
+
+    by: str = ""  # who tells it, where the cause alone does not say
+    unit: str | None = None
+    why: str | None = None
+    signal: str | None = None  # SIGTERM; "SIGTERM, then SIGKILL"
+    held: int | None = None  # bytes the victim or its cgroup held
+    age: int | None = None  # seconds ago, when the list was printed
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """``cause`` is a slug of the design. ``strength`` is how far this text alone settles it: 1 proves it."""
 
@@ -48,7 +113,9 @@ class Finding:
     cgroup: str | None = None
     limit: int | None = None
     pids: tuple[int, ...] = ()  # every pid the text ties to this death
-    details: dict[str, str] = field(default_factory=dict)  # exception, message, file:line, rank …
+    job: JobFacts = JobFacts()
+    kernel: KernelFacts = KernelFacts()
+    guard: GuardFacts = GuardFacts()
     newest_first: bool = False  # the text is `journalctl -r` or `dmesg | tac`: its first line is the latest
 
     @property

@@ -1,10 +1,11 @@
-"""earlyoom, nohang, Facebook's oomd and kernels of other kinds: who else kills for memory."""
+"""earlyoom and nohang: daemons that tell of one kill in several lines."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from oomproof.evidence.texts.finding import Sizes
+from oomproof.evidence.texts.finding import GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 
@@ -13,14 +14,8 @@ MIB = 1 << 20
 
 class Earlyoom(GuardReader):
     anchors = (
-        "sending SIG",
-        "escalating to SIGKILL",
-        "dryrun",
-        "kill failed: ",
-        "illing process",
-        "ow memory! ",
-        "ow Memory! ",
-    )
+        "sending SIG", "escalating to SIGKILL", "dryrun", "kill failed: ", "illing process", "ow memory! ", "ow Memory! ",
+    )  # fmt: skip
 
     # 1.7: … "x": badness 1, VmRSS 2 MiB; newer: … "x": oom_score 1, oom_score_adj 0, VmRSS 2 MiB, cmdline "…"
     _SENDING = re.compile(
@@ -51,7 +46,7 @@ class Earlyoom(GuardReader):
             self._sent(number, stamp, match, ours)
         elif last := self.last("earlyoom"):
             if "escalating to SIGKILL" in message:
-                last.details["signal"] = "SIGTERM, then SIGKILL"
+                self.amend(guard=replace(last.guard, signal="SIGTERM, then SIGKILL"))
             elif ours and ("dryrun" in message or "kill failed: " in message) and number - last.line < 5:
                 self.found.pop()  # nothing was sent
 
@@ -63,14 +58,12 @@ class Earlyoom(GuardReader):
         signal = groups.get("signal") or ("SIGTERM" if groups.get("number") == "15" else "SIGKILL")
         last = self.last("earlyoom")
         if last is not None and pid is not None and last.pids == (pid,) and number - last.line < 200:
-            last.details["signal"] = f"{last.details['signal']}, then {signal}"
+            self.amend(guard=replace(last.guard, signal=f"{last.guard.signal}, then {signal}"))
             return
-        details = {"signal": signal}
-        if groups.get("rss"):
-            details["vm_rss_bytes"] = str(int(groups["rss"]) * MIB)
+        facts = GuardFacts(signal=signal, held=int(groups["rss"]) * MIB if groups.get("rss") else None)
         who = f"{name} (pid {pid})" if pid is not None else f"{name}"
         said = f"earlyoom sent {signal} to {who} because memory ran low"
-        self.add("earlyoom", number, stamp, said, 1.0 if ours else 0.9, Sizes(pid, name), details=details)
+        self.add("earlyoom", number, stamp, said, 1.0 if ours else 0.9, Sizes(pid, name), facts=facts)
 
 
 class Nohang(GuardReader):
@@ -92,7 +85,7 @@ class Nohang(GuardReader):
         super().__init__(source)
         self._pid: int | None = None
         self._name: str | None = None
-        self._rss: str | None = None
+        self._rss: int | None = None
         self._stated = -1000
 
     def feed(self, number: int, stamp: Stamped) -> None:
@@ -103,7 +96,7 @@ class Nohang(GuardReader):
         if match is not None:
             self._pid, self._name = int(match["pid"]), match["name"]
         elif match := self._RSS.search(message):
-            self._rss = str(int(float(match["rss"]) * MIB))
+            self._rss = int(float(match["rss"]) * MIB)
         elif (match := self._OLDER.search(message)) and number - self._stated < 10:
             if match["key"].lower() == "name":
                 self._name = match["value"]
@@ -124,17 +117,8 @@ class Nohang(GuardReader):
 
     def _acted(self, number: int, stamp: Stamped, did: str, signal: str) -> None:
         who = f"{self._name or 'a process'}{f' (pid {self._pid})' if self._pid is not None else ''}"
-        details = {"signal": signal, **({"vm_rss_bytes": self._rss} if self._rss else {})}
-        victim = Sizes(self._pid, self._name)
-        self.add(
-            "nohang",
-            number,
-            stamp,
-            f"nohang {did} {who}: memory ran low",
-            1.0,
-            victim,
-            details=details,
-        )
+        facts, victim = GuardFacts(signal=signal, held=self._rss), Sizes(self._pid, self._name)
+        self.add("nohang", number, stamp, f"nohang {did} {who}: memory ran low", 1.0, victim, facts=facts)
         self._pid = self._name = self._rss = None
 
     def _statistic(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
@@ -145,64 +129,3 @@ class Nohang(GuardReader):
             self.add("nohang", number, stamp, said, 0.9, Sizes(None, match["name"]))
         elif last.victim is not None and last.victim.name is None:
             self.amend(victim=Sizes(last.victim.pid, match["name"]))
-
-
-class LowMemoryKiller(GuardReader):
-    """Android's, first in the kernel ("Killing 'x' (1), adj 0, to free 9kB"), then in user space (lmkd)."""
-
-    anchors = ("lowmemorykiller", "lmkd", "send sigkill to ")
-
-    _FIRST = re.compile(  # its first versions
-        r"\bsend sigkill to (?P<pid>\d{1,10}) \((?P<name>.{1,128}?)\), adj -?\d+, size \d"
-    )
-    _KILL = re.compile(
-        r"lowmemorykiller\s*(?:\(\s*\d+\))?: Kill(?:ing)? '(?P<name>.{1,128}?)' \((?P<pid>\d{1,10})\)"
-        r"(?:.{0,200}? (?P<anon>\d{1,12})kB anon(?:ymous)? rss\b)?"
-    )
-
-    def feed(self, number: int, stamp: Stamped) -> None:
-        line = f"{stamp.tag or ''}: {stamp.message}".replace("lmkd", "lowmemorykiller", 2)
-        if match := self._FIRST.search(line):
-            line = f"lowmemorykiller: Kill '{match['name']}' ({match['pid']})"
-        if match := self._KILL.search(line):
-            name, pid = match["name"], int(match["pid"])
-            said = f"Android's low-memory killer ended {name} (pid {pid}): the device ran short of memory"
-            details = {"by": "lowmemorykiller"}
-            anon = int(match["anon"]) * 1024 if match["anon"] else None
-            victim = Sizes(pid, name, anon_rss=anon)
-            self.add("oom-kill-global", number, stamp, said, 0.85, victim, details=details)
-
-
-class FreeBsd(GuardReader):
-    """The BSDs' kernels: "pid 878 (pkg), jid 0, uid 0, was killed: failed to reclaim memory"."""
-
-    anchors = ("was killed: ", "killed: out of swap")
-
-    _KILL = re.compile(
-        r"(?P<uvm>UVM: )?\bpid (?P<pid>\d{1,10}) \((?P<name>.{1,64}?)\),(?: jid \d+,)? uid -?\d+,?(?: was)? killed: "
-        r"(?P<why>out of swap(?: space)?|failed to reclaim memory|a thread waited too long to allocate a page)"
-    )
-
-    def feed(self, number: int, stamp: Stamped) -> None:
-        if match := self._KILL.search(stamp.message):
-            name, pid = match["name"], int(match["pid"])
-            system, by = ("NetBSD's or OpenBSD's", "bsd") if match["uvm"] else ("FreeBSD's", "freebsd")
-            said = f"{system} kernel killed {name} (pid {pid}): {match['why']}"
-            self.add("oom-kill-global", number, stamp, said, 0.95, Sizes(pid, name), details={"by": by})
-
-
-class Oomd(GuardReader):
-    anchors = ("oomd kill: ",)
-
-    _KILL = re.compile(
-        r"oomd kill: (?P<pressure>[\d.]+ [\d.]+ [\d.]+) (?P<cgroup>\S{1,512})\s+(?P<size>\d+)\b(?P<rest>.{0,300})"
-    )
-    _DRY = re.compile(r"\(dry\)|dry[- ]?run", re.IGNORECASE)
-
-    def feed(self, number: int, stamp: Stamped) -> None:
-        match = self._KILL.search(stamp.message)
-        if match is None or self._DRY.search(match["rest"]):
-            return
-        said = f"oomd killed the cgroup {match['cgroup']} under memory pressure"
-        details = {"pressure": match["pressure"], "usage": match["size"]}
-        self.add("oomd", number, stamp, said, 1.0, cgroup=match["cgroup"], details=details)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 from oomproof.units import format_size
@@ -57,17 +57,13 @@ class MacOS(GuardReader):
             pid = int(told) if told else None
             size = int(match["mb"] or match["mb2"]) << 20
             said = f"macOS killed {_who(name, pid)}, the largest in compressed memory ({format_size(size)}): swap was full"
-            self._killed(
-                number, stamp, pid, name, said, {"reason": "low-swap", "compressed_bytes": str(size)}
-            )
+            self._killed(number, stamp, pid, name, said)
         elif match := self._LOW_SWAP.search(message):
             said = f"macOS killed {match['name']} (pid {match['pid']}): swap was full"
-            self._killed(number, stamp, int(match["pid"]), match["name"], said, {"reason": "low-swap"})
+            self._killed(number, stamp, int(match["pid"]), match["name"], said)
         elif match := self._LIMIT.search(message):
             said = f"macOS killed {match['name']} (pid {match['pid']}) at its own limit of {match['mb']} MB"
-            self._killed(
-                number, stamp, int(match["pid"]), match["name"], said, {"reason": "per-process-limit"}
-            )
+            self._killed(number, stamp, int(match["pid"]), match["name"], said)
         elif match := self._TOP.search(message):
             self._memorystatus(number, stamp, match)
 
@@ -76,16 +72,13 @@ class MacOS(GuardReader):
         if match["how"].startswith("idle") or reason in _HARMLESS or match["code"] == _OSR_IDLE:
             return
         name, pid = match["name"], int(match["pid"]) if match["pid"] else None
-        details = {"reason": reason or f"code {match['code']}"}
-        if match["kb"]:
-            details["footprint_bytes"] = str(int(match["kb"]) * 1024)
-        why = reason or "memory ran short"
-        self._killed(number, stamp, pid, name, f"macOS killed {_who(name, pid)}: {why}", details)
+        said = f"macOS killed {_who(name, pid)}: {reason or 'memory ran short'}"
+        self._killed(number, stamp, pid, name, said, int(match["kb"]) * 1024 if match["kb"] else None)
 
     def _killed(
-        self, number: int, stamp: Stamped, pid: int | None, name: str, said: str, details: dict[str, str]
+        self, number: int, stamp: Stamped, pid: int | None, name: str, said: str, held: int | None = None
     ) -> None:
-        self.add("jetsam", number, stamp, said, 1.0, Sizes(pid, name), details=details)
+        self.add("jetsam", number, stamp, said, 1.0, Sizes(pid, name), facts=GuardFacts(held=held))
 
     # a JetsamEvent report: the header object on a line of its own, then one object over many lines
 
@@ -102,28 +95,25 @@ class MacOS(GuardReader):
         return self.found
 
     def _read_report(self, number: int, stamp: Stamped, text: str) -> None:
-        processes, page, largest = _processes(text)
+        processes, page = _processes(text)
         for process in processes:
             reason, name, pid = process.get("reason"), process.get("name"), process.get("pid")
             if not isinstance(reason, str) or reason in _HARMLESS or not isinstance(name, str):
                 continue
-            details = {"reason": reason}
             pages = process.get("rpages")
-            said = f"macOS killed {name}: {reason}"
-            if isinstance(pages, int):
-                details["footprint_bytes"] = str(pages * page)
-                said += f"; it held {format_size(pages * page)}"
-            if largest:
-                details["largest"] = largest
-            self._killed(number, stamp, pid if isinstance(pid, int) else None, name, said, details)
+            held = pages * page if isinstance(pages, int) else None
+            said = f"macOS killed {name}: {reason}" + (
+                f"; it held {format_size(held)}" if held is not None else ""
+            )
+            self._killed(number, stamp, pid if isinstance(pid, int) else None, name, said, held)
 
 
 def _who(name: str, pid: int | None) -> str:
     return f"{name} (pid {pid})" if pid is not None else name
 
 
-def _processes(text: str) -> tuple[list[dict[str, Any]], int, str | None]:
-    """(processes, page size, largest process); what a cut report still shows when it is no whole JSON."""
+def _processes(text: str) -> tuple[list[dict[str, Any]], int]:
+    """(processes, page size); what a cut report still shows when it is no whole JSON."""
     decoder = json.JSONDecoder()
     at, body = 0, None
     for _ in range(3):
@@ -140,23 +130,17 @@ def _processes(text: str) -> tuple[list[dict[str, Any]], int, str | None]:
     if body is not None:
         status = body.get("memoryStatus")
         page = body.get("pageSize") or (status.get("pageSize") if isinstance(status, dict) else None)
-        largest = body.get("largestProcess")
         processes = [each for each in body["processes"] if isinstance(each, dict)]
-        return (
-            processes,
-            page if isinstance(page, int) else _PAGE,
-            largest if isinstance(largest, str) else None,
-        )
+        return processes, page if isinstance(page, int) else _PAGE
     return _cut(text)
 
 
 _PAGE_SIZE = re.compile(r'"pageSize"\s*:\s*(\d{4,6})')
-_LARGEST_NAME = re.compile(r'"largestProcess"\s*:\s*"([^"]{1,64})"')
 _FIELD = re.compile(r'"(pid|rpages|name|reason)"\s*:\s*(?:(\d{1,12})|"([^"]{0,64})")')
 
 
-def _cut(text: str) -> tuple[list[dict[str, Any]], int, str | None]:
-    page, largest = _PAGE_SIZE.search(text), _LARGEST_NAME.search(text)
+def _cut(text: str) -> tuple[list[dict[str, Any]], int]:
+    page = _PAGE_SIZE.search(text)
     processes: list[dict[str, Any]] = []
     current: dict[str, Any] = {}
     for piece in re.split(r"[{}]", text):
@@ -165,4 +149,4 @@ def _cut(text: str) -> tuple[list[dict[str, Any]], int, str | None]:
         if "name" in current and "pid" in current:
             processes.append(current)
             current = {}
-    return processes, int(page[1]) if page else _PAGE, largest[1] if largest else None
+    return processes, int(page[1]) if page else _PAGE

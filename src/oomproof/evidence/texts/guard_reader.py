@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
 
-from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.prefixes import Stamped
 
 _MOST = 5_000
+_NO_FACTS = GuardFacts()
 
 
 class GuardReader(ABC):
@@ -39,27 +39,15 @@ class GuardReader(ABC):
         victim: Sizes | None = None,
         cgroup: str | None = None,
         limit: int | None = None,
-        details: Mapping[str, str] | None = None,
+        facts: GuardFacts = _NO_FACTS,
     ) -> None:
         if len(self.found) >= _MOST:  # keep the first half and the newest
             del self.found[_MOST // 2]
+        pids = (victim.pid,) if victim is not None and victim.pid is not None else ()
+        text, time, seconds = stamp.message[:600], stamp.time, stamp.seconds
         self.found.append(
-            Finding(
-                cause,
-                self.source,
-                number,
-                stamp.message[:600],
-                says,
-                strength,
-                stamp.time,
-                stamp.seconds,
-                victim,
-                cgroup=cgroup,
-                limit=limit,
-                pids=(victim.pid,) if victim is not None and victim.pid is not None else (),
-                details=dict(details or {}),
-            )
-        )
+            Finding(cause, self.source, number, text, says, strength, time, seconds, victim, None, cgroup, limit, pids, guard=facts)
+        )  # fmt: skip
 
     def last(self, cause: str) -> Finding | None:
         return self.found[-1] if self.found and self.found[-1].cause == cause else None
@@ -67,6 +55,3 @@ class GuardReader(ABC):
     def amend(self, **changes: object) -> None:
         """The newest finding, with what a later line adds."""
         self.found[-1] = replace(self.found[-1], **changes)  # type: ignore[arg-type]
-
-    def note(self, key: str, value: str) -> None:
-        self.found[-1].details[key] = value

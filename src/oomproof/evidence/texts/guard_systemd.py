@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
 
@@ -12,13 +12,7 @@ _CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|
 
 
 class SystemdOomd(GuardReader):
-    anchors = (
-        "due to memory pressure for",
-        "due to memory used",
-        "systemd-oomd killed ",
-        "attempting to kill ",
-        "Killed /",
-    )
+    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ", "attempting to kill ", "Killed /")  # fmt: skip
 
     _KILLED = re.compile(
         r"(?:Killed|Marked) (?P<cgroup>\S{1,1024}) (?:for killing )?due to memory "
@@ -44,36 +38,22 @@ class SystemdOomd(GuardReader):
             cgroup = match["cgroup"]
             pressure = match["why"].startswith("pressure")
             why = f"memory pressure of {match['share']} %" if pressure else "memory and swap were nearly full"
-            details = {"unit": _unit(cgroup), "why": "pressure" if pressure else "swap"}
-            self.add(
-                "systemd-oomd", number, stamp, f"systemd-oomd killed {_unit(cgroup)}: {why}", 1.0,
-                self._victim(), cgroup=cgroup, details=details,
-            )  # fmt: skip
+            said = f"systemd-oomd killed {_unit(cgroup)}: {why}"
+            self._killed(number, stamp, said, 1.0, cgroup)
         elif (stamp.tag or "").startswith("systemd-oomd") and (match := self._CUT.search(message)):
-            unit = _unit(match["cgroup"])
-            said = f"systemd-oomd killed {unit}; the line is cut before it says why"
-            self.add(
-                "systemd-oomd",
-                number,
-                stamp,
-                said,
-                0.9,
-                self._victim(),
-                match["cgroup"],
-                details={"unit": unit},
-            )
+            said = f"systemd-oomd killed {_unit(match['cgroup'])}; the line is cut before it says why"
+            self._killed(number, stamp, said, 0.9, match["cgroup"])
         elif (match := self._UNIT.search(message)) and int(match["count"]):
             unit, count = match["unit"] or "this unit", match["count"]
             last = self.last("systemd-oomd")
-            if (
-                last is not None
-                and _same_unit(last.details.get("unit", ""), unit)
-                and number - last.line < 100
-            ):
-                last.details["processes"] = count
+            if last is not None and _same_unit(last.guard.unit or "", unit) and number - last.line < 100:
                 return
             said = f"systemd-oomd killed {count} processes of {unit} for want of memory"
-            self.add("systemd-oomd", number, stamp, said, 1.0, details={"unit": unit, "processes": count})
+            self.add("systemd-oomd", number, stamp, said, 1.0, facts=GuardFacts(unit=unit))
+
+    def _killed(self, number: int, stamp: Stamped, said: str, strength: float, cgroup: str) -> None:
+        facts = GuardFacts(unit=_unit(cgroup))
+        self.add("systemd-oomd", number, stamp, said, strength, self._victim(), cgroup, facts=facts)
 
     def _victim(self) -> Sizes | None:
         pids, self._pids = self._pids, []
@@ -150,21 +130,20 @@ class SystemdUnits(GuardReader):
     def _killed(self, number: int, stamp: Stamped, unit: str | None) -> None:
         for old in reversed(self.found[-8:]):
             same_time = stamp.time is not None and old.time == stamp.time  # a unit and the units above it
-            if old.details.get("by") == "systemd-oom" and (
-                (old.details.get("unit") == unit and number - old.line < 50) or same_time
+            if old.guard.by == "systemd-oom" and (
+                (old.guard.unit == unit and number - old.line < 50) or same_time
             ):
                 return
         # "status=9/KILL" of the same unit was this kill
         last = self.last("killed-unknown")
-        if last is not None and last.details.get("unit") == unit and number - last.line < 50:
+        if last is not None and last.guard.unit == unit and number - last.line < 50:
             self.found.pop()
         inside = unit is not None and _CONTAINER.match(unit) is not None
         cause = "oom-kill-memcg" if inside else "oom-kill-global"
         said = (
             f"systemd says that the kernel's OOM killer killed in {unit or 'this unit'}, not for which limit"
         )
-        details = {"by": "systemd-oom", **({"unit": unit} if unit else {})}
-        self.add(cause, number, stamp, said, 0.7, details=details)
+        self.add(cause, number, stamp, said, 0.7, facts=GuardFacts("systemd-oom", unit))
 
     def _asked(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
         """`systemctl kill`: somebody's wish, not a shortage of memory."""
@@ -172,21 +151,20 @@ class SystemdUnits(GuardReader):
         cause = {"KILL": "killed-unknown", "TERM": "interrupted", "INT": "interrupted"}.get(signal)
         if cause is not None:
             said = f"somebody had systemd send SIG{signal} to {name} (pid {pid}) of {match['unit']}"
-            details = {"by": "systemd", "unit": match["unit"], "why": "asked"}
-            self.add(cause, number, stamp, said, 0.8, Sizes(pid, name), details=details)
+            facts = GuardFacts("systemd", match["unit"], "asked")
+            self.add(cause, number, stamp, said, 0.8, Sizes(pid, name), facts=facts)
 
     def _dumped(self, number: int, stamp: Stamped, signal: int, pid: int, name: str) -> None:
         cause = {11: "segfault", 7: "bus-error", 6: "abort"}.get(signal, "other-error")
         what = f"signal {signal}" if signal else "a signal it does not name"
         said = f"systemd-coredump says that {name} (pid {pid}) died of {what}"
-        self.add(
-            cause, number, stamp, said, 0.75 if signal else 0.5, Sizes(pid, name), details={"by": "systemd"}
-        )
+        strength = 0.75 if signal else 0.5
+        self.add(cause, number, stamp, said, strength, Sizes(pid, name), facts=GuardFacts("systemd"))
 
     def _exited(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
         unit, signal = match["unit"], int(match["number"])
         for old in self.found[-4:]:
-            if old.details.get("unit") == unit and number - old.line < 50:
+            if old.guard.unit == unit and number - old.line < 50:
                 return  # the consequence of what is already told
         cause, what = {
             9: ("killed-unknown", "SIGKILL, and does not say who sent it"),
@@ -197,4 +175,4 @@ class SystemdUnits(GuardReader):
         if signal in (2, 15):
             cause, what = "interrupted", f"signal {signal}: somebody asked it to stop"
         said = f"systemd says that the main process of {unit} ended by {what}"
-        self.add(cause, number, stamp, said, 0.55, details={"by": "systemd", "unit": unit})
+        self.add(cause, number, stamp, said, 0.55, facts=GuardFacts("systemd", unit))

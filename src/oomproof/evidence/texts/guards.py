@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.finding import Finding
-from oomproof.evidence.texts.guard_daemons import Earlyoom, FreeBsd, LowMemoryKiller, Nohang, Oomd
-from oomproof.evidence.texts.guard_engines import Containers, Ray, Slurm
+from oomproof.evidence.texts.guard_containers import Containers
+from oomproof.evidence.texts.guard_daemons import Earlyoom, Nohang
 from oomproof.evidence.texts.guard_macos import MacOS
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.guard_systemd import SystemdOomd, SystemdUnits
+from oomproof.evidence.texts.guard_table import TABLES, TableReader
 from oomproof.evidence.texts.prefixes import Stamped, strip
 
-READERS: tuple[type[GuardReader], ...] = (
-    SystemdOomd, SystemdUnits, Earlyoom, LowMemoryKiller, FreeBsd, Nohang, Oomd, Slurm, Ray, Containers, MacOS,
-)  # fmt: skip
-ANCHORS = tuple(dict.fromkeys(anchor for reader in READERS for anchor in reader.anchors))
+
+def _readers(source: str) -> list[GuardReader]:
+    tables = [TableReader(source, rows) for rows in TABLES]
+    daemons = [SystemdOomd(source), SystemdUnits(source), Earlyoom(source), Nohang(source)]
+    return [*daemons, *tables, Containers(source), MacOS(source)]
 
 
-_SHORT = tuple(each for each in ANCHORS if not any(other != each and other in each for other in ANCHORS))
+ANCHORS = tuple(dict.fromkeys(anchor for reader in _readers("") for anchor in reader.anchors))
+_SHORT = shortest(ANCHORS)
 
 
 def _marked(line: str) -> bool:
@@ -30,7 +34,7 @@ class GuardParser:
     """The interface of ``KernelParser``: feed every line, then ask once."""
 
     def __init__(self, source: str) -> None:
-        self._readers = [reader(source) for reader in READERS]
+        self._readers = _readers(source)
         self._macos = self._readers[-1]
 
     def reading(self) -> bool:
@@ -47,7 +51,7 @@ class GuardParser:
         for message in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
             each = stamp._replace(message=message.strip())  # a journal's JSON keeps blanks
             for reader in self._readers:
-                if any(anchor in message for anchor in reader.anchors) or isinstance(reader, Nohang):
+                if any(anchor in line for anchor in reader.anchors) or isinstance(reader, Nohang):
                     reader.feed(number, each)
 
     def finish(self) -> list[Finding]:
@@ -61,9 +65,9 @@ def _without_echoes(found: list[Finding]) -> list[Finding]:
     oomd = [each for each in found if each.cause == "systemd-oomd"]
     kept = []
     for each in found:
-        unit = each.details.get("unit")
-        echo = str(each.details.get("by", "")).startswith("systemd") and any(
-            unit and unit == other.details.get("unit") and abs(each.line - other.line) < 100 for other in oomd
+        unit = each.guard.unit
+        echo = each.guard.by.startswith("systemd") and any(
+            unit and unit == kill.guard.unit and abs(each.line - kill.line) < 100 for kill in oomd
         )
         if not echo:
             kept.append(each)

@@ -8,15 +8,16 @@ from dataclasses import replace
 from itertools import islice
 
 from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.evidence.texts.kernel_faults import ANCHORS as FAULT_ANCHORS
 from oomproof.evidence.texts.kernel_faults import Fault, comm_of, read_fault
 from oomproof.evidence.texts.kernel_report import (
     Constraint,
     Kill,
     Report,
     breaks_off,
+    is_invoked,
     read_announcement,
     read_constraint,
-    read_invoked,
     read_killed,
     read_reaped,
 )
@@ -25,17 +26,13 @@ from oomproof.evidence.texts.prefixes import Stamped, strip
 # Strings one of which stands in every line that matters; `grep -F` finds them in a log of any size.
 ANCHORS = (
     "oom-kill", "oom_reaper: ", "illed process ", "ill process ", "total_vm ", "memory: usage ",
-    "Memory cgroup ", "Task in /", "mem_cgroup_oom", "ut of memory", "segfault", "unhandled ", "traps: ",
-    "potentially unexpected", "general protection", "NVRM: Xid", "fallen off the bus", "Kernel panic", "kernel BUG at", "BUG: unable to handle",
-    "BUG: kernel NULL", "Oops: ", "blocked for more than", "page allocation ", "soft lockup", "hard LOCKUP",
-    "[Hardware Error]", "Machine check", "Memory failure:", "hardware memory corruption", "detected stall",
-    "ANOM_ABEND", "type=1701", "sending SIGSEGV", "User process fault", "VM: killing process ", "] page fault (src_id", " trap ",
+    "Memory cgroup ", "Task in /", "mem_cgroup_oom", "ut of memory", *FAULT_ANCHORS,
 )  # fmt: skip
 REPORT_STARTS = ("invoked oom-killer", "total_vm ")  # behind these, the lines up to the kill matter too
 REPORT_END = "illed process "
 
 _SPAN = 6000  # lines: a task table of a big machine has thousands of rows
-_KILLS = 10_000  # kept; a storm of more is counted
+_KILLS = 10_000  # kept: the newest
 _FAULTS = 5_000
 _CONTEXTS = 64  # hosts and printing threads told apart
 _PENDING = 256
@@ -78,7 +75,6 @@ class KernelParser:
         self._reports: dict[tuple[str | None, str | None], Report] = {}
         self._constraints: dict[int, Constraint] = {}
         self._kills: deque[Kill] = deque(maxlen=_KILLS)
-        self._dropped = 0
         self._faults: deque[tuple[int, Finding]] = deque(maxlen=_FAULTS)
         self._reaped: deque[tuple[int, Stamped, str, int, str]] = deque(maxlen=_PENDING)
         self._unfinished: deque[Report] = deque(maxlen=_PENDING)
@@ -107,8 +103,6 @@ class KernelParser:
         self._close()
         self._leftovers()
         found = [(kill.line, kill.finding(self._source)) for kill in self._kills]
-        if self._dropped and found:
-            found[-1][1].details["kills_not_kept"] = str(self._dropped)
         found += self._faults
         found.sort(key=lambda each: each[0])
         if self._falls > self._rises:  # `journalctl -r` prints the newest first
@@ -137,10 +131,10 @@ class KernelParser:
         report = self._report(number)
         if "ill process " in message and (announced := read_announcement(number, stamp, message)):
             report.announced = announced
-        elif "invoked oom-killer" in message and (match := read_invoked(message)):
+        elif "invoked oom-killer" in message and is_invoked(message):
             if report.invoked is not None or report.used:
                 report = self._renew(number)
-            report.invoke(number, stamp, message[:600], match)
+            report.invoked = (number, stamp, message[:600])
             self._until = number + _SPAN
         elif "oom_reaper" in message:
             if reaped := read_reaped(message):
@@ -249,18 +243,13 @@ class KernelParser:
         if constraint is None and cut is not None and kill.line - cut.line < 50:
             constraint = cut
         report.complete(kill, constraint)
-        self._add(kill)
+        self._kills.append(kill)
         # the next "Killed process" of an old kernel has its own announcement; a group kill shares the report
         report.announced = None
         report.invoked = None
         report.used = True
         if not any(each.invoked for each in self._reports.values()):
             self._until = min(self._until, kill.line)
-
-    def _add(self, kill: Kill) -> None:
-        if len(self._kills) == _KILLS:
-            self._dropped += 1
-        self._kills.append(kill)
 
     def _known(self, kill: Kill) -> bool:
         """The same kill told twice, by dmesg and journal, or by a kernel that prints one line per thread."""
@@ -282,28 +271,17 @@ class KernelParser:
         for pid, constraint in self._constraints.items():
             if pid in killed:
                 continue
-            known = constraint.pid is not None
-            kill = Kill(
-                constraint.line,
-                constraint.stamp,
-                constraint.text,
-                Sizes(constraint.pid, constraint.name),
-                strength=0.95 if known else 0.75,
-            )
+            sizes, strength = Sizes(constraint.pid, constraint.name), 0.75 if constraint.pid is None else 0.95
+            kill = Kill(constraint.line, constraint.stamp, constraint.text, sizes, strength=strength)
             report = next((each for each in self._reports.values() if each.invoked), None) or Report()
             report.complete(kill, constraint)
             report.invoked = report.announced = None
-            self._add(kill)
+            self._kills.append(kill)
             killed.add(pid)
         self._without_victim(killed)
         if not self._kills:
             for number, stamp, text, pid, name in self._reaped:
-                self._add(Kill(number, stamp, text, Sizes(pid, name), strength=0.7))
-            return
-        last = self._kills[-1]
-        others = sorted({f"{name} ({pid})" for _, _, _, pid, name in self._reaped if pid not in killed})
-        if others:
-            last.details["reaped_too"] = ", ".join(others[:5])
+                self._kills.append(Kill(number, stamp, text, Sizes(pid, name), strength=0.7))
 
     def _without_victim(self, killed: set[int | None]) -> None:
         whole = bool(self._kills)
@@ -315,7 +293,7 @@ class KernelParser:
                     announced.line, announced.stamp, announced.text, sizes, announced.why, strength=0.85
                 )
                 report.complete(kill, None)
-                self._add(kill)
+                self._kills.append(kill)
             elif announced is None and (head := report.invoked or (None if whole else report.begun)):
                 number, stamp, text = head
                 # among whole kills this one may have ended without a victim; alone it still tells of a shortage
@@ -324,7 +302,7 @@ class KernelParser:
                 kill = Kill(number, stamp, text, Sizes(), strength=0.5 if whole else 0.65)
                 report.complete(kill, None)
                 kill.strength = 0.5 if whole else 0.65
-                self._add(kill)
+                self._kills.append(kill)
         self._kills = deque(sorted(self._kills, key=lambda kill: kill.line), maxlen=_KILLS)
 
     # faults
@@ -349,30 +327,21 @@ class KernelParser:
         self._keep_fault(number, stamp, message, fault)
 
     def _keep_fault(self, number: int, stamp: Stamped, message: str, fault: Fault) -> None:
-        if fault.details.get("notice") and self._faults:
-            last = self._faults[-1][1]  # a hardware error is told in a dozen lines: one finding
-            if last.details.get("notice") == fault.details["notice"] and number - self._faults[-1][0] < 50:
+        if fault.facts.notice and self._faults:
+            at, last = self._faults[-1]  # a hardware error is told in a dozen lines: one finding
+            if last.kernel.notice == fault.facts.notice and number - at < 50:
                 return
         if fault.cause == "xid":
             fault = self._whose(number, fault)
             self._name_those_before(number, fault)
         known = fault.pid is not None or fault.name is not None
         finding = Finding(
-            fault.cause,
-            self._source,
-            number,
-            message[:600],
-            fault.says,
-            fault.strength,
-            stamp.time,
-            stamp.seconds,
+            fault.cause, self._source, number, message[:600], fault.says, fault.strength, stamp.time, stamp.seconds,
             Sizes(fault.pid, fault.name) if known else None,
-            pids=(fault.pid,) if fault.pid is not None else (),
-            details=dict(fault.details),
-        )
+            pids=(fault.pid,) if fault.pid is not None else (), kernel=fault.facts,
+        )  # fmt: skip
         self._faults.append((number, finding))
-        unnamed = fault.details.get("kernel") or fault.details.get("named_later")
-        self._oops = fault if unnamed and "panic" not in fault.details else None
+        self._oops = fault if fault.named_later else None
         if self._oops is not None:
             self._until = max(self._until, number + _OOPS)
 
@@ -384,12 +353,12 @@ class KernelParser:
             at, old = self._faults[index]
             if number - at > _XID_ERROR or old.cause != "xid":
                 return
-            if old.victim is None and old.details.get("bus") == fault.details.get("bus"):
+            if old.victim is None and old.kernel.bus == fault.facts.bus:
                 self._faults[index] = (at, _with_victim(old, fault.pid, fault.name))
 
     def _whose(self, number: int, fault: Fault) -> Fault:
         """The driver names the process in the first line of an error, and often not in those that follow."""
-        bus = fault.details.get("bus")
+        bus = fault.facts.bus
         if fault.pid is not None and fault.name is not None:
             return fault
         for at, old in islice(reversed(self._faults), 50):
@@ -397,23 +366,12 @@ class KernelParser:
                 break
             if old.cause != "xid" or old.victim is None or old.victim.pid is None:
                 continue
-            same_card = bus is None or bus == old.details.get("bus")
+            same_card = bus is None or bus == old.kernel.bus
             if fault.pid == old.victim.pid or (fault.pid is None and same_card):
                 return replace(fault, pid=old.victim.pid, name=fault.name or old.victim.name)
         return fault
 
 
 def _with_victim(finding: Finding, pid: int, name: str) -> Finding:
-    return Finding(
-        finding.cause,
-        finding.source,
-        finding.line,
-        finding.text,
-        f"{finding.says}, while {name} (pid {pid}) ran",
-        finding.strength,
-        finding.time,
-        finding.seconds,
-        Sizes(pid, name),
-        pids=(pid,),
-        details=finding.details,
-    )
+    says = f"{finding.says}, while {name} (pid {pid}) ran"
+    return replace(finding, says=says, victim=Sizes(pid, name), pids=(pid,))

@@ -1,11 +1,12 @@
-"""One OOM report of the kernel, Linux 2.4 to 6.x: its lines in any order in, one kill out."""
+"""One OOM report of the kernel, Linux 2.6 to 6.x: its lines in any order in, one kill out."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
 
-from oomproof.evidence.texts.finding import Finding, Sizes
+from oomproof.causes import cause_of, kernel_kill
+from oomproof.evidence.texts.finding import Finding, KernelFacts, Sizes, TaskSize
 from oomproof.evidence.texts.kernel_table import TaskTable, page_size
 from oomproof.evidence.texts.prefixes import Stamped
 from oomproof.units import format_size
@@ -29,31 +30,14 @@ _TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:, ?task=|$)")
 _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
-_INVOKED = re.compile(
-    r"(?P<name>\S.{0,63}?) invoked oom-killer:(?: |$)(?:gfp_mask=(?P<gfp>0x[0-9a-f]+)(?:\([^)]*\))?)?"
-    r"(?:.{0,80}?order=(?P<order>-?\d+))?"
-)
-_SWAP = re.compile(r"(?P<what>Free|Total) swap\s*[=:]\s*(?P<kb>\d+)kB")
-_RAM = re.compile(r"(?P<pages>\d+) pages (?:of )?RAM\b")
-_VERSION = re.compile(r"[Tt]ainted.*?\s(?P<version>\d\.\d+(?:\.\d+)?\S*)")
+_INVOKED = re.compile(r"\S.{0,63}? invoked oom-killer:(?: |$)")
+_MACHINE = re.compile(r"(?:Free|Total) swap\s*[=:]\s*\d+kB|\d+ pages (?:of )?RAM\b")
 _REAPED = re.compile(
     r"oom_reaper: (?:reaped|unable to reap) (?:process|pid:) ?(?P<pid>\d+) \((?P<name>.{0,64}?)\)"
 )
 
 _UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
 _TEXT = 600
-_CAUSE = {
-    "MEMCG": "oom-kill-memcg",
-    "CPUSET": "oom-kill-cpuset",
-    "MEMORY_POLICY": "oom-kill-mempolicy",
-    "NONE": "oom-kill-global",
-}
-_REASON = {
-    "oom-kill-memcg": "its memory cgroup was at its limit",
-    "oom-kill-cpuset": "the memory nodes of its cpuset were full",
-    "oom-kill-mempolicy": "the memory nodes its policy binds it to were full",
-    "oom-kill-global": "the whole machine was out of memory",
-}
 
 
 @dataclass(slots=True)
@@ -72,7 +56,7 @@ class Kill:
     strength: float = 1.0
     more: str = ""  # a second line worth quoting
     pids: tuple[int, ...] = ()
-    details: dict[str, str] = field(default_factory=dict)
+    facts: KernelFacts = KernelFacts()  # noqa: RUF009  # frozen
 
     @property
     def cause(self) -> str:
@@ -80,8 +64,8 @@ class Kill:
         # a cgroup named as the one that ran out settles it
         if self.why == "memcg" or self.oom_memcg or self.constraint == "MEMCG":
             return "oom-kill-memcg"
-        if self.constraint in _CAUSE:
-            return _CAUSE[self.constraint]
+        if (named := kernel_kill(f"CONSTRAINT_{self.constraint}")) is not None:
+            return named
         if self.why in ("cpuset", "mempolicy"):
             return f"oom-kill-{self.why}"
         return "oom-kill-global"
@@ -97,38 +81,25 @@ class Kill:
     def finding(self, source: str) -> Finding:
         victim, cause = self.sizes, self.cause
         who = f"{victim.name or 'a process'}{f' (pid {victim.pid})' if victim.pid is not None else ''}"
-        said = f"the kernel's OOM killer ended {who}: {_REASON[cause]}"
+        said = f"the kernel's OOM killer ended {who}: {cause_of(cause).reason}"
         if cause == "oom-kill-memcg" and self.limit is not None:
             said += f" of {format_size(self.limit)}"
         if victim.anon_rss is not None:
             said += f"; it held {format_size(victim.anon_rss + (victim.shmem_rss or 0))}"
             said += f", and {format_size(victim.file_rss)} of files" if victim.file_rss else ""
-        elif "table_rss_bytes" in self.details:
-            said += f"; by the task table it held {format_size(int(self.details['table_rss_bytes']))}"
+        elif self.facts.table_rss is not None:
+            said += f"; by the task table it held {format_size(self.facts.table_rss)}"
         text = self.text
         if self.more and self.more not in text and len(text) + len(self.more) + 1 <= _TEXT:
             text = f"{self.more}\n{text}"
-        details = dict(self.details)
-        if self.constraint:
-            details["constraint"] = f"CONSTRAINT_{self.constraint}"
-        if self.task_memcg:
-            details["task_memcg"] = self.task_memcg
-        stamp = self.stamp
+        constraint = f"CONSTRAINT_{self.constraint}" if self.constraint else None
         return Finding(
-            cause,
-            source,
-            self.line,
-            text[:_TEXT],
-            said,
-            self.strength,
-            stamp.time,
-            stamp.seconds,
-            victim,
+            cause, source, self.line, text[:_TEXT], said, self.strength, self.stamp.time, self.stamp.seconds, victim,
             cgroup=self.oom_memcg or (self.task_memcg if cause == "oom-kill-memcg" else None),
             limit=self.limit if cause == "oom-kill-memcg" else None,
             pids=self.pids or ((victim.pid,) if victim.pid is not None else ()),
-            details=details,
-        )
+            kernel=replace(self.facts, constraint=constraint, task_memcg=self.task_memcg),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -169,7 +140,6 @@ class Report:
     task_in: tuple[str, str] | None = None
     limit: int | None = None
     limits: dict[str, int] = field(default_factory=dict)  # by cgroup
-    details: dict[str, str] = field(default_factory=dict)
     heard: int = 0  # the line this report was last added to
     used: bool = False  # a kill took it; a storm's later kills may come without a report of their own
 
@@ -181,19 +151,7 @@ class Report:
             return True
         if "cgroup" in message or "memory: usage" in message or "Task in" in message:
             return self._cgroup(message)
-        return self._machine(message)
-
-    def _machine(self, message: str) -> bool:
-        if "swap" in message and (match := _SWAP.search(message)):
-            self.details[f"swap_{match['what'].lower()}_bytes"] = str(int(match["kb"]) * 1024)
-        elif "pages" in message and (match := _RAM.search(message)):
-            self.details["ram_pages"] = match["pages"]
-        elif "ainted" in message and (match := _VERSION.search(message)):
-            self.details.setdefault("kernel", match["version"][:64])
-            return False  # this line also says who ran when the kernel failed
-        else:
-            return False
-        return True
+        return ("swap" in message or "pages" in message) and _MACHINE.search(message) is not None
 
     def _cgroup(self, message: str) -> bool:
         if match := _USAGE.search(message):
@@ -219,16 +177,6 @@ class Report:
         if len(self.limits) < 64:
             self.limits.setdefault(path, limit)
 
-    def invoke(self, line: int, stamp: Stamped, text: str, match: re.Match[str]) -> None:
-        self.invoked = (line, stamp, text)
-        self.details["invoked_by"] = match["name"].strip()
-        if match["gfp"]:
-            self.details["gfp_mask"] = match["gfp"]
-        if match["order"]:
-            self.details["order"] = match["order"]
-            if match["order"] == "-1":
-                self.details["sysrq"] = "yes"  # somebody asked for it: SysRq-f
-
     def complete(self, kill: Kill, constraint: Constraint | None) -> None:
         """Give a kill all that this report and its ``oom-kill:`` line know."""
         if constraint is not None:
@@ -238,7 +186,6 @@ class Report:
             kill.why = kill.why or announced.why
             if announced.pid != kill.sizes.pid and kill.sizes.pid is not None:
                 kill.pids = (kill.sizes.pid, announced.pid)
-                kill.details["chosen"] = f"{announced.name} ({announced.pid}); its child was killed"
             kill.more = kill.more or announced.text
         if kill.why is None and kill.constraint is None:
             kill.why = "memcg" if self.memcg else None
@@ -251,7 +198,6 @@ class Report:
             alone = len(self.limits) < 2 and not self.used
             kill.limit = known or (self.limit if alone else None)
         if not self.used or kill.sizes.pid in self.table.tasks:
-            kill.details = {**self.details, **kill.details}
             self._from_table(kill)
 
     def _from_table(self, kill: Kill) -> None:
@@ -264,24 +210,13 @@ class Report:
             kill.sizes = replace(kill.sizes, name=task.name)
         size = page_size(task, kill.sizes.total_vm) if task else None
         page = size or 4096
-        kill.details["page_size"] = f"{page} ({'measured' if size else 'assumed'})"
-        kill.details["largest"] = "; ".join(
-            f"{each.name or '?'} ({each.pid}) {format_size(each.rss * page)}"
-            for each in table.largest()
-            if each.rss is not None
+        kill.facts = KernelFacts(
+            largest=tuple(
+                TaskSize(row.pid, row.name, row.rss * page) for row in table.largest() if row.rss is not None
+            ),
+            table_rss=task.rss * page if task and task.rss is not None else None,
+            page_size=size,
         )
-        if task is None:
-            return
-        for name, pages in (
-            ("total_vm", task.total_vm),
-            ("rss", task.rss),
-            ("anon", task.anon),
-            ("file", task.file),
-            ("shmem", task.shmem),
-            ("swap", task.swap),
-        ):
-            if pages is not None:
-                kill.details[f"table_{name}_bytes"] = str(pages * page)
 
 
 def why_of(text: str) -> str | None:
@@ -302,13 +237,9 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
     elif not rest.startswith(("total-vm", "vsz", "UID", "anon-rss")) and rest.strip():
         return None  # prose: "a killed process 12 times"
     sizes = {size["key"]: int(size["kb"]) * 1024 for size in _SIZE.finditer(rest)}
+    total = sizes.get("total-vm", sizes.get("vsz"))
     victim = Sizes(
-        int(match["pid"]),
-        name,
-        sizes.get("total-vm", sizes.get("vsz")),
-        sizes.get("anon-rss"),
-        sizes.get("file-rss"),
-        sizes.get("shmem-rss"),
+        int(match["pid"]), name, total, sizes.get("anon-rss"), sizes.get("file-rss"), sizes.get("shmem-rss")
     )
     why = why_of(message[: match.start()])
     nameless = (
@@ -348,8 +279,8 @@ def read_announcement(line: int, stamp: Stamped, message: str) -> Announcement |
     return Announcement(line, stamp, message[:_TEXT], why, int(match["pid"]), match["name"])
 
 
-def read_invoked(message: str) -> re.Match[str] | None:
-    return _INVOKED.search(message)
+def is_invoked(message: str) -> bool:
+    return _INVOKED.search(message) is not None
 
 
 def read_reaped(message: str) -> tuple[int, str] | None:

@@ -21,10 +21,6 @@ class Task:
     name: str | None
     total_vm: int | None = None
     rss: int | None = None
-    anon: int | None = None
-    file: int | None = None
-    shmem: int | None = None
-    swap: int | None = None
 
 
 @dataclass(slots=True)
@@ -65,16 +61,8 @@ class TaskTable:
             text = cells.get(name, "")
             return int(text) if text.isdecimal() and len(text) < 20 else None
 
-        self.tasks[pid] = Task(
-            pid,
-            cells["name"].strip() if self.whole else None,
-            number("total_vm"),
-            number("rss"),
-            number("rss_anon"),
-            number("rss_file"),
-            number("rss_shmem"),
-            number("swapents"),
-        )
+        name = cells["name"].strip() if self.whole else None
+        self.tasks[pid] = Task(pid, name, number("total_vm"), number("rss"))
 
     def largest(self, count: int = 5) -> list[Task]:
         return sorted(self.tasks.values(), key=lambda task: task.rss or 0, reverse=True)[:count]

@@ -19,14 +19,8 @@ _WRAPPER = re.compile(
     r"|^SystemExit|RemoteTraceback|^subprocess\.CalledProcessError: .{0,2500}non-zero exit status 1\b|^subprocess\.CalledProcessError: Command '(?!.{0,2900}(?:exit status|died with))|RayTaskError\((?P<ray>\w+)\)|^TrainingFailedError"
 )
 _ECHO_TYPES = (
-    "ConnectionResetError",
-    "BrokenPipeError",
-    "EOFError",
-    "ConnectionRefusedError",
-    "ConnectionAbortedError",
-    "Empty",
-    "BrokenProcessPool",
-)
+    "ConnectionResetError", "BrokenPipeError", "EOFError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "BrokenProcessPool",
+)  # fmt: skip
 _BENIGN = ("StopIteration", "TrialPruned", "GeneratorExit", "SystemExit")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 
@@ -88,7 +82,7 @@ class Message:
             hit = replace(hit, pids=(int(dead[1]),))
         if raised.survived:
             return replace(hit, kind="talk", strength=0.1)
-        return replace(hit, details=hit.details | {"echo": "yes"}) if name in _ECHO_TYPES else hit
+        return replace(hit, facts=replace(hit.facts, echo=True)) if name in _ECHO_TYPES else hit
 
     def _recognised(self, said: Said) -> Hit | None:
         wrapper = _WRAPPER.search(said.text)

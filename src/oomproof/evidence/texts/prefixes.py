@@ -116,14 +116,7 @@ def strip(line: str) -> Stamped:
         at = begun
         break
     return Stamped(
-        time,
-        seconds,
-        line[at:].strip(),
-        host,
-        tag,
-        caller,
-        wall,
-        order if order is not None else seconds,
+        time, seconds, line[at:].strip(), host, tag, caller, wall, order if order is not None else seconds
     )
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Protocol
 
+from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.streams import Stream, UnreadableText
 
 __all__ = [
@@ -155,9 +156,7 @@ class Marks:
     """Which lines of a huge log matter, and up to where."""
 
     def __init__(self, anchors: Sequence[str], starts: Sequence[str], end: str) -> None:
-        # a string that holds another one marks nothing new
-        self.anchors = sorted({each.encode() for each in anchors})
-        self.anchors = [a for a in self.anchors if not any(b != a and b in a for b in self.anchors)]
+        self.anchors = shortest(sorted({anchor.encode() for anchor in anchors}))
         self.starts = tuple(each.encode() for each in starts)
         self.end = end.encode() or b"\n"
 

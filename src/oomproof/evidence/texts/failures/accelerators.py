@@ -6,18 +6,13 @@ import re
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.failures.rules import CodeRule, Row, Rule
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
 
-ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating", "MPS backend",
-           "Invalid buffer size", "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized",
-           "memory space hbm", "InsufficientMemory", "Insufficient Memory", "OutOfMemory)", "metal::malloc", "out of memory",
-           "Failed to allocate")  # fmt: skip
-
-_MPS = re.compile(
-    r"MPS backend out of memory|Invalid buffer size: \d|kIOGPUCommandBufferCallbackErrorOutOfMemory"
-    r"|\[metal::malloc\]|Insufficient Memory \(0000"
-)
+_ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating",
+            "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized", "memory space hbm", "out of memory",
+            "Failed to allocate", "not a failure")  # fmt: skip
 _MPS_INVALID = re.compile(rf"Invalid buffer size: {SIZE}")
 _MEMORY = re.compile(
     r"[Oo]ut of memory|OOM|[Aa]llocat|OUT_OF_MEMORY|memory space|ran out of|Attempting to reserve|hbm"
@@ -34,9 +29,6 @@ _BYTES = re.compile(
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
 _SHORT = re.compile(r"[Aa]ttempting to (?:allocate|reserve) (\d[\d.]*)([KMGT])\b")  # of a TPU
 _HBM = re.compile(r"Used \d[\d.]*[KMGT]? of (?P<total>\d[\d.]*)(?P<unit>[KMGT]) hbm")
-_SHAPE = re.compile(r"OOM when allocating tensor with shape ?\[([\d, ]+)\] and type (\w+)")
-_WIDTHS = {"float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8, "int32": 4,
-           "int64": 8, "uint8": 1, "int8": 1, "bool": 1, "complex64": 8}  # fmt: skip
 _NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
 _PADDLE = re.compile(r"paddle::memory::\S{0,60}BadAlloc")  # it has the same name for its error as TensorFlow
 _RUNTIME = re.compile(r"XlaRuntimeError|JaxRuntimeError|InternalError")
@@ -45,15 +37,17 @@ _STATUS = re.compile(
 )
 
 
-def recognise(said: Said) -> Hit | None:
+def _metal(text: str) -> GpuNumbers | None:
+    numbers = gpu_numbers(text)
+    if numbers is None and (asked := _MPS_INVALID.search(text)):
+        return GpuNumbers(requested=amount(asked[1], asked[2]))
+    return (
+        GpuNumbers(requested=numbers.requested, allocated=numbers.allocated) if numbers is not None else None
+    )
+
+
+def _recognise(said: Said) -> Hit | None:
     text = said.text
-    if _MPS.search(text):
-        numbers = gpu_numbers(text)
-        if numbers is None and (asked := _MPS_INVALID.search(text)):
-            numbers = GpuNumbers(requested=amount(asked[1], asked[2]))
-        elif numbers is not None:
-            numbers = GpuNumbers(requested=numbers.requested, allocated=numbers.allocated)
-        return Hit("mps-oom", "Apple's GPU allocator reached its limit", 0.95, gpu=numbers)
     if _NOT_A_FAILURE.search(text):
         return Hit("tf-oom", "an allocation failed that the caller can do without", 0.1, "talk")
     if "No space left" in text:
@@ -79,9 +73,7 @@ def recognise(said: Said) -> Hit | None:
     if exhausted and said.raised.endswith("ResourceExhaustedError") and text != said.raised:
         return Hit("tf-oom", "TensorFlow ran out of a resource, most often GPU memory", 0.8, gpu=_asked(text))
     if "OOM when allocating tensor" in text:
-        return Hit(
-            "tf-oom", "TensorFlow could not allocate a tensor", 0.95, gpu=_asked(text), details=_shape(text)
-        )
+        return Hit("tf-oom", "TensorFlow could not allocate a tensor", 0.95, gpu=_asked(text))
     if "ran out of memory trying to allocate" in text and not said.raised:
         return Hit(
             "jax-oom" if xla else "tf-oom", "the allocator ran out of GPU memory", 0.5, gpu=_asked(text)
@@ -107,7 +99,7 @@ def _memory(said: Said, xla: bool, exhausted: bool) -> Hit | None:
     if said.quiet and not _STATUS.search(text):
         return Hit(cause, "a warning says that GPU memory ran out", 0.5, gpu=_asked(text))
     name = "XLA" if xla else "TensorFlow"
-    return Hit(cause, f"{name} could not allocate GPU memory", 0.95, gpu=_asked(text), details=_shape(text))
+    return Hit(cause, f"{name} could not allocate GPU memory", 0.95, gpu=_asked(text))
 
 
 def _asked(text: str) -> GpuNumbers | None:
@@ -122,12 +114,14 @@ def _asked(text: str) -> GpuNumbers | None:
     return None
 
 
-def _shape(text: str) -> dict[str, str]:
-    """The tensor's bytes by arithmetic: what was asked for in truth may be padded, so it is no `requested`."""
-    match = _SHAPE.search(text)
-    if not match or match[2] not in _WIDTHS:
-        return {}
-    size = _WIDTHS[match[2]]
-    for part in match[1].split(",")[:12]:
-        size *= int(part.strip()[:12] or 1)
-    return {"tensor_bytes": str(size)}
+ACCELERATORS = (
+    Rule("mps-oom", "Apple's GPU allocator reached its limit", 0.95,
+         Row("MPS backend out of memory", "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB). Tried to allocate 1.00 GB on private pool.",
+             gives={"requested": 1 << 30}),
+         Row("Invalid buffer size: ", "RuntimeError: Invalid buffer size: 20.00 GB", r"Invalid buffer size: \d", {"requested": 20 << 30}),
+         Row("kIOGPUCommandBufferCallbackErrorOutOfMemory", "Error: command buffer exited with error status. (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
+         Row("[metal::malloc]", "RuntimeError: [metal::malloc] Attempting to allocate 9000 bytes which is greater than the maximum allowed buffer size"),
+         Row("Insufficient Memory (0000", "RuntimeError: Insufficient Memory (00000008:kIOGPU)"),
+         gpu=_metal),
+    CodeRule(_ANCHORS, _recognise),
+)  # fmt: skip

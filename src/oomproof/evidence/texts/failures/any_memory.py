@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
-from oomproof.evidence.texts.finding import GpuNumbers
+from oomproof.evidence.texts.failures.rules import CodeRule
+from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 from oomproof.evidence.texts.quantities import SIZE, amount
 
-ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
+_ANCHORS = ("lloc", "LLOC", "ut of memory", "ut of GPU memory", "ut Of Memory", "ut of Memory", "OOM", "nough memory", "nsufficient", "emory available", "emory is not enough")  # fmt: skip
 
 # Something was asked for and not given. "Allocate" alone is not enough: schedulers allocate nodes, launchers ports.
 _REFUSED = re.compile(
@@ -36,7 +37,7 @@ _NOT_MEMORY = re.compile(
 )
 
 
-def recognise(said: Said) -> Hit | None:
+def _recognise(said: Said) -> Hit | None:
     text = said.text
     refused = _REFUSED.search(text)
     if refused is None or _NOT_MEMORY.search(text):
@@ -54,14 +55,10 @@ def recognise(said: Said) -> Hit | None:
         return Hit("bad-alloc", "native code could not allocate memory", 0.75)
     strength = 0.8 if said.raised else 0.65
     if _GPU.search(text):
-        return Hit(
-            "cuda-oom",
-            "the GPU's memory could not be had",
-            strength,
-            gpu=GpuNumbers(requested=size) if size else None,
-        )
-    details = {"requested_bytes": str(size)} if size else {}
-    return Hit("python-memory-error", "the host refused memory", strength, details=details)
+        gpu = GpuNumbers(requested=size) if size else None
+        return Hit("cuda-oom", "the GPU's memory could not be had", strength, gpu=gpu)
+    facts = JobFacts(requested=size or None)
+    return Hit("python-memory-error", "the host refused memory", strength, facts=facts)
 
 
 def _spoken(refused: re.Match[str], said: Said, size: int | None) -> bool:
@@ -78,3 +75,6 @@ def _size(text: str) -> int | None:
     if plain := found[1] or found[4] or found[5] or found[6]:
         return int(plain)
     return amount(found[7], f"{found[8]}B") if found[7] else amount(found[2], found[3])
+
+
+ANY_MEMORY = (CodeRule(_ANCHORS, _recognise),)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from oomproof.evidence.texts.finding import GpuNumbers
+from oomproof.evidence.texts.finding import GpuNumbers, JobFacts, Kind
 
-# failure: the process that writes it has failed. summary: somebody else (launcher, shell) tells of a death.
-# wrapper: repeats an error that stands elsewhere. talk: the words without the deed.
-Kind = Literal["failure", "summary", "wrapper", "talk"]
+__all__ = ["Hit", "Kind", "Said", "is_message"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +50,4 @@ class Hit:
     kind: Kind = "failure"
     gpu: GpuNumbers | None = None
     pids: tuple[int, ...] = ()
-    details: dict[str, str] = field(default_factory=dict)
+    facts: JobFacts = JobFacts()  # noqa: RUF009  # frozen

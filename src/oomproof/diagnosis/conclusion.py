@@ -1,0 +1,120 @@
+"""The verdict of a run: judged and stored when it ends, or by `oomproof why`; everybody else only reads."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from oomproof.causes import cause_of
+from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.kept import mistaken
+from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.errors import OomproofError
+from oomproof.evidence.collect import collect
+from oomproof.evidence.facts import CaseFile
+from oomproof.ledger import history
+from oomproof.machine.identity import host_name
+from oomproof.recording import run_summary, runs, state_files
+
+_GOES_ON = ("running", "frozen", "lost its guard", "starting", "waiting", runs.ELSEWHERE)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    verdict: Verdict
+    stored: bool  # or judged for this reader alone
+
+    @cached_property
+    def as_json(self) -> dict[str, Any]:
+        return self.verdict.to_json()
+
+    @property
+    def cause(self) -> str:
+        return self.verdict.cause
+
+    @property
+    def died_of_memory(self) -> bool:
+        return cause_of(self.cause).memory
+
+
+def conclude(run: runs.Run) -> Conclusion:
+    """Judges a run that has ended, and stores the verdict, its peak and its line of the history."""
+    case = collect(run.attempt)
+    return _store(run, case, judge(case))
+
+
+def conclude_once(run: runs.Run) -> Conclusion:
+    """The stored verdict; judged and stored when nobody did, or when a log was closed to whoever did and is open now. Of a
+    run that goes on, how it stands now, not stored."""
+    found = conclusion_of(run)
+    if found is None:
+        return Conclusion(judge(collect(run.attempt)), stored=False)
+    if not found.stored:
+        return conclude(run)
+    if any(gap.how_to_grant for gap in found.verdict.missing):
+        case = collect(run.attempt)
+        verdict = judge(case)
+        if case.elsewhere is None and verdict.knows_more_than(found.verdict):
+            return _store(run, case, verdict)
+    return found
+
+
+def conclude_again(run: runs.Run) -> tuple[Conclusion, tuple[str, ...]]:
+    """Judged anew and stored, unless less can be read now than then: (what stands, the sources that are gone)."""
+    before = conclusion_of(run)
+    case = collect(run.attempt)
+    verdict = judge(case)
+    if before is not None and before.stored:
+        known = {gap.source for gap in before.verdict.missing}
+        if gone := tuple(gap.source for gap in verdict.missing if gap.source not in known):
+            return before, gone
+    if before is None:
+        return Conclusion(verdict, stored=False), ()
+    return _store(run, case, verdict), ()
+
+
+def conclusion_of(run: runs.Run) -> Conclusion | None:
+    """The stored verdict, or one for this reader alone when nobody has judged; None while the run goes on."""
+    kept = run.attempt.verdict()
+    if _is_whole(kept.get("verdict")) and not mistaken(kept, run.attempt):
+        with contextlib.suppress(
+            KeyError, TypeError, ValueError, AttributeError
+        ):  # damaged, or of another version
+            return Conclusion(from_json(kept), stored=True)
+    if run.state() in _GOES_ON:
+        return None
+    return Conclusion(judge(collect(run.attempt)), stored=False)
+
+
+def _store(run: runs.Run, case: CaseFile, verdict: Verdict) -> Conclusion:
+    found = Conclusion(verdict, stored=False)
+    if case.elsewhere is not None:
+        return found  # its own host knows more: nothing said from here is stored
+    try:
+        state_files.write_json(run.attempt.verdict_file, {**found.as_json, "host": host_name()})
+    except OomproofError:
+        pass  # a full disk: said on the terminal all the same
+    figures = run.attempt.recording().figures()
+    history.keep(run, case.job_peak, figures.peaks.gpu, whole=found.cause == "finished")
+    with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
+        run_summary.keep(run, run_summary.make(run, found.as_json, figures))
+    return Conclusion(verdict, stored=True)
+
+
+def _is_whole(verdict: object) -> bool:
+    """What the tables show of a stored verdict is there; a damaged one is judged anew."""
+    if not isinstance(verdict, dict):
+        return False
+    victim = verdict.get("victim")
+    sizes = (
+        [value for name, value in victim.items() if name.endswith("_bytes")]
+        if isinstance(victim, dict)
+        else []
+    )
+    return (
+        all(isinstance(verdict.get(name), str) for name in ("cause", "headline", "why"))
+        and (victim is None or isinstance(victim, dict))
+        and all(size is None or isinstance(size, int) for size in sizes)
+    )

@@ -1,0 +1,39 @@
+"""What the job's own output says of its end: the claims that ``oomproof why output.log`` would rest on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from oomproof.causes import cause_of
+from oomproof.diagnosis.verdict import WeightedCause
+from oomproof.evidence.facts import CaseFile
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.collect import TextCase
+    from oomproof.evidence.texts.finding import Finding
+
+
+def output_claims(case: CaseFile) -> list[WeightedCause]:
+    """The best first; none where the output tells of no failure, or was not read."""
+    if case.output.text is None:
+        return []
+    from oomproof.diagnosis.from_texts import claims_of_texts
+
+    claims = claims_of_texts(_of_this_job(case, case.output.text))
+    return [] if cause_of(claims[0].cause).good else claims
+
+
+def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:
+    """A job may print the machine's log: kills and faults of other processes are not its own end."""
+    return replace(text, system=tuple(each for each in text.system if _may_be_ours(case, each)))
+
+
+def _may_be_ours(case: CaseFile, finding: Finding) -> bool:
+    cause = cause_of(finding.cause)
+    if cause.kernel_kill and case.moved.vmstat_oom_kill == 0:
+        return False  # the kernel killed nobody while this job ran
+    pid = finding.victim.pid if finding.victim is not None else None
+    if pid is None or not (cause.kernel_kill or cause.kernel_fault):
+        return True
+    return pid == case.leader or pid in case.processes

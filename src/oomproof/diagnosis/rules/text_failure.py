@@ -1,0 +1,212 @@
+"""A failure that texts tell of: those a person gave, or a run's own output beside its facts. Both are read the same way."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from oomproof.causes import cause_of
+from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
+from oomproof.diagnosis.death import Death, death_of
+from oomproof.diagnosis.gpu_shortage import same_failure, with_account
+from oomproof.diagnosis.handlers import silence
+from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.lost_worker import told as lost_worker
+from oomproof.diagnosis.output_claims import output_claims
+from oomproof.diagnosis.stopping_actions import ended_by_us
+from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.diagnosis.weights import Weight
+from oomproof.evidence.facts import CaseFile
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.finding import Finding
+
+_TRACEBACK = Weight(400, "the last traceback's exception, and the job exited with an error")
+_WORDS_ONLY = Weight(60, "the words stand in the output, but no traceback carries them")
+_LATER_ERROR = Weight(
+    150, "a second traceback, unchained, stands below the one taken for the root: it was caught"
+)
+_BEFORE_CRASH = Weight(600, "an exception ended it, and the interpreter crashed while it went down")
+_ABORT_TOLD = Weight(500, "SIGABRT, and the output says why it aborted")
+_KILLER_SAID = Weight(700, "who killed it says so in its output: a scheduler, an engine, a daemon")
+_EXIT_CODE_ONLY = Weight(20, "a non-zero exit code and no words that say why")
+_WORKER_LOST = Weight(
+    4000,
+    "the job's own process found its loader worker dead; what it then stumbled over is a race: a broken connection as often as PyTorch's own words",
+)
+
+# Signals by which a program ends through its own doing: what it printed before belongs to the story
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
+
+
+def weigh(case: CaseFile) -> list[WeightedCause]:
+    if case.texts is not None:
+        from oomproof.diagnosis.from_texts import claims_of_texts
+
+        return claims_of_texts(case.texts)
+    death = death_of(case)
+    if death is None or not death.failed:
+        return []
+    if ended_by_us(case) or explains_the_end(case):
+        return []  # the error is how the end showed, not why it came
+    told = output_claims(case)
+    if not told:
+        claims = [_plain(case, death)] if death.signal is None else []
+    else:
+        weight = _weight(case, death, told[0])
+        claims = _claims(case, death, told, weight) if weight is not None else []
+    lost = lost_worker(case) if death.signal is None else None
+    if lost is not None and not any(each.cause == "dataloader-killed" for each in claims):
+        claims.append(_lost(case, death, lost))
+    return claims
+
+
+def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
+    """The job's own process saw it; what the parent then stumbled over is a race."""
+    return WeightedCause(
+        "dataloader-killed",
+        _WORKER_LOST,
+        "proven",
+        f"a DataLoader worker died under the job: {lost}",
+        f"the job's own process found it dead: {lost}; it ended by itself with {death.phrase}",
+        f"once with num_workers=0 to see its own error, or half the workers: {command(case)}",
+        evidence=case.evidence_from(
+            "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
+        ),
+        test="the kernel's log for the worker's pid",
+        remedies=smaller_job(case),
+    )
+
+
+def _weight(case: CaseFile, death: Death, told: WeightedCause) -> Weight | None:
+    """Which starting weight the words have beside this end; None where another rule speaks for them."""
+    if cause_of(told.cause).shared_memory:
+        return None  # the samples of /dev/shm decide
+    traceback = _raised(case, told)
+    if death.signal is None:
+        return _TRACEBACK if traceback or told.certainty == "proven" else _WORDS_ONLY
+    if death.signal == signal.SIGABRT:
+        return _ABORT_TOLD
+    if death.signal in _CRASHES:
+        same = death.signal == signal.SIGSEGV and told.cause in ("segfault", "gpf")
+        return _BEFORE_CRASH if traceback and not same else None
+    # and who kills from outside may have said so
+    cause = cause_of(told.cause)
+    return _KILLER_SAID if cause.kill and not cause.kernel_kill else None
+
+
+def _raised(case: CaseFile, told: WeightedCause) -> bool:
+    failure = case.output.failure
+    return failure is not None and failure.cause == told.cause and bool(failure.job.exception)
+
+
+def _certainty(case: CaseFile, death: Death, told: WeightedCause) -> Certainty:
+    """The exit status is a second witness to a traceback, and to an abort that explains itself."""
+    witnessed = _raised(case, told) or (death.signal == signal.SIGABRT and death.direct)
+    if witnessed and not cause_of(told.cause).doubtful and told.certainty != "possible":
+        return "proven"
+    return told.certainty
+
+
+def _claims(
+    case: CaseFile, death: Death, readings: list[WeightedCause], weight: Weight
+) -> list[WeightedCause]:
+    """What the text alone says, weighed beside how the job ended."""
+    told, cause = readings[0], cause_of(readings[0].cause)
+    ended = f"by itself with {death.phrase}" if death.signal is None else f"by {death.phrase}"
+    why = f"{told.why}; it ended {ended}"
+    if case.moved.vmstat_oom_kill == 0 and cause.memory and not case.our_kills:
+        why += "; the kernel killed nothing"
+    later = _another_ended_it(case, death, told)
+    if later is not None:
+        why += f"; but a later error stands below it, in {later.source}:{later.line}: {later.says}"
+    best = WeightedCause(
+        told.cause,
+        weight,
+        _certainty(case, death, told),
+        told.headline,
+        why,
+        again(case, told.next),
+        evidence=case.evidence_from(
+            "exit",
+            "output.",
+            "sample.gpu",
+            "gpu.",
+            "tensor.",
+            "agent.exception",
+            "agent.worker-lost",
+            "agent.position",
+        ),
+        test=told.test,
+        victim=told.victim,
+        gpu=told.gpu,
+        remedies=typed(
+            case, merged(told.remedies, smaller_job(case) if cause.memory and not cause.gpu else ())
+        ),
+    )
+    if told.cause == "cuda-oom" and case.gpu_oom is not None and same_failure(case.gpu_oom, told.gpu):
+        best = with_account(best, case.gpu_oom, case)
+    others = [
+        WeightedCause(
+            each.cause,
+            weight * each.weight / max(told.weight, 0.01),
+            "possible",
+            each.headline,
+            why,
+            best.next,
+            evidence=case.evidence_from("output."),
+            test=each.test,
+        )
+        for each in readings[1:]
+        # the counters know better than a text's odds, and the exit status says that it did fail
+        if not cause_of(each.cause).kernel_kill
+        and each.cause != "not-a-crash"
+        and (later is None or each.cause != later.cause)
+    ]
+    if later is not None:
+        others.append(
+            replace(others[0] if others else best, cause=later.cause, weight=_LATER_ERROR, gpu=None)
+        )
+    return [best, *others]
+
+
+def _another_ended_it(case: CaseFile, death: Death, told: WeightedCause) -> Finding | None:
+    """A second traceback of the same writer that does not come from the first: the first was caught."""
+    first, text = case.output.failure, case.output.text
+    if death.signal is not None or first is None or text is None or not _raised(case, told):
+        return None
+    for each in reversed(text.training):
+        if each.line <= first.line:
+            break
+        job = each.job
+        own = job.kind == "failure" and job.exception and not job.echo
+        if own and not job.chained and job.rank == first.job.rank:
+            return each if each.cause != first.cause else None
+    return None
+
+
+def _plain(case: CaseFile, death: Death) -> WeightedCause:
+    last = case.output.last_line
+    headline = f"ended with an error of its own (exit code {death.code})"
+    headline += f"; its last line: {last[:160]}" if last else ""
+    next_step = f"read its last lines: {read_output(case)}"
+    if case.output.empty:
+        next_step = (
+            f"it printed nothing: look for a log of its own, or start it with more words: {command(case)}"
+        )
+    if death.code in (126, 127):
+        text = "not found" if death.code == 127 else "found but could not be executed"
+        headline, next_step = f"the command was {text}", "check the command's name and PATH"
+    why = f"it ended by itself with exit code {death.code}; no signal, no traceback in its output"
+    why += silence(case)
+    return WeightedCause(
+        "other-error",
+        _EXIT_CODE_ONLY,
+        "likely",
+        headline,
+        why,
+        f"{next_step}; then {command(case)}" if death.code in (126, 127) else next_step,
+        evidence=case.evidence_from("exit", "output.", "handler."),
+        test="the last lines of its output",
+    )

@@ -1,0 +1,191 @@
+"""A log's failures in chains: a chain ends where the run went on, and has one root, its consequences, and noise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from oomproof.evidence.texts import phase_frames
+from oomproof.evidence.texts.failures import Hit
+from oomproof.evidence.texts.finding import Finding, GpuNumbers
+from oomproof.evidence.texts.log_tail import LogTail
+from oomproof.evidence.texts.root import first_failure
+from oomproof.evidence.texts.tracebacks import Raised
+
+# Ordinary lines behind a weak sign that make it no death; fewer behind a shell's complaint about one command of a
+# script: if it was the job itself, little comes after it
+_WEAK_LINES = 60
+_SCRIPT_LINES = 8
+_KEPT = 200  # findings of one chain kept from its start; as many from its end
+_FIRST_EXIT = re.compile(r"exitcode\s*: (-?\d+)")
+_SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
+# MPICH and Intel MPI name the rank in the line above the one that says how it ended
+_RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
+
+
+class FailureChains:
+    """``add`` failures in the order of the text, ``close`` at its end."""
+
+    def __init__(self, source: str, tail: LogTail) -> None:
+        self._source = source
+        self._tail = tail
+        self._chains: list[list[Finding]] = [[]]
+        self.ordinary = 0  # lines that tell of no failure
+        self.ordinary_then = 0  # where the last exception stood
+        self._advances = 0
+        self._first_exit = False  # inside torchrun's "Root Cause" section
+        self._wrapped_phase = ""
+        self._subprocesses: set[int] = set()  # that a launcher says it ends
+        self._rank: int | None = None  # that MPI says is about to be told of
+        self._last_hit: tuple[str, str] | None = None
+        self._repeats = 0
+
+    @property
+    def last(self) -> list[Finding]:
+        return self._chains[-1]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for chain in self._chains for finding in chain]
+
+    def notice(self, line: str) -> None:
+        """What a launcher tells before it says how a process ended."""
+        if (ends := _SUBPROCESS.search(line)) and len(self._subprocesses) < 64:
+            self._subprocesses.add(int(ends[1]))
+        if rank := _RANK.search(line):
+            self._rank = int(rank[1])
+        if "Root Cause" in line:
+            self._first_exit = True
+
+    def add(self, number: int, text: str, hit: Hit, tag: str = "", raised: Raised | None = None) -> None:
+        key = (hit.cause, hit.says)
+        if raised is None and key == self._last_hit:
+            self._repeats += 1  # a thousand threads' assertions are one finding
+            if self._repeats > 3:
+                return
+        else:
+            self._last_hit, self._repeats = key, 0
+        if raised is None:
+            self.mark()
+        heard = "summary" if hit.kind == "summary" else "line"
+        if raised is not None:
+            heard = "exception" if raised.loose else "traceback"
+        facts = replace(
+            hit.facts,
+            kind=hit.kind,
+            phase=self._phase(hit, raised),
+            ordinary=self.ordinary_then if raised else self.ordinary,
+            signs=self._tail.signs.seen,
+            heard=hit.facts.heard or heard,
+            rank=tag,
+        )
+        if raised is not None:
+            facts = replace(
+                facts, exception=raised.type, message=raised.message[:400], chained=raised.chained
+            )
+        elif self._first_exit and (code := _FIRST_EXIT.search(text)):
+            facts = replace(facts, first_exit=int(code[1]))
+            self._first_exit = False
+        pids = hit.pids or self._told_before(hit, text)
+        if len(self.last) >= 2 * _KEPT:
+            del self.last[_KEPT]  # the first ones hold the root, the last ones the end
+        self.last.append(
+            Finding(hit.cause, self._source, number, text[:600], hit.says, hit.strength, gpu=hit.gpu, pids=pids, job=facts)
+        )  # fmt: skip
+
+    def _phase(self, hit: Hit, raised: Raised | None) -> str:
+        phase = phase_frames.of_frames(raised.frames) if raised else "unknown"
+        if hit.cause == "nan" and phase == "eval" and raised and phase_frames.trains(raised.frames):
+            phase = "train"  # found when it was scored, made before
+        if hit.kind == "wrapper":
+            self._wrapped_phase = phase
+        elif self._wrapped_phase and phase in ("unknown", "load"):
+            phase, self._wrapped_phase = self._wrapped_phase, ""
+        return phase
+
+    def _told_before(self, hit: Hit, text: str) -> tuple[int, ...]:
+        """MPI names the rank, then its end. deepspeed names the processes it ends and the code that one ended
+        with: of one, it is that one's."""
+        if hit.kind == "summary" and self._rank is not None:
+            rank, self._rank = self._rank, None
+            return (rank,)
+        alone = hit.kind == "summary" and "return code" in text and len(self._subprocesses) == 1
+        return tuple(self._subprocesses) if alone else ()
+
+    def just_failed(self) -> bool:
+        return bool(self.last) and self.ordinary - self.last[-1].job.ordinary <= 5
+
+    def forget(self, number: int) -> None:
+        """The first piece of a line said less, or something else, than the whole."""
+        heard = ("line", "summary")
+        first = (i for i, each in enumerate(self.last) if each.line == number and each.job.heard in heard)
+        if (index := next(first, None)) is not None:
+            del self.last[index]
+            self._last_hit, self._repeats = ("", ""), 0
+
+    def take_back(self, number: int) -> None:
+        """The program tells that it caught what the lines above complain of, and goes on without the batch."""
+        chain = self.last
+        while chain and number - chain[-1].line <= 3 and chain[-1].cause.endswith("-oom"):
+            if chain[-1].job.heard != "line":
+                break
+            chain.pop()
+            self._last_hit, self._repeats = ("", ""), 0
+
+    def mark(self) -> None:
+        """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
+        signs = self._tail.signs
+        if self.last and signs.advances - self._advances >= 2:
+            self.close(last=False)
+        signs.mark()
+        self._advances = signs.advances
+
+    def close(self, last: bool) -> None:
+        """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
+        chain = sorted(self.last, key=lambda finding: finding.line)
+        went_on = self._tail.signs.advances - self._advances >= 2
+        chosen = None if went_on else first_failure(chain)
+        if chosen is not None and last and self._faded(chain[chosen]):
+            chosen = None
+        self._chains[-1] = [self._with_role(chain, index, chosen) for index in range(len(chain))]
+        if not last:
+            # what came before the run went on is told, but it is not the death: keep it short
+            self._chains[-1] = self._chains[-1][:20]
+            if len(self._chains) > 20:
+                del self._chains[1]
+            self._chains.append([])
+
+    def _faded(self, finding: Finding) -> bool:
+        """A weak sign far above the end of a log that went on without another word."""
+        lines = _SCRIPT_LINES if finding.job.goes_on else _WEAK_LINES
+        return finding.strength < 0.45 and self.ordinary - finding.job.ordinary > lines
+
+    def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
+        finding = chain[index]
+        phase, gpu = finding.job.phase, finding.gpu
+        if chosen is None or finding.job.kind == "talk":
+            role = "noise"
+        else:
+            role = "root" if index == chosen else "consequence"
+        if role == "root" and phase == "unknown":
+            # a kernel's assertion has no frames, the exception that follows from it has
+            told = (each.job.phase for each in chain if each.job.kind in ("failure", "wrapper"))
+            phase = next((each for each in told if each != "unknown"), "") or self._tail.phase_around(finding)
+        if role == "root":
+            gpu = _with_neighbours(finding, chain)
+        return replace(finding, gpu=gpu, job=replace(finding.job, role=role, phase=phase))
+
+
+def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:
+    """The sentence that names the figures may be another line of the same failure: "out of memory", then
+    "requested N bytes", then "N bytes free, M bytes total"."""
+    told = [each.gpu for each in chain if each.cause == finding.cause and each.gpu is not None]
+    gpu = finding.gpu
+    if gpu is None or gpu.requested is None:
+        gpu = next((each for each in told if each.requested is not None), gpu)
+    if gpu is None or gpu.total is None:
+        card = next((each for each in told if each.total is not None), None)
+        if card is not None:
+            gpu = replace(gpu, total=card.total, free=card.free) if gpu is not None else card
+    return gpu

@@ -1,0 +1,140 @@
+"""The everyday ends: losses that are no number, full disks, missing modules, failed assertions, interrupts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
+from oomproof.evidence.texts.failures.rules import Row, Rule
+from oomproof.evidence.texts.finding import JobFacts
+
+# ImportError: No module named 'infer' and the like: these types do not speak of numbers
+_NOT_ABOUT_NUMBERS = ("ImportError", "ModuleNotFoundError", "KeyError", "FileNotFoundError", "AttributeError", "NameError", "TypeError",
+                      "JSONDecodeError")  # fmt: skip
+_STOPS = "(?:stop|abort|exit|quit|terminat"
+_LOSS_IS = rf"[Ll]oss (?:is|was|became|=) ?(?:nan|NaN|inf|infinite)\b.{{0,40}}{_STOPS}|$)"
+# a loss as trainers print it: "loss: nan", "'loss': nan", "loss=nan", "train_loss nan"
+LOSS = re.compile(
+    r"\b(?:\w*_)?[Ll]oss(?![_ ]?scal)(?:[_/]\w+)?['\"]?\s*[:= ]\s*(?:tensor\()?(?P<value>-?(?:nan|NaN|inf|\d[\d.e+-]*))"
+)
+
+NOT_A_NUMBER = (
+    Rule("nan", "a value that must be finite became NaN or infinite", 0.85,
+         Row("nan", "ValueError: Input contains nan", r"\bnans?\b"),
+         Row("NaN", "ValueError: Input X contains NaN.", r"\bNaNs?\b"),
+         Row("Nan", "RuntimeError: Function 'MulBackward0' returned Nan values", r"\bNans?\b"),
+         Row("NAN", "RuntimeError: loss is NAN", r"\bNAN\b"),
+         Row("inf", "ValueError: cannot convert float inf to integer", r"\binfinit|\binf\b"),
+         Row("not finite", "RuntimeError: the loss is not finite"),
+         Row("non-finite", "ValueError: non-finite gradient"),
+         Row("loss scale", "FloatingPointError: Minimum loss scale reached (0.0001).", r"[Mm]inimum loss scale|loss scale already at minimum"),
+         Row("exploding", "RuntimeError: gradients are exploding"),
+         Row("nvalid loss", "RuntimeError: Invalid loss"),
+         only="raised", fits=lambda said, match: said.raised.rpartition(".")[2] not in _NOT_ABOUT_NUMBERS),
+    Rule("nan", "training stopped itself: the loss is no number any more", 0.85,
+         Row("nan", "Loss is nan, stopping training", _LOSS_IS),
+         Row("NaN", "Loss became NaN, stopping training", _LOSS_IS),
+         Row("oss is inf", "Loss is inf, stopping training: exit", _LOSS_IS),
+         Row("nvalid loss, terminating", "Invalid loss, terminating training", r"[Ii]nvalid loss, terminating"),
+         Row("is not finite", "Monitored metric val_loss = nan is not finite. Previous best value was 0.3. Signaling Trainer to stop.", r"metric \S+ = (?:nan|inf|-inf) is not finite"),
+         Row("loss scale already at minimum", "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."),
+         Row("NaN ", "NaN loss detected, aborting", rf"NaN (?:loss|gradients?|values?) (?:detected|encountered|found).{{0,60}}{_STOPS})"),
+         Row("nan", "nan or inf detected, terminating", rf"(?:nan or [Ii]nf|inf or nan) (?:loss )?(?:detected|found|encountered).{{0,60}}{_STOPS})"),
+         Row("NaN", "Inf or NaN found, aborting", rf"(?:NaN or [Ii]nf|[Ii]nf or NaN) (?:loss )?(?:detected|found|encountered).{{0,60}}{_STOPS})"),
+         Row("nan", "stopping: the loss is nan", r"(?:stopp|terminat|abort)\w*.{0,60}\b[Ll]oss (?:is|became) nan"),
+         Row("NaN", "terminating: the loss became NaN", r"(?:stopp|terminat|abort)\w*.{0,60}\b[Ll]oss (?:is|became) NaN"),
+         only="printed"),
+)  # fmt: skip
+
+
+def _disk(said: Said, match: re.Match[str], hit: Hit) -> Hit:
+    if said.raised or is_message(match, said, strict=True) or "Error" in said.text[: match.start()]:
+        return hit
+    return replace(hit, says="the text speaks of a full disk", strength=0.2, kind="talk")
+
+
+_OUTSIDE = "interrupted from outside (Ctrl-C or a signal)"
+
+EVERYDAY = (
+    Rule("disk-full", "the disk (or the quota on it) is full", 0.93,
+         Row("No space left on device", "OSError: [Errno 28] No space left on device: 'checkpoint.pt'"),
+         Row("[Errno 28]", "OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar"),
+         Row("[Errno 122]", "OSError: [Errno 122] Disk quota exceeded"),
+         Row("isk quota exceeded", "cp: error writing 'x': Disk quota exceeded", r"[Dd]isk quota exceeded"),
+         Row("StorageFull", 'SafetensorError: Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "full" })'),
+         Row("ENOSPC", "Error: ENOSPC: System limit for number of file watchers reached", r"\bENOSPC\b"),
+         Row("WinError 112", "OSError: [WinError 112] There is not enough space on the disk"),
+         Row("database or disk is full", "sqlite3.OperationalError: database or disk is full"),
+         Row("ot enough ", "RuntimeError: Not enough free disk space", r"[Nn]ot enough (?:free )?(?:space on the disk|disk space)"),
+         Row("errno = 28", "OSError: Can't write data (file write failed: errno = 28, error message = 'x')"),
+         printed=0.6, loud=True, refine=_disk),
+    Rule("disk-full", "torch.save could not write the file: most often a full disk", 0.6,
+         Row("inline_container.cc:", "RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed writing file data/3: file write failed",
+             r"inline_container\.cc:\d+\].{0,40}(?:unexpected pos|file write failed)"),
+         Row("PytorchStreamWriter failed writing", "RuntimeError: PytorchStreamWriter failed writing file data/3"),
+         Row(" written", "OSError: 4096 requested and 0 written", r"^OSError: \d+ requested and \d+ written"),
+         Row("basic_ios::clear", "RuntimeError: basic_ios::clear: iostream error", r"^RuntimeError: basic_ios::clear"),
+         only="raised"),
+    Rule("import-error", "a module or library could not be loaded", 0.93,
+         Row("Error", "ModuleNotFoundError: No module named 'flash_attn'", r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b"),
+         Row("undefined symbol: ", "python: symbol lookup error: libx.so: undefined symbol: cublasLt"),
+         Row("cannot open shared object", "OSError: libcudart.so.11.0: cannot open shared object file: No such file or directory", r"^OSError: .{0,120}cannot open shared object file"),
+         Row("DLL load failed", "ImportError: DLL load failed while importing _C"),
+         Row("Failed to import ", "RuntimeError: Failed to import transformers.models", r"^RuntimeError: Failed to import "),
+         Row("error while loading shared libraries", "python3: error while loading shared libraries: libx.so"),
+         printed=0.5, fits=lambda said, match: bool(said.raised) or "error" in said.text[:60] or "undefined symbol" in said.text),
+    Rule("assert", "an assertion failed", 0.9,
+         Row("AssertionError", "AssertionError: shapes differ", r"^(?:\w+\.)*AssertionError\b")),
+    Rule("assert", "an assertion in native code failed", 0.85,
+         Row("Assertion ", "python: ../src/foo.cpp:12: void f(): Assertion `x > 0' failed.", r"\w: .{0,160}: Assertion [`'\"].{0,200}['`\"] failed"),
+         Row("failed assertion ", "/src/mps.mm:12: failed assertion `buffer is not large enough'", r"\.mm:\d+: failed assertion [`']"),
+         unless=r"thread: \[|malloc\.c"),
+    Rule("interrupted", _OUTSIDE, 0.95,
+         Row("KeyboardInterrupt", "KeyboardInterrupt", r"^(?:\w+\.)*(?:RuntimeError: )?KeyboardInterrupt\b"),
+         Row("SignalException: ", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15", r"SignalException: .{0,60}got signal: ?(?:15|2|1)\b"),
+         Row("^C", "^C", r"^\W*\^C\s*$"),
+         Row("Aborted!", "Aborted!", r"^Aborted!$")),
+    Rule("interrupted", _OUTSIDE, 0.8,
+         Row("nterrupt", "Detected KeyboardInterrupt, attempting graceful shutdown...",
+             r"[Dd]etected KeyboardInterrupt|[Kk]eyboard ?[Ii]nterrupt(?:ion)?\b.{0,40}(?:detected|main thread|stopp|exit|caught)|[Cc]aught KeyboardInterrupt|[Ii]nterrupted by user|[Uu]ser interrupted\b"
+             r"|[Ii]nstance interruption notice|[Uu]ser requested interrupt|[Ii]nterrupted\b.{0,40}\bCtrl[-+ ]{1,3}C\b"),
+         Row("SIG", "Received SIGTERM: stopping", r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)|(?:SIGTERM|SIGINT) (?:was )?(?:received|caught)|[Cc]aught (?:SIGTERM|SIGINT)"),
+         Row(" death signal", "Received 15 death signal, shutting down workers", r"[Rr]eceived (?:Signals\.SIG(?:INT|TERM|HUP)|1|2|15) death signal"),
+         Row("Ctrl", "Ctrl-C pressed, exiting", r"Ctrl[-+ ]+C (?:detected|pressed)|\bCtrl[-+ ]{1,3}C\b[)!.,;: -]{0,4}(?:[Ee]xiting|[Ss]topping|[Ss]hutting down)"),
+         Row("eceived signal ", "Received signal 15, saving", r"[Rr]eceived signal (?:15|2)\b"),
+         Row("ser requested stop", "User requested stop; exit", r"[Uu]ser requested stop"),
+         unless=r"[Ss]ending|closing signal|Bypassing"),
+    Rule("other-error", "the command line was refused", 0.8,
+         Row(": error: ", "train.py: error: unrecognized arguments: --batchsize 8",
+             r"^[\w./-]{1,200}: error: (?:unrecognized arguments|the following arguments|argument |invalid choice)")),
+    Rule("import-error", "a library could not be loaded", 0.7,
+         Row("Could not load library lib", "Could not load library libcudnn_cnn_infer.so.8", r"^Could not load library lib\S+"),
+         Row("annot find module ", "Error: Cannot find module 'x'", r"^Error: [Cc]annot find module "),
+         only="printed"),
+    Rule("other-error", "the scheduler refused or ended the step", 0.4,
+         Row(": error: ", "sbatch: error: Batch job submission failed: Invalid partition name specified", r"^(?:srun|sbatch|salloc|qsub): error: (?!.{0,80}\btasks? \d)"),
+         kind="summary", only="printed"),
+    Rule("other-error", "the kernel of the machine itself gave up (panic)", 0.8,
+         Row("panic", "panic(cpu 0 caller 0xffffff80): x", r"^panic\(cpu \d+ caller 0x|^Kernel panic - not syncing"),
+         only="printed"),
+    # SageMaker's word for whatever happened in it
+    Rule("other-error", "the user's script failed", 0.4, Row("ExecuteUserScriptError:", "ERROR Reporting training FAILURE ExecuteUserScriptError:", r"\bExecuteUserScriptError:"), kind="wrapper"),
+    Rule("other-error", "the job ended with an error", 0.5,
+         Row("Error executing job with overrides: ", "Error executing job with overrides: ['lr=1']", r"^Error executing job with overrides: "),
+         Row("Error in call to target '", "Error in call to target 'x.Model':", r"^Error in call to target '"),
+         kind="wrapper", only="printed"),
+    Rule("other-error", "a thread of the Java machine ended with an exception", 0.5,
+         Row("Exception in thread ", 'Exception in thread "main" java.lang.NullPointerException', r'^Exception in thread "[^"]{1,80}" (?:\w+\.){1,12}\w+'),
+         only="printed"),
+    # a script without `set -e` goes on behind it, and may die of something else
+    Rule("other-error", "the command could not be started", 0.4,
+         Row("command not found", "run.sh: line 3: torchrun: command not found", r"^(?:[\w./-]{1,80}: ){1,3}(?:line \d+: )?(?:\S{1,80}: )?command not found$"),
+         Row("can't open file ", "python: can't open file 'train.py': [Errno 2] No such file or directory", r"^\S*python\S*: can't open file "),
+         kind="summary", only="printed", facts=JobFacts(goes_on=True)),
+    Rule("import-error", "a module is missing", 0.5,
+         Row("No module named ", "/usr/bin/python3: No module named torch", r"^(?:\S+: )?No module named ['\"]?[\w.]+"),
+         Row("Error while finding module specification for ", "python: Error while finding module specification for 'train.main'",
+             r"^\S+: Error while finding module specification for "),
+         fits=lambda said, match: said.level not in ("WARNING", "INFO", "DEBUG")),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""The host refused memory: NumPy, Python, PyTorch's CPU allocator, C++, Rust."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.evidence.texts.failures.hit import Said
+from oomproof.evidence.texts.failures.rules import Row, Rule, talk_if_quiet
+from oomproof.evidence.texts.quantities import SIZE, amount
+
+_TRIED = re.compile(
+    r"tried to allocate (\d[\d.]*) ?([KMGT]?i?B|bytes|GB)|malloc of size (\d+)|requested buffer of size (\d+)|memory allocation of (\d+) bytes|Failed to allocate (\d+) bytes|alloc memory of (\d+) size|unable to mmap (\d+) bytes"
+)
+_ARRAY = re.compile(
+    r"Unable to allocate (?:array|(?P<size>[\d.,]+) ?(?P<unit>[KMGTPE]?i?B|bytes)) ?(?:for an array )?with shape \((?P<shape>[\d, ]*)\) and data type (?P<type>\S+)"
+)
+_WIDTH = re.compile(
+    r"^[<>|=]?(?:[a-z]+?(?P<bits>8|16|32|64|128|256)|[fiuc](?P<bytes>1|2|4|8|16)|(?P<bool>bool|\|?b1)|[<>]U(?P<chars>\d+)|(?P<object>object))$"
+)
+_GPU = r"cudaError|CUDA|rmm|out_of_memory"
+# a library that says so and goes on: "Could not lock memory - continuing anyway: Cannot allocate memory"
+_GOES_ON = r"continuing anyway|[Cc]ould not lock memory|mlock(?:all)?\b"
+
+
+def _tried(text: str) -> int | None:
+    match = _TRIED.search(text)
+    if not match:
+        return None
+    number = next((group for group in match.groups()[2:] if group), None)
+    return int(number) if number else amount(match[1] or "", match[2] or "")
+
+
+def _array(text: str) -> int | None:
+    """NumPy rounds the size it prints to three digits; shape and type give it exactly."""
+    match = _ARRAY.search(text)
+    if match is None:
+        return None
+    width = _WIDTH.match(match["type"].strip("'\"`.,"))
+    parts = [part for part in match["shape"].replace(" ", "").split(",") if part]
+    if width is None or not parts:
+        return amount(match["size"], match["unit"]) if match["size"] else None
+    if width["bits"]:
+        size = int(width["bits"]) // 8
+    elif width["chars"]:
+        size = 4 * int(width["chars"][:9])
+    else:
+        size = int(width["bytes"] or (8 if width["object"] else 1))
+    for part in parts[:32]:
+        size *= int(part[:18])
+    return size
+
+
+def _ended_by_it(said: Said, match: re.Match[str]) -> bool:
+    text = said.text
+    told = any(word in text for word in ("what()", "terminate called", "uncaught exception", "failed"))
+    return bool(said.raised) or told or text.endswith("bad_alloc")
+
+
+HOST_MEMORY = (
+    Rule("numpy-memory-error", "NumPy could not allocate an array", 0.95,
+         Row("Unable to allocate ", "MemoryError: Unable to allocate 7.45 GiB for an array with shape (1000, 1000000) and data type float64", _ARRAY.pattern,
+             {"requested": 8_000_000_000}),
+         requested=_array, refine=talk_if_quiet),
+    Rule("numpy-memory-error", "NumPy could not allocate an array", 0.9,
+         Row("_ArrayMemoryError", "numpy.core._exceptions._ArrayMemoryError"),
+         Row("Unable to allocate ", "MemoryError: Unable to allocate 7.45 GiB for an array", rf"Unable to allocate {SIZE} for an array|Unable to allocate array with shape"),
+         refine=talk_if_quiet),
+    Rule("python-memory-error", "PyTorch could not allocate host memory", 0.95,
+         Row("DefaultCPUAllocator: ", "RuntimeError: [enforce fail at alloc_cpu.cpp:83] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+             r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", {"requested": 4096}),
+         Row("not enough memory: you tried to allocate", "RuntimeError: not enough memory: you tried to allocate 4096 bytes.", gives={"requested": 4096}),
+         requested=_tried, refine=talk_if_quiet),
+    Rule("bad-alloc", "C++ could not allocate memory", 0.93,
+         Row("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
+         Row("bad allocation", "RuntimeError: bad allocation", r"Error: bad allocation\b"),
+         Row("memory allocation of ", "memory allocation of 4096 bytes failed", r"^\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
+         Row("bad_array_new_length", "RuntimeError: std::bad_array_new_length"),
+         unless=_GPU, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
+    Rule("python-memory-error", "Python could not get memory from the system", 0.93,
+         Row("MemoryError", "MemoryError", r"^(?:\w+\.)*MemoryError\b"),
+         Row("[Errno 12]", "OSError: [Errno 12] Cannot allocate memory"),
+         Row("Cannot allocate memory", "bash: fork: Cannot allocate memory",
+             r": Cannot allocate memory|Cannot allocate memory \(12\)|^\w+: fork: (?:retry: )?Cannot allocate|^OSError: Cannot allocate",
+             other="WARNING: Could not lock memory - continuing anyway: Cannot allocate memory"),
+         Row("ArrowMemoryError", "pyarrow.lib.ArrowMemoryError: malloc of size 4096 failed", gives={"requested": 4096}),
+         Row("-4:Insufficient memory", "cv2.error: OpenCV(4.8.0) alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 4096 bytes in function 'OutOfMemoryError'",
+             gives={"requested": 4096}),
+         Row("posix_memalign", "RuntimeError: posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", r"posix_memalign\([^\n]{0,80}== 0\. 12 vs 0"),
+         Row("errno", "mmap(0x0, 4096) failed with errno 12, Error", r"(?:mmap|malloc|alloc)\w*\([^\n]{0,40}\) failed[^\n]{0,40}errno[ =]12\b"),
+         Row("(os error 12)", "Error: Cannot read the shard (os error 12)"),
+         Row("WinError 1455", "OSError: [WinError 1455] The paging file is too small for this operation to complete."),
+         Row("aging file is too small", "ImportError: The paging file is too small for this operation to complete."),
+         Row("C error: out of memory", "pandas.errors.ParserError: Error tokenizing data. C error: out of memory"),
+         Row("insufficient memory (attempted to allocate", "RuntimeError: insufficient memory (attempted to allocate 9MB)"),
+         Row("not enough space in the context's memory pool", "ggml_new_object: not enough space in the context's memory pool (needed 9, available 8)"),
+         Row("OutOfMemoryError()", "polars error: OutOfMemoryError()", r"\bOutOfMemoryError\(\)$"),
+         printed=0.7, loud=True, unless=rf"{_GOES_ON}|Error: bad allocation\b", requested=_tried),
+    # a library's exception in these words alone
+    Rule("python-memory-error", "the host refused memory", 0.7,
+         Row("emory", "ValueError: Memory allocation failed", r"Error: (?:[Mm]emory allocation failed|not enough memory)\b"),
+         Row("not enough RAM", "RuntimeError: not enough RAM", r"Error: not enough RAM\b"),
+         only="raised", unless=_GPU, requested=_tried),
+)  # fmt: skip

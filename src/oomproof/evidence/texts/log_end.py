@@ -1,0 +1,108 @@
+"""What the end of a training log tells where no line before it did: cut tracebacks, a loss that is no number, a complaint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from oomproof.evidence.texts import progress as signs
+from oomproof.evidence.texts.cleaning import clean, unquoted
+from oomproof.evidence.texts.failure_chains import FailureChains
+from oomproof.evidence.texts.failures import Hit, Said, recognise
+from oomproof.evidence.texts.failures.everyday_sentences import LOSS
+from oomproof.evidence.texts.finding import JobFacts
+from oomproof.evidence.texts.log_tail import SYSTEM, LogTail
+from oomproof.evidence.texts.sources import Surroundings
+from oomproof.evidence.texts.tracebacks import HEADER, Raised, Writer
+
+NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|srun)")
+_TROUBLE = re.compile(
+    r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
+)
+_CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
+_LAST_WORDS = 6  # lines that say something, from the end
+_COMPLAINT = re.compile(
+    r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
+    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
+)
+_CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
+_CUT = JobFacts(heard="cut")
+
+
+def cut_tracebacks(
+    chains: FailureChains, tail: LogTail, writers: Mapping[str, Writer], end: str, library: str
+) -> None:
+    if _CUT_HEADER.match(clean(end).text):  # the paste ends inside the very first line of it
+        chains.add(tail.end or 1, end, _cut("", library))
+    for tag, writer in writers.items():
+        if tail.signs.last.line > writer.begun and not writer.frames:
+            continue
+        at_the_end = writer.headed and tail.recent and tail.end - writer.begun <= 8
+        if writer.cut and writer.idle < 20 and (writer.frames or at_the_end):
+            frames = tuple(writer.frames)
+            raised = Raised(writer.named, "", frames, writer.where, False, writer.survived, False)
+            if tail.signs.last.line <= writer.begun:
+                chains.mark()  # what the run did before it does not mean that it went on after it
+            chains.add(writer.begun, HEADER, _cut(writer.named, library), tag, raised)
+
+
+def _cut(named: str, library: str) -> Hit:
+    """Of a traceback whose end is missing, IPython's first line still names the exception."""
+    hit = recognise(Said(named, named, "", "", library)) if named else None
+    if hit is not None and hit.kind == "failure":
+        return replace(hit, strength=min(hit.strength, 0.6), facts=replace(hit.facts, heard="cut"))
+    says = f"{named}, whose message is cut off" if named else "a traceback that is cut before its exception"
+    return Hit("other-error", says, 0.25, facts=_CUT)
+
+
+def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
+    """No exception, but the last loss that was printed is no number."""
+    for number, line in reversed(tail.recent):
+        losses = LOSS.findall(line[-2000:]) if not line.startswith("wandb:") else []
+        if not losses:
+            continue
+        infinite = any(loss.lower().lstrip("-") in ("nan", "inf") for loss in losses)
+        if infinite and not any(each.job.kind in ("failure", "summary") for each in chains.last):
+            hit = Hit("nan", "the loss is no number any more", 0.6, facts=JobFacts(heard="loss"))
+            chains.add(number, line.strip(), hit)
+        return
+
+
+def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> None:
+    """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
+    if any(each.job.kind != "talk" for each in chains.last):
+        return
+    seen = 0
+    for number, raw in reversed(tail.recent):
+        line = clean(raw)
+        text = line.text.strip()
+        if not text or NOT_ORDINARY.match(text):
+            continue
+        seen += 1
+        if seen > _LAST_WORDS or signs.is_finish(text):
+            return
+        if SYSTEM.search(unquoted(raw).lstrip()[:200]):
+            return  # the kernel's and the journal's lines have readers of their own
+        if seen == 1 and _CLOSED.search(text):
+            hit = Hit(
+                "interrupted", "the launcher told its workers to end", 0.35, facts=JobFacts(heard="end")
+            )
+            chains.add(number, text, hit, line.tag)
+            return
+        loud = line.level in ("FATAL", "CRITICAL") or (line.level == "ERROR" and seen <= 3)
+        if (loud or _COMPLAINT.search(text)) and not around.mentions(number, raw):
+            hit = Hit("other-error", text[:200], 0.35, facts=JobFacts(heard="end"))
+            chains.add(number, text, hit, line.tag)
+            return
+
+
+def trouble(chains: FailureChains, tail: LogTail) -> None:
+    """No word of a death that we know, yet the text speaks of one: "no crash" is then said with less trust."""
+    if chains.last:
+        return
+    for number, raw in reversed(tail.recent):
+        if _TROUBLE.search(raw[:400]) and (line := clean(raw)).level not in ("INFO", "DEBUG", "WARNING"):
+            hit = Hit("other-error", "the text speaks of trouble", 0.1, "talk")
+            chains.add(number, line.text.strip(), hit, line.tag)
+            return

@@ -1,0 +1,71 @@
+"""The last lines of a training log and its signs of progress: which phase it was in at a line."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from oomproof.evidence.texts import phase_frames, phases
+from oomproof.evidence.texts import progress as signs
+from oomproof.evidence.texts.cleaning import clean
+from oomproof.evidence.texts.finding import Finding, Progress
+
+SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
+_SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
+_HEAD = 2000  # characters of a line that may announce a phase
+_STACK = 60  # lines of a stack beside a fatal line
+
+
+@dataclass(slots=True)
+class LogTail:
+    recent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=200))
+    signs: signs.ProgressTracker = field(default_factory=signs.ProgressTracker)
+    script_phase: str = "unknown"
+
+    @property
+    def end(self) -> int:
+        """The number of the last line."""
+        return self.recent[-1][0] if self.recent else 0
+
+    def phase_around(self, finding: Finding) -> str:
+        """Where a traceback's frames say nothing: kernels' names, the stack below, the lines above, the error itself."""
+        if phases.OF_GRADIENTS.search(finding.text):
+            return "train"
+        below = [line for number, line in self.recent if number > finding.line][:_STACK]
+        above = [line for number, line in self.recent if number < finding.line][-_STACK:]
+        for stack in (below, above):  # "Aborted (core dumped)" stands below its own
+            if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
+                return phase
+        if (phase := self.loop_above(finding.line)) != "unknown":
+            return phase
+        if finding.cause == "import-error" or phases.of_error(finding.text) != "unknown":
+            return "load"
+        return self.script_phase
+
+    def loop_above(self, number: int) -> str:
+        """The last loop or heading above a line."""
+        heading_line, heading = self._heading(number)
+        last = self.signs.last
+        if last.phase != "unknown" and last.line >= heading_line:
+            return last.phase
+        return heading or last.phase
+
+    def _heading(self, until: int) -> tuple[int, str]:
+        for number, raw in reversed(self.recent):
+            if number > until or SYSTEM.search(raw[:200]) or _SYSLOG.match(raw):
+                continue  # the kernel's and the daemons' lines tell nothing of a loop
+            text = clean(raw[:_HEAD]).text
+            # signs of progress have spoken for themselves
+            if (heading := phases.of_heading(text)) and signs.read_sign(text) is None:
+                return number, heading
+        return 0, ""
+
+    def progress(self, root: Finding | None) -> Progress:
+        """The last sign of progress, in the phase of the death where that is known."""
+        last = self.signs.last
+        if root is not None and root.job.phase != "unknown":
+            return replace(last, phase=root.job.phase)
+        phase = self.loop_above(self.end)
+        line = last.line or (self.end if phase != "unknown" else 0)
+        return replace(last, phase=phase, line=line, trained=self.signs.trained)

@@ -1,0 +1,79 @@
+"""Carries an action of the policy out on one job, with all that belongs to it: the latch, the pause, the record, the user."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from oomproof.guard import detect_resume
+from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
+from oomproof.guard.strangers import Strangers
+from oomproof.guard.view import Action, Facts
+from oomproof.ledger.live import ACTION_PAUSE
+from oomproof.machine.clock import boottime
+
+_ON_THE_MACHINE = ("freeze", "thaw", "term", "kill")
+
+
+class Actuator:
+    """`act` first, then the policy's state, then `afterwards`: an act that fails is tried again at the next look."""
+
+    def __init__(self, guarded: GuardedJob, unmanaged: Strangers) -> None:
+        self._guarded, self._unmanaged = guarded, unmanaged
+
+    def act(self, action: Action, facts: Facts) -> bool:
+        """False when it is not the time for it: another guard acted a moment ago, or the user took the pause over."""
+        guarded = self._guarded
+        if action.kind == "withdraw":
+            guarded.actions.withdraw(action.why, guarded.say)
+            return True
+        if not self._may_act(action, facts.t):
+            return False
+        if action.kind == "thaw":
+            guarded.notice_hands(facts.t)
+            if guarded.pause.by == "hand":
+                return False  # since the last row
+        if not guarded.settings.watch_only or action.kind == "warn":
+            guarded.actions.take(action.kind, self.why(action), asdict(facts))
+        return True
+
+    def _may_act(self, action: Action, t: float) -> bool:
+        live = self._guarded.live
+        if live is None or action.scope != "machine" or action.kind not in _ON_THE_MACHINE:
+            return True
+        resume = action.kind == "thaw"
+        pause = detect_resume.THAW_PAUSE if resume else ACTION_PAUSE
+        return self._guarded.best_effort(OTHERS, lambda: live.take_latch(t, pause, resume), True, ALONE)
+
+    def why(self, action: Action) -> str:
+        if action.scope == "machine" and "not this job's" in action.why and self._unmanaged.named:
+            return f"{action.why}: {self._unmanaged.named}"
+        return action.why
+
+    def afterwards(self, action: Action, facts: Facts, was_paused: bool) -> None:
+        """The mark on disk, the word to the other runs, the event, the line to the user."""
+        guarded, why = self._guarded, self.why(action)
+        if action.kind == "withdraw":
+            return
+        if action.kind == "freeze":
+            guarded.moment.paused_since = facts.t
+            guarded.pause.begin(why, time.time() + guarded.settings.freeze_max, facts.can_push)
+            # at once: the next guard must not pause one more for nothing
+            guarded.tell_the_others(facts.use, facts.t)
+        elif was_paused or facts.frozen:
+            guarded.moment.paused_since = None
+            guarded.pause.end()
+            guarded.notice_hands(facts.t)  # a pause by hand that came in this very moment counts
+            guarded.tell_the_others(facts.use, facts.t)
+        guarded.event(facts.t, action.kind, why, scope=action.scope)
+        guarded.best_effort("telling the user", lambda: guarded.say(action.kind, why), None)
+
+    def let_go(self, why: str) -> None:
+        """A signal came for a paused job, which could not hear it; or the guard leaves."""
+        guarded = self._guarded
+        guarded.pause.look()  # it may have been paused by hand a moment ago
+        if guarded.pause.by:
+            guarded.actions.take("thaw", why)
+            guarded.pause.end()
+            guarded.moment.paused_since = None
+            guarded.event(boottime(), "thaw", why)

@@ -1,0 +1,85 @@
+"""What comes after each look, once the guard has acted: rows, pauses by hand, the other runs, the forecast, unmanaged jobs.
+
+Each is on its own: one that fails is told once and stops neither the others nor the next look.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from oomproof.guard import poll_interval
+from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob
+from oomproof.guard.host_view import HostView
+from oomproof.guard.strangers import Strangers
+from oomproof.guard.view import View
+from oomproof.machine.cgroups import JobMemory
+
+_HANDS_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
+_SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
+
+
+class BackgroundTasks:
+    def __init__(
+        self, guarded: GuardedJob, host: HostView, unmanaged: Strangers, acting: threading.RLock
+    ) -> None:
+        self._guarded, self._host, self._unmanaged, self._acting = guarded, host, unmanaged, acting
+        self._try = guarded.best_effort
+        self.next_row = self._next_hands = self._next_scan = 0.0
+
+    def run(self, t: float, view: View | None) -> None:
+        """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
+        if t < self.next_row:
+            return
+        guarded, moment = self._guarded, self._guarded.moment
+        memory = moment.memory
+        if view is None or memory is None:
+            if self.next_row == 0.0:  # gone before the first look: what the machine held is still evidence
+                self.next_row = t
+                self._try(RECORDING, lambda: self._record_host(t), None, NO_ROWS)
+            return
+        rate = guarded.growth.use.rate(2.0)
+        moment.sample_seconds, guarded.writer.calm = poll_interval.sampling(
+            guarded.settings, moment.available + moment.swap_free, moment.limit_headroom, rate
+        )
+        self.next_row = t + moment.sample_seconds
+        if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2:
+            moment.hurry.set()
+        self._try(RECORDING, lambda: self._record(t, memory), None, NO_ROWS)
+        if guarded.pause.by or t >= self._next_hands:  # a pause by hand may be noticed a little later
+            self._next_hands = t + _HANDS_ROWS * moment.sample_seconds
+            with self._acting:
+                guarded.notice_hands(t)
+        guarded.tell_the_others(memory.use, t)
+        self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
+        if moment.available + moment.swap_free <= guarded.settings.margin and t >= self._next_scan:
+            self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
+            job = guarded.job
+            self._try(
+                "looking for who else grows",
+                lambda: self._unmanaged.look({job.leader, *job.known_pids(), os.getpid()}),
+                None,
+                "who else fills the machine is not named",
+            )
+
+    def _record(self, t: float, memory: JobMemory) -> None:
+        moment = self._guarded.moment
+        self._record_host(t)
+        self._guarded.writer.put(
+            "job",
+            (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, moment.limit_headroom,
+             moment.processes, *(moment.shm or (None, None))),
+        )  # fmt: skip
+
+    def _record_host(self, t: float) -> None:
+        host, moment = self._host, self._guarded.moment
+        row = (t, host.mem_total, moment.available, None, host.swap_total, moment.swap_free, *host.psi)
+        self._guarded.writer.put("host", row)
+
+    def _forecast(self, t: float, use: int) -> None:
+        guarded = self._guarded
+        guarded.moment.time_to_full = None  # an old answer is none, should the new one fail
+        guarded.growth.row(t, use, guarded.headroom())
+        guarded.moment.time_to_full = guarded.growth.time_to_full
+        if guarded.moment.time_to_full is not None and guarded.on_growth is not None:
+            guarded.on_growth()

@@ -1,0 +1,50 @@
+"""When a shortage, or what a request was made for, is over: the next one starts its ladder anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oomproof.guard.ladder import wanted
+from oomproof.guard.view import Action, Done, Facts, JobState, Settings
+
+SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
+REQUEST_OVER = (
+    10.0  # seconds in which nothing calls for a request made for the limit's sake: it is taken back
+)
+
+
+def request_is_over(settings: Settings, facts: Facts, state: Done) -> bool:
+    """Whether this moment no longer calls for the request that was made for the limit's sake."""
+    if state.asked_at is None or state.asked_for != "limit" or state.term_at is not None:
+        return False
+    return wanted(settings, facts).kind in ("none", "warn")
+
+
+def calmed(settings: Settings, facts: Facts, state: JobState) -> tuple[JobState, list[Action]]:
+    """Days later, an old SIGTERM must not make a kill of the next warning. And our own requests are taken back."""
+    if state.done.frozen_at is not None:
+        return (state if state.calm_since is None else replace(state, calm_since=None)), []
+    if state.done == Done() and state.calm_since is None and state.unasked_since is None:
+        return state, []
+    state, withdrawn = _request(settings, facts, state)
+    done = state.done
+    if done == Done() or wanted(settings, facts).kind != "none":
+        return replace(state, calm_since=None), withdrawn
+    if state.calm_since is None:
+        return replace(state, calm_since=facts.t), withdrawn
+    if facts.t - state.calm_since <= SHORTAGE_OVER:
+        return state, withdrawn
+    withdrawn.append(Action("withdraw", "memory is no longer short"))
+    return replace(state, done=Done(warned_at=done.warned_at), calm_since=None), withdrawn
+
+
+def _request(settings: Settings, facts: Facts, state: JobState) -> tuple[JobState, list[Action]]:
+    """A job that has stopped growing under its limit is no longer asked to stop."""
+    if not request_is_over(settings, facts, state.done):
+        return (state if state.unasked_since is None else replace(state, unasked_since=None)), []
+    if state.unasked_since is None:
+        return replace(state, unasked_since=facts.t), []
+    if facts.t - state.unasked_since <= REQUEST_OVER:
+        return state, []
+    done = replace(state.done, asked_at=None, asked_for="")
+    return replace(state, done=done, unasked_since=None), [Action("withdraw", "the job no longer grows")]

@@ -1,0 +1,55 @@
+"""A job near its own limit: warned, asked, ended in time."""
+
+from __future__ import annotations
+
+from oomproof.guard.view import NONE, Action, Facts, Settings
+from oomproof.units import MIB, format_duration, format_size
+
+# Under a limit a job that is looked at too late is ended by the kernel, which is exact; and a loader's burst of 150 MiB/s
+# that stays 9 MiB below the limit is no danger (bench/false_stops.py).
+REACT_LIMIT = 0.04
+# Under its own limit a job is ended only when it will be full within this many seconds.
+KILL_SECONDS, TERM_SECONDS = 0.5, 2.0
+# A limit is the user's word, and often set just above what the job needs: with less than this share of it left, and
+# not before, growth is acted on. A job whose limit is 5 % above its peak keeps 4.8 % of it free (bench/false_stops.py).
+LIMIT_SHARE = 1 / 22
+# A job that has outgrown its usual peak by this much does something new: then a request may come sooner, below a
+# quarter of the limit.
+OUTGROWN, EARLY_SHARE = 1.05, 1 / 4
+TREND_WARNING = 900.0  # warn when a steady growth fills memory within this many seconds
+
+
+def default_limit_floor(limit: int) -> int:
+    """Small: fast growth has a line of its own, and a job that was just asked to save needs the rest for that."""
+    return max(min(2 * MIB, int(limit * LIMIT_SHARE)), limit // 400)
+
+
+def on_limit(settings: Settings, facts: Facts) -> Action:
+    """The job's own limit. Only growth is acted on: a job that sits just below its limit is fine there."""
+    room = facts.limit_headroom
+    if room is None or settings.limit is None:
+        return NONE
+    rate, lasting = max(0.0, facts.rate if facts.limit_rate is None else facts.limit_rate), facts.lasting
+    share = settings.limit * LIMIT_SHARE
+    line = max(settings.limit_floor, min(rate * REACT_LIMIT, share))
+    if rate == 0 and lasting == 0 and facts.time_to_full is None:
+        return NONE  # the calm case: no sentence is built for nothing
+    holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
+    now = f"{holds} {format_size(rate)}/s"
+    # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of room last for hours).
+    if room <= line / 2 and rate * KILL_SECONDS >= room:
+        return Action("kill", now, "limit")
+    if room <= line and rate * TERM_SECONDS >= room:
+        return Action("term", now, "limit")
+    peak_room = room if facts.peak_headroom is None else min(room, facts.peak_headroom)
+    usual = settings.usual_peak
+    expected = usual is not None and facts.use <= usual < settings.limit
+    if usual is not None and facts.use > usual * OUTGROWN:
+        share = settings.limit * EARLY_SHARE
+    if lasting > 0 and not expected and peak_room <= min(share, lasting * settings.grace):
+        left = format_duration(max(0, peak_room) / lasting)
+        return Action("ask", f"{holds} {format_size(lasting)}/s, full in about {left}", "limit")
+    if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
+        trend = f"{holds} {format_size(room / max(facts.time_to_full, 0.1))}/s"
+        return Action("warn", f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
+    return NONE

@@ -1,0 +1,142 @@
+"""One job in the guard's hands: how it is read, by which settings, and the means to act on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from oomproof.guard.actions import Actions
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.growth import JobGrowth
+from oomproof.guard.job import Job
+from oomproof.guard.pause import Pause
+from oomproof.guard.poll_interval import SAMPLE_MAX
+from oomproof.guard.view import JobView, Settings
+from oomproof.ledger import live as ledger
+from oomproof.ledger.live import LiveRun
+from oomproof.machine.cgroups import JobMemory
+from oomproof.recording.writer import Writer
+
+# What fails is named so once, with what that means.
+RECORDING, NO_ROWS = "the recording", "rows are missing, the guard goes on"
+OTHERS, ALONE = "the runtime folder", "this run acts alone, without regard to your other runs"
+_AS_BEFORE = "the guard goes by what it held last"
+
+
+@dataclass
+class Moment:
+    """The newest reading, for the status line and the sampler."""
+
+    t: float = 0.0
+    available: int = 0
+    swap_free: int = 0
+    memory: JobMemory | None = None
+    limit_headroom: int | None = None
+    time_to_full: float | None = None
+    sample_seconds: float = SAMPLE_MAX
+    processes: int | None = None
+    paused_since: float | None = None  # boottime
+    shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
+    hurry: threading.Event = field(
+        default_factory=threading.Event
+    )  # room is thin: the sampler shall look too
+
+
+class GuardedJob:
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        actions: Actions,
+        pause: Pause,
+        writer: Writer,
+        live: LiveRun | None,
+        say: Callable[[str, str], None],
+        best_effort: BestEffort,
+    ) -> None:
+        """``say`` tells the user of an action."""
+        self.name = live.name if live is not None else ""
+        self.job, self.settings, self.actions, self.pause = job, settings, actions, pause
+        self.writer, self.live, self.say = writer, live, say
+        self.best_effort = best_effort
+        self.growth = JobGrowth(settings)
+        self.moment = Moment()
+        self.on_growth: Callable[[], None] | None = None  # with each row while growth is foreseen
+
+    def read(self, t: float, available: int, swap_free: int) -> JobView | None:
+        """None once it is gone."""
+        moment, growth = self.moment, self.growth
+        moment.t, moment.available, moment.swap_free = t, available, swap_free
+        memory = self._memory(available)
+        if memory is None:
+            return None
+        limit = self.settings.limit
+        limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
+        moment.memory, moment.limit_headroom = memory, limit_headroom
+        use = memory.use
+        growth.use.add(t, use - self.job.corrected)
+        return JobView(
+            self.name,
+            use,
+            growth.use.rate(0.3),
+            self.pause.by,
+            self.settings.protected,
+            self.settings.need is not None,
+            growth.use.sustained(),
+            memory.swap,
+            self.pause.can_push,
+            self.pause.limit,
+            limit_headroom,
+            **growth.near_limit(t, limit_headroom),
+            time_to_full=moment.time_to_full,
+            still=growth.use.is_still(),
+        )
+
+    def _memory(self, available: int) -> JobMemory | None:
+        """None once it is gone. One that lives and cannot be read holds what it held."""
+        memory = self.best_effort(
+            "reading the job's memory",
+            lambda: self.job.memory(available, self.headroom()),
+            None,
+            _AS_BEFORE,
+        )
+        if memory is not None or self.job.is_gone():
+            return memory
+        self.best_effort.failed("reading the job's memory", OSError("nothing of it can be read"), _AS_BEFORE)
+        return self.moment.memory or JobMemory(0, 0, 0, 0, 0, 0)
+
+    def headroom(self) -> int:
+        """Up to the nearest line, as of the last look."""
+        moment = self.moment
+        room = moment.available + moment.swap_free - self.settings.floor
+        return max(0, room if moment.limit_headroom is None else min(room, moment.limit_headroom))
+
+    def event(self, t: float, kind: str, text: str, **data: object) -> None:
+        self.best_effort(RECORDING, lambda: self.writer.event(t, kind, text, **data), None, NO_ROWS)
+
+    def tell_the_others(self, use: int, t: float) -> None:
+        live = self.live
+        if live is not None:
+            frozen = {"guard": ledger.BY_GUARD, "hand": ledger.BY_HAND}.get(self.pause.by, ledger.RUNS)
+            rate = self.growth.use.rate(0.3)
+            self.best_effort(OTHERS, lambda: live.update(use, t, rate, frozen), None, ALONE)
+
+    def notice_hands(self, t: float) -> None:
+        """`oomproof pause` and `resume` came from outside."""
+        self.best_effort("looking for a pause by hand", lambda: self._look_for_hands(t), None)
+
+    def _look_for_hands(self, t: float) -> None:
+        before = self.pause.by
+        self.pause.look()
+        if self.pause.by == before:
+            return
+        freezer = self.job.freezer
+        if not self.pause.by:
+            # Whoever let it go on did so before; but if our own pause came in between, nobody would end that one.
+            freezer.thaw()
+            self.pause.look()
+        if self.pause.by == "hand" and not self.pause.moving and not freezer.is_frozen():
+            freezer.freeze()  # a resume of ours crossed it
+        self.moment.paused_since = t if self.pause.by else None
+        self.event(t, "freeze" if self.pause.by else "thaw", "by hand")

@@ -1,0 +1,82 @@
+"""The ladder of one job: which rung this moment calls for, and which may be taken now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oomproof.guard.detect_limit import on_limit
+from oomproof.guard.detect_pause import can_freeze, freeze, freeze_is_due, frozen
+from oomproof.guard.detect_resume import thawed, while_frozen
+from oomproof.guard.detect_shortage import on_machine
+from oomproof.guard.view import NONE, Action, Done, Facts, Settings
+from oomproof.units import format_duration
+
+LADDER = ("none", "warn", "ask", "freeze", "term", "kill")
+
+
+def wanted(settings: Settings, facts: Facts) -> Action:
+    """The rung this moment calls for, whatever was done before."""
+    limit, machine = on_limit(settings, facts), on_machine(settings, facts)
+    return machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
+
+
+def choose(settings: Settings, facts: Facts, state: Done) -> Action:
+    """The rung to take now; each rung is taken once, a lower one never after a higher one."""
+    if state.killed_at is not None:
+        return NONE
+    if facts.frozen:
+        return while_frozen(settings, facts, state)
+    if can_freeze(settings, facts, state):
+        limit, machine = on_limit(settings, facts), on_machine(settings, facts)
+        if freeze_is_due(settings, facts):
+            machine = freeze(settings, facts)
+        elif machine.kind in ("ask", "term", "kill"):  # a pause is still to come, and it costs less
+            machine = replace(machine, kind="warn")
+        action = machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
+        return NONE if _already(state, action.kind, facts.t) else action
+    action = _escalate(settings, facts, state, wanted(settings, facts))
+    if settings.watch_only and action.kind not in ("none", "warn"):
+        action = replace(action, kind="warn")
+    return NONE if _already(state, action.kind, facts.t) else action
+
+
+def _escalate(settings: Settings, facts: Facts, state: Done, action: Action) -> Action:
+    """A SIGTERM that was not answered within the grace is followed by the kill, unless the danger has passed."""
+    if state.term_at is None or action.kind == "kill":
+        return action
+    waited = facts.t - state.term_at
+    if waited >= settings.grace and action.kind in ("ask", "term"):
+        return Action(
+            "kill", f"SIGTERM went unanswered for {format_duration(waited)}; {action.why}", action.scope
+        )
+    return action
+
+
+def _already(state: Done, kind: str, t: float) -> bool:
+    if kind == "warn":
+        recently = state.warned_at is not None and t - state.warned_at < 600
+        return recently or state.asked_at is not None or state.term_at is not None
+    if kind == "ask":
+        return state.asked_at is not None or state.term_at is not None
+    if kind == "freeze":
+        return state.frozen_at is not None or state.term_at is not None
+    if kind == "term":
+        return state.term_at is not None
+    return kind == "none"
+
+
+def taken(settings: Settings, action: Action, facts: Facts, state: Done) -> Done:
+    """The state after that action was carried out."""
+    if action.kind == "freeze":
+        return frozen(settings, facts, state)
+    if state.frozen_at is not None or facts.frozen:
+        state = thawed(state, action.gave_up)
+    if action.kind == "warn":
+        return replace(state, warned_at=facts.t)
+    if action.kind == "ask":
+        return replace(state, asked_at=facts.t, asked_for=action.scope)
+    if action.kind == "term":
+        return replace(state, term_at=facts.t)
+    if action.kind == "kill":
+        return replace(state, killed_at=facts.t)
+    return state

@@ -1,0 +1,53 @@
+"""How soon to look again, and how often to record: as the nearest line comes near."""
+
+from __future__ import annotations
+
+from oomproof.guard.view import Facts, JobView, Settings, View, headroom
+from oomproof.units import MIB
+
+# Python's allocator and the kernel's page faults fill about 2 GiB/s per core here and up to 6 GiB/s on fast desktops
+# with several threads (earlyoom measured 6000 MiB/s with `stress -m 4`): the poll must be sooner than that.
+FASTEST_FILL = 6000 * MIB
+# Under a limit, of a job that has not grown for 15 s: looked at in time unless it then fills 3 GiB/s from the first moment on.
+STILL_FILL = 1500 * MIB
+POLL_MIN, POLL_MAX = 0.01, 1.0
+POLL_FAST = 0.002  # where the present growth reaches the line within POLL_MIN
+POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
+
+SAMPLE_MAX, SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
+_SOON_FULL, _SAMPLED_FASTER = (
+    60.0,
+    30.0,
+)  # seconds that the present growth leaves: rows reach the disk at once; come faster
+
+
+def poll_seconds(
+    settings: Settings, machine: View | Facts, job: JobView | Facts, still: bool = False
+) -> float:
+    """Sleep for as long as the fastest possible fill takes to reach the nearest line."""
+    room = headroom(settings, machine) - settings.floor
+    seconds = room / FASTEST_FILL
+    if job.limit_headroom is not None:
+        # half: eight threads fill 11 GiB/s, and a small limit is crossed within one poll (bench/guard.py)
+        below = (job.limit_headroom - settings.limit_floor) // 2
+        room, seconds = min(room, below), min(seconds, below / (STILL_FILL if still else FASTEST_FILL))
+    quiet = job.sustained == 0 and job.rate <= 0
+    least = POLL_MIN_CALM if quiet else POLL_MIN
+    if job.rate * POLL_MIN > max(room, MIB):
+        least = POLL_FAST
+    return min(POLL_MAX, max(least, seconds))
+
+
+def sampling(
+    settings: Settings, available: int, limit_headroom: int | None, rate: float
+) -> tuple[float, bool]:
+    """Seconds to the next row, and whether all is calm: sooner as a line comes near or growth (over two seconds) gets there."""
+    left = available - settings.floor
+    share = left / max(1, settings.margin)
+    if limit_headroom is not None:
+        left = min(left, limit_headroom)
+        if settings.limit:
+            share = min(share, limit_headroom / (settings.limit / 4))
+    seconds = left / rate if rate > 0 else float("inf")
+    share = min(share, seconds / _SAMPLED_FASTER)
+    return max(SAMPLE_MIN, min(SAMPLE_MAX, SAMPLE_MAX * share)), share >= 1 and seconds >= _SOON_FULL

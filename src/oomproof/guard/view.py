@@ -1,0 +1,162 @@
+"""What the guard decides on: the machine with the jobs in it, what was asked for, what was already done. Plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oomproof.units import MIB, format_size
+
+STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
+# Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
+# is still paused. Sooner where something in the job counts the seconds (guard/timeouts.py).
+FREEZE_MAX = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    margin: int
+    floor: int
+    grace: float
+    limit: int | None = None  # the job's own limit, when the user set one
+    limit_floor: int = 0
+    watch_only: bool = False
+    protected: bool = False  # never frozen; ended for the machine's sake only after every other run
+    freeze_max: float = FREEZE_MAX  # seconds a pause may last; 0: never pause
+    need: int | None = None  # what the job will hold at most, where that is known
+    usual_peak: int | None = (
+        None  # the same, but never from runs that were ended early: more than this is new
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job at one moment. Rates are bytes per second. Of another guard's job only the first six are known."""
+
+    name: str  # sorts by age
+    use: int
+    rate: float = 0.0  # over the last third of a second
+    frozen: str = ""  # by whom it is paused: guard, hand
+    protected: bool = False
+    reserved: bool = False  # its need was known when it was let in
+    sustained: float = 0.0
+    swap: int = 0
+    can_push: bool = False  # its cgroup lets us push it out to swap
+    pause_limit: float | None = None  # seconds: something in the paused job counts them
+    limit_headroom: int | None = None
+    peak_headroom: int | None = None
+    limit_rate: float | None = None
+    lasting: float = 0.0
+    time_to_full: float | None = None
+    still: bool = False  # it has not grown for 15 seconds
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The machine at one moment, with the jobs of this guard and those of others, of which it only knows."""
+
+    t: float
+    available: int
+    swap_free: int  # on disk only: zram's free space is no memory
+    stall: float  # share of the last two seconds in which all tasks waited for memory
+    shrink: float  # bytes per second that the machine's headroom loses, over the last third of a second
+    drain: float  # the same over five seconds
+    jobs: tuple[JobView, ...]
+    others: tuple[JobView, ...] = ()  # read only where it matters: see `is_near`
+    others_idle: bool = False  # none of the others that run has used any CPU for a long while
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One job's moment, with its turn among the others: what its detectors go by. Rates are bytes per second."""
+
+    t: float
+    available: int
+    swap_free: int  # on disk only: zram's free space is no memory
+    stall: float  # share of the last two seconds in which all tasks waited for memory
+    use: int
+    rate: float  # the job's, over the last third of a second
+    sustained: float  # the job's, lasting over 2, 5 and 15 s
+    shrink: float  # how fast the machine's headroom shrinks, over the last third of a second
+    drain: float = 0.0  # the same over five seconds; asked only near the margin
+    limit_headroom: int | None = None
+    peak_headroom: int | None = None  # the least ``limit_headroom`` of the last seconds
+    limit_rate: float | None = None  # ``rate``, but only what is above all the job held before
+    lasting: float = 0.0  # growth that outlasted loading and the first steps, in peaks and lows alike
+    time_to_full: float | None = None
+    my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8
+    freeze_turn: bool = False  # the run of ours whose pause would help
+    thaw_turn: bool = True  # no older run of ours waits to go on
+    running: int = 0  # other live runs of ours that are not frozen
+    waiting: int = 0  # other live runs of ours that their guards froze
+    others_idle: bool = False  # none of those running has used any CPU for a long while
+    frozen: str = ""  # by whom this job stands still: guard, hand
+    swap: int = 0  # the job's own, of ``use``
+    can_push: bool = False  # a frozen job can be pushed out to disk swap
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was already done to a job in this shortage."""
+
+    warned_at: float | None = None
+    asked_at: float | None = None
+    asked_for: str = ""  # the scope of that request: limit or machine
+    term_at: float | None = None
+    killed_at: float | None = None
+    frozen_at: float | None = None  # by us; None when it runs or somebody else made it stand still
+    frozen_until: float = 0.0
+    thaw_room: int = 0  # it goes on when this much RAM is available (and what was pushed out since)
+    frozen_swap: int = 0  # what it had in swap when it was frozen
+    for_ours: bool = False  # frozen so that another run of ours can finish
+    room_since: float | None = None  # since when the room to go on has been there
+    gave_up: bool = False  # pausing did not help in this shortage: no more of it
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What the policy remembers of one job from look to look."""
+
+    done: Done = Done()
+    calm_since: float | None = None  # since when nothing calls for action
+    unasked_since: float | None = None  # since when nothing calls for the request made for the limit's sake
+    waiting: int = 0  # other jobs that their guards had paused at the last look
+    other_paused_at: float = float("-inf")  # when one more of them was
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
+    why: str = ""
+    scope: str = ""  # limit or machine
+    gave_up: bool = False  # a thaw because the pause did not help: the ladder goes on
+    job: str = ""  # its name in the view
+    facts: Facts | None = None  # what it was decided on
+
+
+NONE = Action("none")
+
+
+def is_near(settings: Settings, available: int, swap_free: int) -> bool:
+    """Whether the other jobs matter for this one."""
+    return available + swap_free <= settings.margin or available <= settings.floor
+
+
+def headroom(settings: Settings, machine: View | Facts) -> int:
+    """What the machine can still give: swap counts until the machine does nothing but swap."""
+    thrashing = machine.stall > STALLED and machine.available <= settings.floor
+    return machine.available if thrashing else machine.available + machine.swap_free
+
+
+def ours(facts: Facts) -> bool:
+    """Whether most of the growth is this job's."""
+    return facts.rate >= facts.shrink / 2 if facts.shrink > 0 else facts.sustained > 0
+
+
+def grows(facts: Facts) -> bool:
+    """Whether this job has a part in it worth stopping."""
+    return facts.rate >= max(MIB, facts.shrink / 4)
+
+
+def in_words(facts: Facts) -> str:
+    swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left"
+    return f"{format_size(facts.available)} of RAM available{swap}, the job holds {format_size(facts.use)}"

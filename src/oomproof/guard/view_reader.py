@@ -1,0 +1,64 @@
+"""Reads the view: the machine, the jobs of this guard and, where they matter, those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oomproof import trend
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
+from oomproof.guard.host_view import HostView
+from oomproof.guard.policy import DRAIN_SECONDS
+from oomproof.guard.view import JobView, View, is_near
+from oomproof.guard.waiting import Idleness
+from oomproof.ledger.live import BY_GUARD, BY_HAND, Live
+
+_ONLY_THE_LIMIT = "only the job's own limit is guarded"
+_BY = {BY_GUARD: "guard", BY_HAND: "hand"}
+
+
+class ViewReader:
+    def __init__(self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort) -> None:
+        self._host, self._jobs, self._try = host, jobs, best_effort
+        self._room = trend.Growth()
+        self._idleness = Idleness()
+        self._was_paused = False
+
+    def read(self, t: float) -> View:
+        """What cannot be read is unknown, not full and not gone."""
+        room = self._try("reading the machine's memory", self._host.room, None, _ONLY_THE_LIMIT)
+        stall = self._try("reading memory pressure", lambda: self._host.stall(t), 0.0)
+        available, swap_free = room if room is not None else (self._host.ram, 0)
+        jobs = [view for job in self._jobs if (view := job.read(t, available, swap_free)) is not None]
+        if room is not None:
+            self._room.add(t, available + swap_free)
+        near = any(is_near(job.settings, available, swap_free) for job in self._jobs)
+        paused = any(job.frozen for job in jobs)
+        others = self._others(t) if jobs and (near or paused) else []
+        if paused and not self._was_paused:
+            self._idleness.reset(t)
+        self._was_paused = paused
+        return View(
+            t,
+            available,
+            swap_free,
+            stall,
+            shrink=-self._room.rate(0.3),
+            drain=-self._room.rate(DRAIN_SECONDS) if near else 0.0,
+            jobs=tuple(jobs),
+            others=tuple(map(_seen, others)),
+            others_idle=paused and self._idleness.look(t, others),
+        )
+
+    def _others(self, t: float) -> list[Live]:
+        """A file per live run is read for it. Without a runtime folder this guard's jobs are alone."""
+        live = next((job.live for job in self._jobs if job.live is not None), None)
+        if live is None:
+            return []
+        mine, nobody = {job.name for job in self._jobs}, list[Live]()
+        found = self._try(OTHERS, lambda: live.others(t), nobody, ALONE)
+        return [run for run in found if run.name not in mine]
+
+
+def _seen(run: Live) -> JobView:
+    return JobView(run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved)

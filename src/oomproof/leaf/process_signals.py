@@ -1,0 +1,57 @@
+"""Signals to processes, and what the kernel tells their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Through a pidfd where there is one: never to somebody else who got the pid. One that is gone is no error."""
+    try:
+        if not hasattr(os, "pidfd_open"):  # macOS
+            os.kill(pid, number)
+            return
+        fd = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        send_signal(pid, number)
+
+
+def peek_status(pid: int) -> int | None:
+    """The wait status of a child that has ended; it can still be waited for. None while it lives."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return None
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status << 8
+    return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
+
+
+def become_subreaper() -> bool:
+    """Orphans below us become our children. Not on macOS."""
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False

@@ -1,0 +1,136 @@
+"""One attempt of a run on disk (``RUN/1/``, ``RUN/2/``): the one place that names its files, and how each is read.
+
+What another part keeps about an attempt goes into a folder of its own, ``attempt.extra("name")``: no reader of ours touches
+it, `runs prune` removes it with the run, and the bundle packs its texts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+from oomproof.recording import shapes
+from oomproof.recording.state_files import append_line, read_json, read_lines
+
+if TYPE_CHECKING:
+    from oomproof.recording.reader import Recording
+
+
+class _Folder(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+class FileIn:
+    """An attribute of whoever has a ``folder``: the path of that name in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> FileIn: ...
+    @overload
+    def __get__(self, owner: _Folder, kind: type) -> Path: ...
+    def __get__(self, owner: _Folder | None, kind: type) -> FileIn | Path:
+        return self if owner is None else owner.folder / self.name
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Everything is read when asked for: an attempt of now changes under us."""
+
+    folder: Path
+
+    recording_file = FileIn("recording.sqlite")
+    started_file = FileIn("started.json")  # by the keeper: pids, boot, limit backend, counters
+    verdict_file = FileIn("verdict.json")  # by whoever judged its end
+    summary_file = FileIn("summary.json")  # a cache of the history's line
+    actions_file = FileIn("actions.jsonl")  # what the guard or the user did to the job
+    keeper_events_file = FileIn("keeper.jsonl")
+    keeper_errors_file = FileIn("keeper.err")
+    alerts_file = FileIn("memory_alerts.log")
+    output_file = FileIn("output.log")
+    output_before_file = FileIn("output.prev.log")  # past the cap: the part before that
+    output_first_file = FileIn("output.first.log")  # ... and the first one
+    paused_file = FileIn("frozen.json")  # there while the job is meant to be paused
+    gpu_paused_file = FileIn("gpu_paused.json")  # ... while its GPU memory is given back
+    stop_file = FileIn("stop")  # there when the job is asked to save and stop
+    save_file = FileIn("save")  # ... to save and go on
+    agent_folder = FileIn("agent")  # what the agent inside the job wrote
+    exit_json_file = FileIn("exit.json")  # by the keeper: the wait status
+    reserved_exit_file = FileIn(".exit.json")  # made at the start, so that a full disk has room for it
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.folder)
+
+    __str__ = __fspath__
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+    @property
+    def number(self) -> int | None:
+        name = self.folder.name
+        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder.parent
+
+    @property
+    def exit_file(self) -> Path:
+        """Where that name could not be had (a folder made read-only), the file the keeper had reserved for it."""
+        return self.reserved_exit_file if read_json(self.reserved_exit_file) else self.exit_json_file
+
+    @property
+    def outputs(self) -> tuple[Path, Path, Path]:
+        """The parts of what it printed, oldest first; one that is not there was not needed."""
+        return self.output_first_file, self.output_before_file, self.output_file
+
+    def extra(self, name: str) -> Path:
+        """The folder of another part; whoever writes makes it."""
+        return self.folder / "extra" / name
+
+    def started(self) -> dict[str, Any]:
+        return shapes.shaped(read_json(self.started_file), shapes.STARTED)
+
+    def exit(self) -> dict[str, Any]:
+        return shapes.shaped(read_json(self.exit_file), shapes.EXIT)
+
+    def has_ended(self) -> bool:
+        """Also when what its keeper wrote cannot be read any more."""
+        return bool(self.exit()) or self.exit_json_file.exists()
+
+    def verdict(self) -> dict[str, Any]:
+        """As it was stored; empty when nobody has judged."""
+        return read_json(self.verdict_file)
+
+    def actions(self) -> list[dict[str, Any]]:
+        return read_lines(self.actions_file)
+
+    def keeper_events(self) -> list[dict[str, Any]]:
+        return read_lines(self.keeper_events_file)
+
+    def add_action(self, action: dict[str, object]) -> bool:
+        """False when it could not be written."""
+        return append_line(self.actions_file, action)
+
+    def pause_mark(self) -> dict[str, Any]:
+        """Who paused the job, since when, until when; empty when nobody did."""
+        return shapes.shaped(read_json(self.paused_file), shapes.MARK)
+
+    def recording(self) -> Recording:
+        from oomproof.recording.reader import open_recording  # sqlite3: only for whoever reads one
+
+        return open_recording(self.recording_file)
+
+    def damage(self) -> list[str]:
+        """The names of those of its files that cannot be read, or hold what does not belong there."""
+        files = ((self.started_file, shapes.STARTED), (self.exit_json_file, shapes.EXIT))
+        return [path.name for path, shape in files if is_damaged(path, shape)]
+
+
+def is_damaged(path: Path, shape: shapes.Shape) -> bool:
+    value = read_json(path)
+    return (not value and path.exists()) or bool(shapes.wrong(value, shape))

@@ -1,0 +1,178 @@
+"""One run as the history shows it, and the file beside its recording that keeps it once the run has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from oomproof.machine.clock import boottime
+from oomproof.machine.processes import boot_id
+from oomproof.recording import pauses
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.pauses import Paused
+from oomproof.recording.reader import Figures, Peaks
+from oomproof.recording.runs import Run
+from oomproof.recording.shapes import wrong
+from oomproof.recording.state_files import read_json
+
+_VERSION = 1
+# what the summary was made of: when one of them is another, or changed, it is made anew
+_SOURCES = (
+    f"../{Run.info_file.name}", Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,
+    Attempt.recording_file.name, f"{Attempt.recording_file.name}-wal", Attempt.actions_file.name,
+    Attempt.keeper_events_file.name,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run as the history shows it."""
+
+    id: str
+    name: str
+    command: str
+    created: float
+    state: str
+    seconds: float | None
+    peaks: Peaks
+    code: int | None
+    signal: int | None
+    cause: str | None
+    headline: str | None
+    why: str | None
+    script_changed: bool
+    problem: str | None
+    paused: tuple[Paused, ...] = ()
+    elsewhere: str | None = None  # the host, where it is another one
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "command": self.command,
+            "created": self.created,
+            "state": self.state,
+            "seconds": self.seconds,
+            "peak_bytes": self.peaks.use,
+            "peak_gpu_bytes": self.peaks.gpu,
+            "lowest_available_bytes": self.peaks.lowest_available,
+            "code": self.code,
+            "signal": self.signal,
+            "cause": self.cause,
+            "headline": self.headline,
+            "why": self.why,
+            "script_changed_since": self.script_changed,
+            "problem": self.problem,
+            "pauses": len(self.paused),
+            "paused_seconds": pauses.seconds(list(self.paused), boottime()),
+        }
+
+
+def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = None) -> Summary:
+    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run goes on. ``figures`` where
+    the caller has read them already."""
+    recording = run.attempt.recording()
+    state = run.state()
+    started, ended = run.started(), run.exit()
+    figures = figures or recording.figures()
+    judged = verdict["verdict"] if verdict else {}
+    return Summary(
+        id=run.id,
+        name=run.name,
+        command=shlex.join(run.argv),
+        created=run.place[0],
+        state=state,
+        seconds=_lasted(run, state, started, ended, figures.last, recording.wall_offset),
+        peaks=_with_victim(figures.peaks, judged),
+        code=ended.get("code"),
+        signal=ended.get("signal"),
+        cause=str(judged["cause"]) if judged else None,
+        headline=judged.get("headline"),
+        why=judged.get("why"),
+        script_changed=False,
+        problem=run.damage() or recording.problem,
+        paused=tuple(pauses.pauses(run.attempt)),
+        elsewhere=run.elsewhere(),
+    )
+
+
+def _lasted(
+    run: Run, state: str, started: dict[str, Any], ended: dict[str, Any], last: float | None, offset: float
+) -> float | None:
+    """Seconds since boot count, for the wall clock may jump; it serves where only that was written."""
+    goes_on = state in ("running", "frozen", "lost its guard")
+    begin, end = started.get("boottime"), ended.get("boottime")
+    if end is None and not ended:
+        end = boottime() if goes_on and started.get("boot_id") == boot_id() else None if goes_on else last
+    if begin is None or end is None:
+        begin, end = float(started.get("wall") or run.place[0]), ended.get("wall")
+        if end is None:
+            end = time.time() if goes_on else last + offset if last is not None else None
+    return max(0.0, end - begin) if end is not None else None
+
+
+def _with_victim(peaks: Peaks, judged: dict[str, Any]) -> Peaks:
+    """A death between two samples: what the kernel says the victim held is then the better figure."""
+    victim = judged.get("victim") or {}
+    held = (victim.get("anon_rss_bytes") or 0) + (victim.get("shmem_rss_bytes") or 0)
+    return replace(peaks, use=held) if held > (peaks.use or 0) else peaks
+
+
+_SHAPE = {
+    "id": str, "name": str, "command": str, "created": float, "state": str, "seconds": float, "code": int,
+    "signal": int, "cause": str, "headline": str, "why": str, "script_changed": bool, "problem": str,
+    "peaks": {...: int},
+}  # fmt: skip
+
+
+def read(run: Run) -> Summary | None:
+    """None when there is none, or when it is not of what stands there now."""
+    kept = read_json(run.attempt.summary_file)
+    value = kept.get("summary")
+    if kept.get("version") != _VERSION or not isinstance(value, dict) or kept.get("of") != _stand(run):
+        return None
+    if wrong(value, _SHAPE):
+        return None
+    try:
+        peaks = Peaks(**value.pop("peaks"))
+        paused = tuple(
+            Paused(float(a), None if b is None else float(b), str(by)) for a, b, by in value.pop("paused")
+        )
+        found = Summary(**value, peaks=peaks, paused=paused)
+    except (TypeError, ValueError, KeyError):
+        return None
+    return found if found.id == run.id else None
+
+
+def keep(run: Run, summary: Summary) -> None:
+    """A cache, of a run that has ended and was judged: nothing in it that its sources do not say. Not synced, and one that
+    is lost is made again. A folder that may not be written has none."""
+    if summary.state != "ended" or summary.problem is not None:
+        return
+    value = {**asdict(summary), "paused": [(one.begin, one.end, one.by) for one in summary.paused]}
+    path = run.attempt.summary_file
+    temporary = f"{path.parent}/.{path.name}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w") as file:
+            json.dump({"version": _VERSION, "of": _stand(run), "summary": value}, file)
+        os.replace(temporary, path)
+
+
+def _stand(run: Run) -> list[list[int] | None]:
+    """When each source was last changed, and its size."""
+    found: list[list[int] | None] = []
+    attempt = os.fspath(run.attempt)
+    for name in _SOURCES:
+        try:
+            stat = os.stat(f"{attempt}/{name}")
+            # SQLite makes an empty WAL for a reader: that is no change of the recording
+            found.append([stat.st_mtime_ns, stat.st_size] if stat.st_size else None)
+        except OSError:
+            found.append(None)
+    return found

@@ -1,0 +1,317 @@
+"""What a recording holds, by name and time: samples, events, phases, processes. All SQL over recordings is in this folder.
+
+``with attempt.recording().series() as series`` never fails for what the file holds: a damaged table, or one that is not
+there, has no rows, and a row with text where a number belongs is left out. Times are seconds since boot."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from oomproof.recording.samples import NUMBERS, Samples, Table
+from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces
+
+Unreadable = UNREADABLE  # what ``exported`` may raise half-way
+_PIECE = 20_000  # rows that are grouped at once
+_NEWEST = 5000  # rows of a table's end that are looked at first
+USE = "coalesce(anon,0)+coalesce(shmem,0)+coalesce(swap,0)"  # what a job or a process holds
+
+
+class HostRow(NamedTuple):
+    t: float
+    mem_total: int | None
+    mem_available: int | None
+    swap_total: int | None
+    swap_free: int | None
+    psi_full_us: int | None
+
+
+class JobRow(NamedTuple):
+    t: float
+    anon: int | None
+    shmem: int | None
+    file: int | None
+    swap: int | None
+    kernel: int | None
+    headroom: int | None
+    processes: int | None
+    shm_total: int | None
+    shm_free: int | None
+
+    @property
+    def use(self) -> int:
+        return (self.anon or 0) + (self.shmem or 0) + (self.swap or 0)
+
+
+class ProcessRow(NamedTuple):
+    t: float
+    pid: int
+    role: str | None
+    name: str | None
+    anon: int | None
+    shmem: int | None
+    file: int | None
+    swap: int | None
+    pss: int | None
+
+    @property
+    def use(self) -> int:
+        return (self.anon or 0) + (self.shmem or 0) + (self.swap or 0)
+
+
+class GpuRow(NamedTuple):
+    t: float
+    idx: int
+    used: int
+    total: int
+    job_used: int | None  # None: the driver does not say whose it is
+
+
+class Event(NamedTuple):
+    t: float
+    kind: str
+    text: str
+
+
+class PhaseMark(NamedTuple):
+    """The job entered a phase, or made a step in it; what its main process held then, where it told that."""
+
+    t: float
+    name: str
+    step: int | None
+    anon: int | None
+    gpu: int | None
+
+
+Row = TypeVar("Row", HostRow, JobRow, ProcessRow, GpuRow)
+
+
+class _Kind(NamedTuple):
+    table: str
+    there: str  # what a row of it must have
+    worth: str  # of several rows, the one to show
+    owner: str = ""  # ... of each of these
+
+
+_KINDS: dict[type, _Kind] = {
+    HostRow: _Kind("host", "mem_available > 0", "-mem_available"),
+    JobRow: _Kind("job", "anon IS NOT NULL", "anon+shmem+swap"),
+    ProcessRow: _Kind("process", "typeof(pid) = 'integer'", "t", "pid"),
+    GpuRow: _Kind("gpu", "used IS NOT NULL AND total > 0 AND idx IS NOT NULL", "used", "idx"),
+}
+_TEXTS = ("role", "name")
+
+
+class Series:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._tables: dict[str, Table | None] = {}
+
+    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except UNREADABLE:
+            return []
+
+    def _table(self, name: str) -> Table | None:
+        """With its pieces by time; None for a damaged one."""
+        if name not in self._tables:
+            try:
+                self._tables[name] = Table(self._connection, name)
+            except UNREADABLE:
+                self._tables[name] = None
+        return self._tables[name]
+
+    def _within(
+        self, name: str, columns: str, begin: float, end: float, where: str = "1", tail: str = ""
+    ) -> list[tuple[Any, ...]]:
+        table = self._table(name)
+        try:
+            return table.rows(columns, begin, end, where, tail) if table is not None else []
+        except UNREADABLE:
+            return []
+
+    # --- samples ------------------------------------------------------------------------------------------------------
+
+    def between(self, kind: type[Row], begin: float, end: float) -> list[Row]:
+        """From ``begin`` to before ``end``, in the order of time."""
+        of = _KINDS[kind]
+        rows = self._within(of.table, _columns(kind), begin, end, of.there, "ORDER BY t")
+        return _clean(kind, rows)
+
+    def newest(self, kind: type[Row], seconds: float) -> list[Row]:
+        """Those of the last seconds before the newest of its kind, without a look at the others."""
+        table, columns = _KINDS[kind].table, ", ".join(kind._fields)
+        end, reach = self._end_of(table), _NEWEST
+        while end is not None:
+            rows = self._ask(
+                f"SELECT {columns}, rowid FROM {table} WHERE rowid > (SELECT max(rowid) FROM {table}) - ?"
+                f" AND {NUMBERS} AND t <= ? ORDER BY t, rowid",
+                reach, end,
+            )  # fmt: skip
+            if not rows or rows[0][0] < end - seconds or min(row[-1] for row in rows) <= self._first(table):
+                return [row for row in _clean(kind, [row[:-1] for row in rows]) if row.t >= end - seconds]
+            reach *= 4
+        return []
+
+    def highest(self, kind: type[Row], edges: Sequence[float]) -> list[Row]:
+        """Of each slice of time between two edges the row (of each card) to show: the highest, the least available."""
+        of = _KINDS[kind]
+        found: list[Row] = []
+        for begin, end in pairwise(edges):
+            # SQLite takes the other columns from the row that has the maximum
+            columns = f"{_columns(kind)}, max({of.worth})"
+            tail = f"GROUP BY {of.owner}" if of.owner else ""
+            rows = self._within(of.table, columns, begin, end, of.there, tail)
+            found += _clean(kind, [row[:-1] for row in rows if row[-1] is not None])
+        return found
+
+    def living(self, begin: float, end: float) -> list[ProcessRow]:
+        """Each process as last seen between two times, those seen longest ago first."""
+        columns = _columns(ProcessRow).replace("t, ", "max(t), ", 1)
+        rows = self._within("process", columns, begin, end, tail="GROUP BY pid, start ORDER BY max(t)")
+        return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
+
+    def is_long(self, kind: type[Row], rows: int) -> bool:
+        table = self._table(_KINDS[kind].table)
+        return table is not None and table.size > rows
+
+    @cached_property
+    def use(self) -> Samples:
+        """What the job held, by time."""
+        return self._samples("job", "anon+shmem+swap")
+
+    def _samples(self, table: str, value: str) -> Samples:
+        try:
+            return Samples(self._connection, table, value)
+        except UNREADABLE:
+            return Samples(empty(), table, value)
+
+    def gpu_peak(self, begin: float, end: float) -> int | None:
+        """The most all cards held together for the job at one look."""
+        table = self._table("gpu")
+        if table is None or table.begin is None:
+            return None
+        looks = self._within("gpu", "sum(job_used)", begin, end, "typeof(job_used) = 'integer'", "GROUP BY t")
+        return max((held for (held,) in looks if isinstance(held, int)), default=None)
+
+    def cards_used(self) -> set[int]:
+        """The cards on which the job ever held something."""
+        rows = self._within("gpu", "DISTINCT idx", float("-inf"), float("inf"), "job_used > 0")
+        return {row[0] for row in rows}
+
+    def peak_use(self) -> int | None:
+        found = self._ask(f"SELECT max({USE}) FROM job")
+        return found[0][0] if found and isinstance(found[0][0], int) else None
+
+    def exported(self) -> Iterator[tuple[Any, ...]]:
+        """The job beside the machine, one by one: there may be millions. Raises one of UNREADABLE."""
+        query = (
+            "SELECT job.t, anon, shmem, file, swap, kernel, headroom, processes, mem_available, swap_free "
+            "FROM job LEFT JOIN host ON host.t = job.t ORDER BY job.t"
+        )
+        return (row for row in self._connection.execute(query) if isinstance(row[0], float))
+
+    # --- times --------------------------------------------------------------------------------------------------------
+
+    def limits(self) -> tuple[float, float] | None:
+        """The first and the last time of all; None when nothing was written."""
+        tables = [self._table(name) for name in ("host", "job", "gpu", "process")]
+        known: list[tuple[Any, ...]] = [(table.begin, table.end) for table in tables if table is not None]
+        known += self._ask(f"SELECT min(t), max(t) FROM event WHERE {NUMBERS}")
+        found = [(float(a), float(b)) for a, b in known if a is not None and b is not None]
+        return (min(a for a, _ in found), max(b for _, b in found)) if found else None
+
+    def end(self) -> float | None:
+        """The newest time of all, from the last rows of each table."""
+        ends = (self._end_of(table) for table in ("host", "job", "gpu", "event", "process"))
+        return max((end for end in ends if end is not None), default=None)
+
+    def _end_of(self, table: str) -> float | None:
+        newest = f"SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_NEWEST}"
+        found = self._ask(f"SELECT max(t) FROM ({newest}) WHERE {NUMBERS}")
+        return float(found[0][0]) if found and found[0][0] is not None else None
+
+    def _first(self, table: str) -> int:
+        found = self._ask(f"SELECT min(rowid) FROM {table}")
+        return found[0][0] if found and isinstance(found[0][0], int) else 0
+
+    # --- events, phases, processes ------------------------------------------------------------------------------------
+
+    def events(
+        self, *kinds: str, last: int | None = None, words_only: bool = False, besides: str = ""
+    ) -> list[Event]:
+        """Oldest first; of those kinds, or all but one. ``last``: so many of the newest. ``words_only``: without the agent's
+        figures, which have no words."""
+        where = f"{NUMBERS} AND abs(t) < 1e12 AND kind != ?"
+        if kinds:
+            where += f" AND kind IN ({', '.join('?' * len(kinds))})"
+        if words_only:
+            where += " AND NOT (kind LIKE 'agent:%' AND coalesce(text, '') = '')"
+        limit = f"LIMIT {int(last)}" if last is not None else ""
+        query = f"SELECT t, kind, text FROM event WHERE {where} ORDER BY t DESC, rowid DESC {limit}"
+        return [
+            Event(float(t), str(kind), str(text or "")) for t, kind, text in self._ask(query, besides, *kinds)
+        ][::-1]
+
+    def phase_marks(self) -> list[PhaseMark]:
+        """In the order of time."""
+        query = f"SELECT t, name, step, anon, gpu FROM phase WHERE {NUMBERS} ORDER BY t"
+        # a recording of the first version has no such columns
+        rows = self._ask(query) or self._ask(query.replace("anon, gpu", "NULL, NULL"))
+        return [PhaseMark(float(t), str(name), *map(_whole, figures)) for t, name, *figures in rows]
+
+    def last_phase(self) -> tuple[str, int | None] | None:
+        rows = self._ask(f"SELECT name, step FROM phase WHERE {NUMBERS} ORDER BY t DESC, rowid DESC LIMIT 1")
+        return (str(rows[0][0]), _whole(rows[0][1])) if rows and rows[0][0] else None
+
+    def processes(self) -> dict[int, tuple[float, ProcessRow]]:
+        """Each process by its pid: when it was first seen, and as it was last seen.
+
+        Piece by piece: to sort two million rows by pid, with their names, takes eight seconds."""
+        first: dict[int, float] = {}
+        last: dict[int, tuple[float, int]] = {}
+        query = (
+            "SELECT pid, min(t), max(t), max(rowid) FROM process WHERE rowid BETWEEN ? AND ?"
+            f" AND {NUMBERS} AND typeof(pid) = 'integer' GROUP BY pid"
+        )
+        try:
+            for begin, end in pieces(self._connection, "process", _PIECE):
+                for pid, low, high, rowid in self._connection.execute(query, (begin, end)):
+                    first[pid] = min(low, first.get(pid, low))
+                    if pid not in last or high >= last[pid][0]:
+                        last[pid] = (high, rowid)
+        except UNREADABLE:
+            pass  # what was read until there
+        columns = _columns(ProcessRow)
+        found = {}
+        for pid, (_, rowid) in last.items():
+            rows = self._ask(f"SELECT {columns} FROM process WHERE rowid = ?", rowid)
+            for row in _clean(ProcessRow, rows):
+                found[pid] = (first[pid], row)
+        return found
+
+
+def _columns(kind: type[Row]) -> str:
+    return ", ".join(kind._fields)
+
+
+def _clean(kind: type[Row], rows: Sequence[tuple[Any, ...]]) -> list[Row]:
+    """Those whose columns, but for the texts, are numbers or nothing."""
+    texts = [place for place, name in enumerate(kind._fields) if name in _TEXTS]
+    make: Callable[..., Row] = kind
+    return [
+        make(*row)
+        for row in rows
+        if isinstance(row[0], float)
+        and all(
+            place in texts or isinstance(value, (int, float, type(None))) for place, value in enumerate(row)
+        )
+    ]
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,377 @@
+"""Every setting of `oomproof run`, said once: a field of ``RunSettings`` is a flag of `run`, perhaps of `adopt`, a key of
+oomproof.toml, a variable OOMPROOF_NAME, and a value of run.json, from which a later guard has it again.
+
+A new setting is one field here, and the code that acts on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.guard.view import FREEZE_MAX
+from oomproof.records import dataclass, field
+from oomproof.settings import Resolved, resolve
+from oomproof.units import GIB, MIB, format_size, parse_duration, parse_gpu_need, parse_size
+
+if TYPE_CHECKING:
+    import argparse
+
+GRACE = 30.0  # seconds
+GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
+SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
+RELEASE = ("warn", "auto", "always", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How a setting is given, checked and kept."""
+
+    parse: Callable[[Any], Any]  # of a word, or of what a settings file says; raises OomproofError
+    metavar: str  # empty: a switch
+    help: str  # empty: no flag of the command line
+    adopt: str  # the help of `adopt`; empty: not there
+    kept: bool  # in run.json
+    load: Callable[[Any], Any]  # of what run.json says; raises ValueError or TypeError for what is damaged
+
+
+FLAGS: dict[str, Flag] = {}  # in the order of --help
+
+
+def truth(value: Any) -> bool:
+    return str(value).lower() in ("1", "true", "yes", "on")
+
+
+def size(value: Any) -> int:
+    return parse_size(str(value))
+
+
+def limit(value: Any) -> int:
+    found = size(value)
+    if found < SMALLEST_LIMIT:
+        raise OomproofError(
+            f"--limit {value} is {format_size(found)}: Python cannot even start in that",
+            f"give at least {format_size(SMALLEST_LIMIT)}; --limit 2G is 2 GiB",
+            USAGE,
+        )
+    return found
+
+
+def _something(found: int) -> int:
+    if not found:
+        raise OomproofError("a need of nothing reserves nothing", "leave it out, or give a size", USAGE)
+    return found
+
+
+def need(value: Any) -> int:
+    return _something(size(value))
+
+
+def gpu_need(value: Any) -> tuple[int, int | None]:
+    found, card = parse_gpu_need(str(value))
+    return _something(found), card
+
+
+def seconds(flag: str) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found < 1e7:
+            raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
+        return found
+
+    return parse
+
+
+def priority(value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 1000
+    if not -100 <= number <= 100:
+        raise OomproofError(f"{str(value)!r} is no priority", "give a whole number from -100 to 100", USAGE)
+    return number
+
+
+def exit_code(value: Any) -> int:
+    if not (str(value).isdigit() and 0 <= int(value) <= 255):
+        raise OomproofError(
+            f"--oom-exit-code {value} is no exit status", "give a number from 0 to 255", USAGE
+        )
+    return int(value)
+
+
+def clock_time(value: Any, now: float | None = None) -> float:
+    """Wall seconds of ``22:00`` (the next one) or ``2030-01-31T06:00``."""
+    text = str(value)
+    now = time.time() if now is None else now
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text.strip())
+    if match and int(match[1]) < 24 and int(match[2]) < 60:
+        today = time.localtime(now)
+        for day in (0, 1):  # mktime knows when a day has 23 hours
+            wanted = (*today[:2], today[2] + day, int(match[1]), int(match[2]), 0, 0, 0, -1)
+            if (found := time.mktime(wanted)) >= now:
+                return found
+    with contextlib.suppress(ValueError):
+        from datetime import datetime
+
+        return datetime.fromisoformat(text.strip()).timestamp()
+    raise OomproofError(f"cannot read {text!r} as a time of day", "write 22:00 or 2030-01-31T06:00", USAGE)
+
+
+def signal_number(value: Any) -> int:
+    name = str(value).upper().removeprefix("SIG")
+    number = int(name) if name.isdigit() else getattr(signal, f"SIG{name}", None)
+    if not isinstance(number, int) or not 0 < number < 65 or number in (signal.SIGKILL, signal.SIGSTOP):
+        raise OomproofError(
+            f"--stop-signal {value}: no signal a job can answer", "name one: --stop-signal USR1", USAGE
+        )
+    return int(number)
+
+
+def release(value: Any) -> str:
+    found = str(value).lower()
+    if found not in RELEASE:
+        raise OomproofError(f"--release {value} is not known", f"give one of {', '.join(RELEASE)}", USAGE)
+    return found
+
+
+def gpu_limits(value: Any) -> list[list[int | None]]:
+    """[[bytes, GPU or None for all], …] of ``14G`` or ``14G:0,20G:1``; a list of such in a settings file."""
+    words = [str(word) for word in value] if isinstance(value, list) else str(value).split(",")
+    found: list[list[int | None]] = []
+    for word in words:
+        text, colon, index = word.strip().partition(":")
+        held = parse_size(text)
+        if (colon and not index.isdigit()) or held < GIB:
+            raise OomproofError(
+                f"--gpu-limit {word}: give at least 1G, and the GPU as a number",
+                "--gpu-limit 14G for every GPU, --gpu-limit 14G:0 for the first (CUDA itself takes about 0.75 GiB)",
+                USAGE,
+            )
+        found.append([held, int(index) if colon else None])
+    return found
+
+
+def path(value: Any) -> Path | None:
+    return Path(value).absolute() if value else None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(value)
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value)
+
+
+def flag(
+    parse: Callable[[Any], Any],
+    metavar: str,
+    help: str,
+    *,
+    default: Any = None,
+    adopt: str = "",
+    load: Callable[[Any], Any] | None = None,
+) -> Any:
+    """``load``: it stands in run.json, and is read from there by this."""
+    made = field(default_factory=list) if default == [] else field(default=default)
+    _DECLARED.append((made, Flag(parse, metavar, help, adopt, load is not None, load or _whole)))
+    return made
+
+
+_DECLARED: list[tuple[Any, Flag]] = []
+_STOP_FILE = "a file the job already watches: created to ask it to save and stop"
+_STOP_SIGNAL = "a signal on which the job saves and stops, such as USR1"
+
+
+# fmt: off
+@dataclass
+class RunSettings:
+    """What the user asked for, checked; None where the machine or the history decides."""
+
+    limit: int | None = flag(
+        limit, "SIZE", "the job may hold this much, such as 20G (default: all but the machine's floor)", load=_whole
+    )
+    need: int | None = flag(
+        need, "SIZE", "start when this much is free and promised to nobody (default: what this command held before)",
+        adopt="what it will need in all, such as 19G: others are let in beside that",
+    )
+    gpu_need: tuple[int, int | None] = flag(
+        gpu_need, "SIZE[:GPU]", "the same for GPU memory (12G: the card with the most room, 12G:1: GPU 1)",
+        default=(None, None),
+    )
+    priority: int = flag(priority, "N", "turn in the queue: higher first (default 0)", default=0)
+    no_wait: bool = flag(truth, "", "no room now: exit with 75 instead of waiting", default=False)
+    wait_max: float | None = flag(
+        lambda value: parse_duration(str(value)), "TIME", "wait at most this long, such as 2h, then exit with 75"
+    )
+    not_before: float | None = flag(
+        clock_time, "CLOCK", "start no sooner than this, such as 22:00 or 2030-01-31T06:00"
+    )
+    allow_twin: bool = flag(
+        truth, "", "start although the same job runs already (same output folder, or same arguments on the same GPU)",
+        default=False,
+    )
+    name: str | None = flag(str, "NAME", "a name to call this run by", adopt="a name to call this run by")
+    margin: int | None = flag(
+        size, "SIZE", "warn when less than this is available (default 5G, at most a quarter of RAM)", load=_whole
+    )
+    floor: int | None = flag(
+        size, "SIZE",
+        "act when less than this is available (default 4 %% of RAM, at least 512M, at most the margin)", load=_whole,
+    )
+    grace: float = flag(
+        seconds("--grace"), "SECONDS",
+        "time to save between asking and ending (default 30); also what left-behind processes get",
+        default=GRACE, adopt="time to save between asking and ending (default 30)", load=float,
+    )
+    alert_above: int | None = flag(size, "SIZE", "tell when the job holds more than this", load=_whole)
+    alert_gpu_above: int | None = flag(
+        size, "SIZE", "tell when the job holds more than this of GPU memory", load=_whole
+    )
+    alert_swap_growth: bool = flag(truth, "", "tell when the job's swap grows", default=False, load=_boolean)
+    stop_file: Path | None = flag(
+        path, "PATH", _STOP_FILE, adopt="a file the job watches: created to ask it to save and stop", load=Path
+    )
+    stop_signal: int | None = flag(signal_number, "SIG", _STOP_SIGNAL, adopt=_STOP_SIGNAL, load=_whole)
+    watch_only: bool = flag(
+        truth, "", "record and warn, never limit or end the job", default=False,
+        adopt="record and warn, never ask or end", load=_boolean,
+    )
+    no_agent: bool = flag(
+        truth, "", "look at the job from outside only: no phases, no steps, no Python stacks", default=False,
+        load=_boolean,
+    )
+    gpu_limit: list[list[int | None]] = flag(
+        gpu_limits, "SIZE[:GPU]",
+        "each process of the job may hold this much of a GPU, such as 14G or 14G:0,20G:1 (PyTorch)",
+        default=[], load=_list,
+    )
+    release: str = flag(
+        release, "WHEN",
+        "give unused GPU memory back after eval or generate: warn, auto, always or never (default warn)",
+        default="warn", load=str,
+    )
+    trace_alloc: bool = flag(
+        truth, "", "record the line of code behind each live GPU tensor (PyTorch; costs about 2 us an allocation)",
+        default=False, load=_boolean,
+    )
+    protect: bool = flag(
+        truth, "", "never pause this run, and end it for the machine's sake only after all others", default=False,
+        load=_boolean,
+    )
+    freeze_max: float = flag(
+        seconds("--freeze-max"), "SECONDS",
+        "a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
+        default=FREEZE_MAX, load=float,
+    )
+    gpu_share: bool = flag(
+        truth, "",
+        "take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
+        default=False, load=_boolean,
+    )
+    gpu_turn: float = flag(
+        seconds("--gpu-turn"), "SECONDS", "with --gpu-share: how long a turn lasts while another waits (default 120)",
+        default=GPU_TURN, load=float,
+    )
+    oom_exit_code: int | None = flag(
+        exit_code, "N", "exit with N when the job died of memory, for engines that act on codes", load=_whole
+    )
+    ledger: str | None = flag(lambda value: str(value) or None, "FOLDER", "")
+    # fmt: on
+
+    def agent_settings(self) -> dict[str, Any]:
+        """What the agent inside the job is told."""
+        return {"release": self.release, "gpu_limit": self.gpu_limit, "trace_alloc": self.trace_alloc}
+
+
+for _made, _flag in _DECLARED:
+    FLAGS[_made.name] = _flag
+
+
+def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> None:
+    for name, known in FLAGS.items():
+        text = known.adopt if adopt else known.help
+        if not text:
+            continue
+        word = f"--{name.replace('_', '-')}"
+        if known.metavar:
+            parser.add_argument(word, metavar=known.metavar, help=text)
+        else:
+            parser.add_argument(word, action="store_true", default=None, help=text)
+
+
+def settle(given: Resolved) -> RunSettings:
+    """The values, checked; an error names the flag, or the file and its line."""
+    values = {}
+    for name, known in FLAGS.items():
+        value = given.get(name)
+        if value is None:
+            continue
+        try:
+            values[name] = known.parse(value)
+        except OomproofError as error:
+            if error.message.startswith("--"):
+                raise
+            raise OomproofError(f"{given.origin(name)}: {error.message}", error.cure, error.status) from error
+    found = RunSettings(**values)
+    if found.gpu_limit and found.no_agent:
+        raise OomproofError(
+            "--gpu-limit is kept by the agent inside the job, and --no-agent leaves it out",
+            "leave out one of the two",
+            USAGE,
+        )
+    return found
+
+
+def of_run(flags: Mapping[str, Any]) -> RunSettings:
+    return settle(resolve(dict(flags), set(FLAGS)))
+
+
+def of_adopt(flags: Mapping[str, Any]) -> RunSettings:
+    """What a project's files say about a start is not said about a process that somebody else has started."""
+    given = resolve(dict(flags), set(FLAGS))
+    for name, known in FLAGS.items():
+        if name in ("name", "need") or not (known.adopt or name in ("margin", "floor", "ledger")):
+            given[name] = flags.get(name)
+    return settle(given)
+
+
+def to_json(chosen: RunSettings, margin: int, floor: int) -> dict[str, Any]:
+    """run.json's ``settings``: what was asked for, with the margin and floor that became of it."""
+    values = {name: getattr(chosen, name) for name, known in FLAGS.items() if known.kept}
+    plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in values.items()}
+    return {**plain, "margin": margin, "floor": floor, "agent": not chosen.no_agent}
+
+
+def from_json(kept: Mapping[str, Any]) -> RunSettings:
+    """The settings a run has; what is damaged, or was no setting when it was started, is as if it had not been given."""
+    alerts = kept.get("alerts")  # before 0.2
+    if isinstance(alerts, dict):
+        kept = {**{f"alert_{name}": value for name, value in alerts.items()}, **kept}
+    if "no_agent" not in kept:
+        kept = {**kept, "no_agent": not kept.get("agent")}
+    values = {}
+    for name, known in FLAGS.items():
+        if known.kept and kept.get(name) is not None:
+            with contextlib.suppress(TypeError, ValueError):
+                values[name] = known.load(kept[name])
+    return RunSettings(**values)

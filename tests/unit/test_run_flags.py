@@ -1,0 +1,150 @@
+"""Every setting of `run` is said once: the flag, the settings file and run.json agree, and a later guard has it again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomproof.errors import OomproofError
+from oomproof.runner.run_flags import (
+    FLAGS,
+    RunSettings,
+    add_flags,
+    from_json,
+    gpu_limits,
+    of_adopt,
+    of_run,
+    to_json,
+)
+
+GIB = 1 << 30
+GIVEN = {  # a word for each flag that takes one
+    "limit": "20G", "need": "19G", "gpu_need": "12G:1", "priority": "3", "wait_max": "2h",
+    "not_before": "2030-01-31T06:00", "name": "big", "margin": "4G", "floor": "1G", "grace": "60",
+    "alert_above": "8G", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
+    "gpu_limit": "14G:0,20G:1", "release": "auto", "freeze_max": "600", "gpu_turn": "30", "oom_exit_code": "137",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in FLAGS:
+        monkeypatch.delenv(f"OOMPROOF_{name.upper()}", raising=False)
+
+
+def parsed(*words: str, adopt: bool = False) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, adopt)
+    return vars(parser.parse_args(words))
+
+
+def everything(leave_out: tuple[str, ...] = ("no_agent",)) -> list[str]:
+    words = []
+    for name, flag in FLAGS.items():
+        if flag.help and name not in leave_out:
+            words += [f"--{name.replace('_', '-')}", *([GIVEN[name]] if flag.metavar else [])]
+    return words
+
+
+def test_every_flag_changes_its_setting() -> None:
+    chosen, plain = of_run(parsed(*everything())), RunSettings()
+    same = [name for name in FLAGS if getattr(chosen, name) == getattr(plain, name)]
+    assert same == ["no_agent", "ledger"]
+    assert (chosen.limit, chosen.gpu_need, chosen.grace) == (20 * GIB, (12 * GIB, 1), 60.0)
+
+
+def test_a_settings_file_says_the_same_as_the_flags(tmp_path: Path) -> None:
+    lines = [
+        f"{name} = {json.dumps(GIVEN.get(name, True))}"
+        for name in FLAGS
+        if name not in ("no_agent", "ledger")
+    ]
+    (tmp_path / "oomproof.toml").write_text("\n".join(lines))
+    assert of_run({}) == of_run(parsed(*everything()))
+
+
+def test_run_json_gives_back_what_was_asked_for() -> None:
+    chosen = of_run(parsed(*everything()))
+    again = from_json(json.loads(json.dumps(to_json(chosen, 4 * GIB, GIB))))
+    for name, flag in FLAGS.items():
+        wanted = getattr(chosen if flag.kept else RunSettings(), name)
+        assert getattr(again, name) == wanted, name
+    assert from_json(to_json(RunSettings(no_agent=True), 1, 2)) == RunSettings(
+        no_agent=True, margin=1, floor=2
+    )
+
+
+def test_run_json_of_the_version_before() -> None:
+    kept = {
+        "limit": 5, "margin": 4, "floor": 3, "grace": 60.0, "stop_file": "/tmp/stop", "stop_signal": 10,
+        "watch_only": True, "alerts": {"above": 7, "gpu_above": None, "swap_growth": True}, "oom_exit_code": 9,
+        "agent": True, "protect": True, "freeze_max": 5.0,
+    }  # fmt: skip
+    assert from_json(kept) == RunSettings(
+        limit=5, margin=4, floor=3, grace=60.0, stop_file=Path("/tmp/stop"), stop_signal=10, watch_only=True,
+        alert_above=7, alert_swap_growth=True, oom_exit_code=9, protect=True, freeze_max=5.0,
+    )  # fmt: skip
+    assert from_json({}).no_agent, "it says nothing of an agent"
+
+
+def test_what_is_damaged_counts_as_not_given() -> None:
+    kept = {name: {"no": "value"} for name in FLAGS}
+    assert from_json({**kept, "alerts": 3, "agent": True, "release": "auto"}).limit is None
+    assert from_json({"limit": True, "grace": "soon", "agent": True}) == RunSettings()
+
+
+def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
+    text = 'name = "project"\nneed = "3G"\nmargin = "2G"\ngrace = 7\nprotect = true\n'
+    (tmp_path / "oomproof.toml").write_text(text)
+    words = parsed("--stop-signal", "USR1", "--watch-only", adopt=True)
+    assert set(words) == {"name", "need", "grace", "stop_file", "stop_signal", "watch_only"}
+    assert of_adopt(words) == RunSettings(margin=2 * GIB, grace=7.0, stop_signal=10, watch_only=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--limit", "3M"], "--limit 3M is 3 MiB"),
+        (["--limit", "much"], "--limit: "),
+        (["--need", "0"], "--need: a need of nothing reserves nothing"),
+        (["--grace", "soon"], "--grace soon is no time"),
+        (["--priority", "1000"], "--priority: '1000' is no priority"),
+        (["--oom-exit-code", "300"], "--oom-exit-code 300 is no exit status"),
+        (["--stop-signal", "KILL"], "--stop-signal KILL: no signal"),
+        (["--release", "often"], "--release often"),
+        (["--gpu-limit", "14G", "--no-agent"], "--no-agent"),
+    ],
+)
+def test_what_is_refused(words: list[str], text: str) -> None:
+    with pytest.raises(OomproofError) as error:
+        of_run(parsed(*words))
+    assert text in error.value.message and error.value.status == 2
+
+
+def test_without_flags() -> None:
+    assert RunSettings().agent_settings() == {"release": "warn", "gpu_limit": [], "trace_alloc": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("14G", [[14 * GIB, None]]),
+        ("14G:0,20G:1", [[14 * GIB, 0], [20 * GIB, 1]]),
+        (["14G:0", "1.5G"], [[14 * GIB, 0], [3 * GIB // 2, None]]),  # from a settings file
+    ],
+)
+def test_limits(text: Any, limits: list[list[int | None]]) -> None:
+    assert gpu_limits(text) == limits
+
+
+@pytest.mark.parametrize("text", ["14X", "14G:first", "14G:", "512M", ""])
+def test_limits_that_are_none(text: str) -> None:
+    with pytest.raises(OomproofError) as error:
+        gpu_limits(text)
+    assert error.value.status == 2
