@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import replace
 
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.facts import CaseFile
+from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted

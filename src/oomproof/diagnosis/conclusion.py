@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +16,7 @@ from oomproof.evidence.facts import CaseFile
 from oomproof.ledger import history
 from oomproof.machine.identity import host_name
 from oomproof.recording import run_summary, runs, state_files
+from oomproof.records import dataclass
 
 _GOES_ON = ("running", "frozen", "lost its guard", "starting", "waiting", runs.ELSEWHERE)
 

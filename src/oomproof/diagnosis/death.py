@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 
 from oomproof.evidence.describe import signal_name
 from oomproof.evidence.facts import CaseFile
+from oomproof.records import dataclass
 
 # Only these are taken from 128+N: other codes above 128 are more often a program's own.
 _SHELL_SIGNALS = frozenset(

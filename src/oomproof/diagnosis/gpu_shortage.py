@@ -7,13 +7,13 @@ lies between tensors that live (split segments), and ``empty_cache()`` would hav
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from oomproof.diagnosis.advice import HALF_THE_BATCH, as_flag, command
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.facts import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_words
+from oomproof.records import dataclass, replace
 from oomproof.units import GIB, format_size
 
 Kind = Literal["limit", "neighbour", "cache", "held", "graph", "split", "too-large"]

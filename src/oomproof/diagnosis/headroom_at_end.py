@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oomproof.evidence.facts import CaseFile
+from oomproof.records import dataclass
 from oomproof.units import format_size
 
 _STALE = 15.0  # seconds; an older sample says nothing about the moment of death (1 GiB/s fills any machine)

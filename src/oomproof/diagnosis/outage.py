@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
+from oomproof.records import dataclass
 from oomproof.trend import mean_rate
 
 Kind = Literal["shutdown", "panic", "after-kernel-kill", "memory", "filling", "not-memory", "unknown"]

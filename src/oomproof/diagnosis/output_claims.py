@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.evidence.facts import CaseFile
+from oomproof.records import replace
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.collect import TextCase

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from oomproof.records import dataclass, field
 
 Found = Literal["tied", "excluded", "open"]
 Strength = Literal["strong", "fair", "weak"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from oomproof.diagnosis.chances import at_least, range_within
 from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, excluded, tied
 from oomproof.evidence import run_settings
+from oomproof.records import replace
 
 _NAMES = {
     "accumulation": "optimizer steps",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oomproof.causes import CAUSES, Cause, cause_of
 from oomproof.evidence.facts import Evidence, KernelKill, Missing
+from oomproof.records import dataclass
 
 SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]

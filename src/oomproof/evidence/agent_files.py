@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from oomproof.recording import now, stacks
+from oomproof.records import dataclass
 
 _TAIL = 256 << 10  # bytes of one file: the stacks of some hundred threads
 

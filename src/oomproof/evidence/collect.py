@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from oomproof.machine.clock import boot_wall, boottime
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.runs import Run, other_host
 from oomproof.recording.state_files import load
+from oomproof.records import replace
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from oomproof.evidence.agent_files import Crash, Told
 from oomproof.evidence.gpu_oom import GpuOom, Owner
+from oomproof.records import dataclass, field, fields
 
 if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
     from oomproof.evidence.texts.collect import TextCase

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from oomproof.evidence.files import integer, number, string
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.runs import Run
+from oomproof.records import dataclass, replace
 from oomproof.units import format_size
 
 _LARGEST = 1 << 20  # bytes of one account; the agent writes about 10 KiB

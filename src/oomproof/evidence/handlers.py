@@ -9,7 +9,6 @@ import ast
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from oomproof.evidence.facts import SilentHandler
 from oomproof.evidence.files import part, string
 from oomproof.evidence.job_output import contains
 from oomproof.recording.attempt import Attempt
+from oomproof.records import dataclass
 from oomproof.runner.code import hash_file
 
 _LARGEST = 1 << 20

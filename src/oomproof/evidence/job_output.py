@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from oomproof.evidence.facts import Output
 from oomproof.recording.attempt import Attempt
+from oomproof.records import dataclass, field
 
 _TAIL = 4 << 20  # half a second of reading; a chain of failures is told within kilobytes
 _BLOCK = 1 << 20

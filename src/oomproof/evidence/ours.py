@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from oomproof.evidence.facts import CaseFile, KernelKill, ProcessSeen
 from oomproof.machine.kernel_log import drift
+from oomproof.records import dataclass
 
 # include/linux/proc_ns.h, PROC_PID_INIT_INO: the inode of the first pid namespace on every kernel
 _INIT_PID_NAMESPACE = "pid:[4026531836]"

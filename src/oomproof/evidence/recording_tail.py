@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from oomproof.evidence.agent_files import Told
 from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
 from oomproof.recording.reader import Recording, open_recording
 from oomproof.recording.series import GpuRow, HostRow, JobRow
+from oomproof.records import dataclass, field
 
 _WINDOW = 10.0  # seconds before the last sample that rate, pressure and the low of /dev/shm look back over
 _TOLD = 50  # events of the job's agent, the last ones

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from oomproof.machine import kernel_log
 from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import CgroupKills, cgroup_kills, machine_kills
 from oomproof.recording.runs import Run, list_runs
+from oomproof.records import dataclass, replace
 
 LOG_FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
 _MACOS = "log show --last 2h --predicate 'eventMessage CONTAINS \"memorystatus\"' | oomproof why -"

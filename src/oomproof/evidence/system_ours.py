@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oomproof.evidence.files import integer, number, part, string
 from oomproof.evidence.ours import Ours, same_or_below
@@ -13,6 +12,7 @@ from oomproof.evidence.recording_tail import last_samples
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.runs import Run
 from oomproof.recording.state_files import load
+from oomproof.records import dataclass
 
 _SLACK = 5.0  # seconds around a run within which a kill may still be its own
 _INIT_PID_NAMESPACE = "pid:[4026531836]"  # the kernel prints pids of this one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 
 from oomproof.guard import detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
@@ -11,6 +10,7 @@ from oomproof.guard.strangers import Strangers
 from oomproof.guard.view import Action, Facts
 from oomproof.ledger.live import ACTION_PAUSE
 from oomproof.machine.clock import boottime
+from oomproof.records import asdict
 
 _ON_THE_MACHINE = ("freeze", "thaw", "term", "kill")
 

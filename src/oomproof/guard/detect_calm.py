@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oomproof.guard.ladder import wanted
 from oomproof.guard.view import Action, Done, Facts, JobState, Settings
+from oomproof.records import replace
 
 SHORTAGE_OVER = 60.0  # seconds without any call to act: the next shortage starts its ladder anew
 REQUEST_OVER = (

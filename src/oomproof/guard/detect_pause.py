@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oomproof.guard.view import (
     Action,
     Done,
@@ -13,6 +11,7 @@ from oomproof.guard.view import (
     in_words,
     ours,
 )
+from oomproof.records import replace
 from oomproof.units import format_size
 
 # Freezing loses nothing but time, so it may come sooner than SIGTERM: this many seconds of the present growth above the

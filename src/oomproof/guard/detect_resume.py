@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oomproof.guard.view import NONE, STALLED, Action, Done, Facts, Settings, headroom, in_words
+from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
 ROOM_QUIET = 2.0  # seconds for which that room must have been there: a neighbour's breath is no room

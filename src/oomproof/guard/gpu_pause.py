@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomproof.machine import cuda_checkpoint, processes
 from oomproof.machine.cuda_checkpoint import Answer
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
+from oomproof.records import dataclass
 from oomproof.units import GIB, format_size
 
 if TYPE_CHECKING:  # it brings subprocess along

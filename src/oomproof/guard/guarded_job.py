@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from oomproof.guard.actions import Actions
 from oomproof.guard.best_effort import BestEffort
@@ -17,6 +16,7 @@ from oomproof.ledger import live as ledger
 from oomproof.ledger.live import LiveRun
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording.writer import Writer
+from oomproof.records import dataclass, field
 
 # What fails is named so once, with what that means.
 RECORDING, NO_ROWS = "the recording", "rows are missing, the guard goes on"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oomproof.guard.detect_limit import on_limit
 from oomproof.guard.detect_pause import can_freeze, freeze, freeze_is_due, frozen
 from oomproof.guard.detect_resume import thawed, while_frozen
 from oomproof.guard.detect_shortage import on_machine
 from oomproof.guard.view import NONE, Action, Done, Facts, Settings
+from oomproof.records import replace
 from oomproof.units import format_duration
 
 LADDER = ("none", "warn", "ask", "freeze", "term", "kill")

@@ -7,13 +7,13 @@ poll_interval. `ladder` joins them for one job.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from oomproof.guard import ladder
 from oomproof.guard.detect_calm import calmed
 from oomproof.guard.detect_resume import kept
 from oomproof.guard.turn_order import turns
 from oomproof.guard.view import Action, Facts, JobState, JobView, Settings, View, is_near
+from oomproof.records import replace
 
 DRAIN_SECONDS = 5.0  # what others take counts over this long
 NEW = JobState()

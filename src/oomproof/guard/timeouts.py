@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from oomproof.printable import one_line
+from oomproof.records import dataclass
 
 # PyTorch's NCCL watchdog ends the job when one collective takes 10 minutes of wall time (the default of
 # init_process_group), and a pause counts. Eight leave two for the collective itself and for waking up.

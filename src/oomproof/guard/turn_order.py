@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oomproof.guard.view import JobView
+from oomproof.records import dataclass
 from oomproof.units import MIB
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts

@@ -6,12 +6,12 @@ it, `runs prune` removes it with the run, and the bundle packs its texts."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from oomproof.recording import shapes
 from oomproof.recording.state_files import append_line, read_json, read_lines
+from oomproof.records import dataclass
 
 if TYPE_CHECKING:
     from oomproof.recording.reader import Recording

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
+
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

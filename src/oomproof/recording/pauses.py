@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import number
+from oomproof.records import dataclass
 
 _GOES_ON = ("thaw", "term", "kill")  # SIGTERM and the kill wake a frozen job too
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from oomproof.recording.samples import Samples
 from oomproof.recording.series import Series
+from oomproof.records import dataclass, replace
 
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
 

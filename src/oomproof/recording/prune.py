@@ -6,10 +6,10 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oomproof.recording.runs import ELSEWHERE, Run, runs_folder
 from oomproof.recording.state_files import take_lock
+from oomproof.records import dataclass
 
 _ALIVE = ("running", "frozen", "lost its guard", "starting", "waiting")
 _SILENT = 7 * 86400.0  # seconds without a write after which a run on another host is taken for over

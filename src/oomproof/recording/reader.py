@@ -6,13 +6,13 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oomproof.recording.schema import VERSION
 from oomproof.recording.series import Series
 from oomproof.recording.sqlite_files import UNREADABLE, connect, empty, pieces
+from oomproof.records import dataclass, field
 
 Row = tuple[Any, ...]
 

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import time
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oomproof.machine.clock import boottime
@@ -19,6 +18,7 @@ from oomproof.recording.reader import Figures, Peaks
 from oomproof.recording.runs import Run
 from oomproof.recording.shapes import wrong
 from oomproof.recording.state_files import read_json
+from oomproof.records import asdict, dataclass, replace
 
 _VERSION = 1
 # what the summary was made of: when one of them is another, or changed, it is made anew

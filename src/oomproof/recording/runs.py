@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from oomproof.printable import one_line
 from oomproof.recording import shapes
 from oomproof.recording.attempt import Attempt, FileIn, is_damaged
 from oomproof.recording.state_files import is_locked, make_private, read_json
+from oomproof.records import dataclass
 
 SCHEMA = 1
 ELSEWHERE = "on another host"  # a run that has not ended, of a machine that shares this home

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from oomproof.records import dataclass
 
 _ROWS = 256  # of a piece
 NUMBERS = "typeof(t) = 'real'"  # as the column makes of every number; a damaged row may have anything there

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from oomproof.records import dataclass
 
 _FATAL = re.compile(r"^Fatal Python error: (.+)$")
 _ASKED = re.compile(r"^--- ([\d.]+) (.*)$")

@@ -7,7 +7,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oomproof.ledger.budget import Answer, Budget, default_floor
@@ -18,6 +17,7 @@ from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
 from oomproof.printable import coloured_stream, one_line, printable
 from oomproof.recording.secrets import mask_argv
+from oomproof.records import dataclass
 from oomproof.units import format_size
 
 if TYPE_CHECKING:  # the ledger is read only where there is one

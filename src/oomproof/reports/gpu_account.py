@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from oomproof.evidence.gpu_oom import GpuOom, neighbour_words
+from oomproof.records import dataclass
 from oomproof.units import format_size
 
 _NAMES = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from typing import Any
 
 from oomproof.recording.attempt import Attempt
+from oomproof.records import fields
 from oomproof.reports.timeline import Timeline, load
 
 _PROBLEM = "it holds values that are no numbers"

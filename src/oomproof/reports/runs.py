@@ -6,7 +6,6 @@ import os
 import shlex
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ from oomproof.recording.reader import Peaks
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import ELSEWHERE, Run
 from oomproof.recording.series import PhaseMark
+from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
 from oomproof.reports.verdict import three_lines

@@ -6,7 +6,6 @@ import platform
 import shlex
 import sys
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.runs import Run, list_runs
+from oomproof.records import dataclass
 from oomproof.reports.numbers import load_numbers
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.runs import compare_rows, summarize
@@ -88,7 +88,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
 
 
 def _clean_oom(oom: GpuOom | None, redactor: Redactor) -> GpuOom | None:
-    from dataclasses import replace
+    from oomproof.records import replace
 
     if oom is None:
         return None
@@ -284,7 +284,7 @@ def _versions(run: Run | None) -> list[tuple[str, str]]:
 
 
 def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
-    from dataclasses import replace
+    from oomproof.records import replace
 
     return replace(
         timeline,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol, TypeVar
 
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of
 from oomproof.recording.series import GpuRow, HostRow, JobRow, ProcessRow, Row, Series
+from oomproof.records import dataclass, field, replace
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths

@@ -9,7 +9,6 @@ the headroom that was left.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis.advice import (
@@ -30,6 +29,7 @@ from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile, KernelKill
 from oomproof.evidence.ours import same_or_below
+from oomproof.records import dataclass
 from oomproof.units import format_size
 
 _KERNEL_LOG = Weight(1000, "the kernel's log names a process of ours and whose limit it was")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
@@ -18,6 +17,7 @@ from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.diagnosis.weights import Weight
 from oomproof.evidence.facts import CaseFile
+from oomproof.records import replace
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.finding import Finding

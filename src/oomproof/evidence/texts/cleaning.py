@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from oomproof.records import dataclass
 
 PIECE = 4000  # characters looked at in one go: bounds every regular expression behind it
 

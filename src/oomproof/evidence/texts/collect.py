@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 
 from oomproof.evidence.facts import Missing
@@ -17,6 +16,7 @@ from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.reading import marked_lines
 from oomproof.evidence.texts.training import TrainingParser
+from oomproof.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from oomproof.evidence.texts import phase_frames
 from oomproof.evidence.texts.failures import Hit
@@ -12,6 +11,7 @@ from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.evidence.texts.log_tail import LogTail
 from oomproof.evidence.texts.root import first_failure
 from oomproof.evidence.texts.tracebacks import Raised
+from oomproof.records import replace
 
 # Ordinary lines behind a weak sign that make it no death; fewer behind a shell's complaint about one command of a
 # script: if it was the job itself, little comes after it

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from oomproof.records import dataclass
 
 # failure: the process that writes it has failed. summary: somebody else (launcher, shell) tells of a death.
 # wrapper: repeats an error that stands elsewhere. talk: the words without the deed.

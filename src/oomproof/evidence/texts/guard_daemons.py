@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from oomproof.evidence.texts.finding import GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
 from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.records import replace
 
 MIB = 1 << 20
 

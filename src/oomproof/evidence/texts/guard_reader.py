@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 
 from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.records import replace
 
 _MOST = 5_000
 _NO_FACTS = GuardFacts()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import replace
 from itertools import islice
 
 from oomproof.evidence.texts.finding import Finding, Sizes
@@ -22,6 +21,7 @@ from oomproof.evidence.texts.kernel_report import (
     read_reaped,
 )
 from oomproof.evidence.texts.prefixes import Stamped, strip
+from oomproof.records import replace
 
 # Strings one of which stands in every line that matters; `grep -F` finds them in a log of any size.
 ANCHORS = (

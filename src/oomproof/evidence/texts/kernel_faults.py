@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from oomproof.evidence.texts.finding import KernelFacts
+from oomproof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

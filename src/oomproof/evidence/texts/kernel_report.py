@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.evidence.texts.finding import Finding, KernelFacts, Sizes, TaskSize
 from oomproof.evidence.texts.kernel_table import TaskTable, page_size
 from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.records import dataclass, field, replace
 from oomproof.units import format_size
 
 _KILLED = re.compile(r"[Kk]illed process (?P<pid>\d{1,10})(?:,? ?UID:? ?\d+,)?[ ,]*")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from oomproof.records import dataclass, field
 
 _HEADER = re.compile(r"\[\s*pid\s*\]\s+(?P<columns>uid\s.*\bname)\s*$")
 _CUT_HEADER = re.compile(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.cleaning import clean, unquoted
@@ -15,6 +14,7 @@ from oomproof.evidence.texts.finding import JobFacts
 from oomproof.evidence.texts.log_tail import SYSTEM, LogTail
 from oomproof.evidence.texts.sources import Surroundings
 from oomproof.evidence.texts.tracebacks import HEADER, Raised, Writer
+from oomproof.records import replace
 
 NOT_ORDINARY = re.compile(r"^(?:wandb:|\s|$|frame #|\[E|#\d|=+$|-+$|slurmstepd|srun)")
 _TROUBLE = re.compile(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field, replace
 
 from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.cleaning import clean
 from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.records import dataclass, field, replace
 
 SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
 _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")

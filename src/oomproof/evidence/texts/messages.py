@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from oomproof.evidence.texts.cleaning import Line
 from oomproof.evidence.texts.failures import Hit, Said, recognise
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised
+from oomproof.records import dataclass, replace
 
 _LINES = 8
 _LONGEST = 2400

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from oomproof.evidence.texts.collect import TextCase
 from oomproof.evidence.texts.finding import Finding
+from oomproof.records import replace
 
 
 def by_name(case: TextCase) -> TextCase:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.prefixes import strip
+from oomproof.records import replace
 
 _HELD = 8 << 20  # bytes held to look at a text's direction; a longer text is taken as it comes
 _OBJECT = 160  # what a held line takes beside its characters

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from oomproof.evidence.texts import phases
 from oomproof.evidence.texts.finding import Progress
+from oomproof.records import replace
 
 # A line with none of these holds no sign. Cheap to test, so that only such lines meet the expressions.
 ANCHORS = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from oomproof.evidence.texts.cleaning import Line
 from oomproof.evidence.texts.failures.hit import Hit
+from oomproof.records import dataclass, replace
 
 _NARROWEST = 70  # characters: terminals and mails break no shorter lines
 _WIDEST = 250  # … and longer ones are a program's own

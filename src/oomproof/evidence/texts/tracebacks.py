@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+
+from oomproof.records import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
 CHAINS = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from oomproof.evidence.texts import log_end, phases
 from oomproof.evidence.texts import progress as signs
@@ -20,6 +19,7 @@ from oomproof.evidence.texts.root import root
 from oomproof.evidence.texts.sources import Surroundings
 from oomproof.evidence.texts.torn_lines import Edge, Torn, go_on, mend, torn
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
+from oomproof.records import replace
 
 _BLOCK = 128
 _BLOCK_CHARACTERS = 1 << 16

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 from oomproof.evidence.texts.failures.rules import Row, Rule
 from oomproof.evidence.texts.finding import JobFacts
+from oomproof.records import replace
 
 # ImportError: No module named 'infer' and the like: these types do not speak of numbers
 _NOT_ABOUT_NUMBERS = ("ImportError", "ModuleNotFoundError", "KeyError", "FileNotFoundError", "AttributeError", "NameError", "TypeError",

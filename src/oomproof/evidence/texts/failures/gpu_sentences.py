@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
 from oomproof.evidence.texts.failures.rules import Row, Rule
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
+from oomproof.records import replace
 
 _GIB = 1 << 30
 # glog prints only CUDA's number: "Check failed: error == cudaSuccess (77 vs. 0)"; numbers changed with CUDA 10.1

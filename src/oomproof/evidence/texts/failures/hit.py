@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from oomproof.evidence.texts.finding import GpuNumbers, JobFacts, Kind
+from oomproof.records import dataclass
 
 __all__ = ["Hit", "Kind", "Said", "is_message"]
 

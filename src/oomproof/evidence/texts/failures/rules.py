@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
 from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
 from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
+from oomproof.records import replace
 
 Match = re.Match[str]
 NO_FACTS = JobFacts()

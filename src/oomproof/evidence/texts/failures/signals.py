@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from oomproof.evidence.texts.failures import crash_sentences as deaths
 from oomproof.evidence.texts.failures import shell_languages
 from oomproof.evidence.texts.failures.crash_sentences import EXITS, MEANS, NAMES, WORDS, by_signal, pids_in
 from oomproof.evidence.texts.failures.hit import Hit, Said
 from oomproof.evidence.texts.failures.rules import CodeRule, Match
+from oomproof.records import replace
 
 # A shell's own words: alone on a line, after "line N: PID", "[1]+", "zsh:"
 _SHELL = re.compile(
