@@ -38,6 +38,7 @@ HERE = Path(__file__).resolve().parent
 NO_PROGRESS = 30.0  # seconds in which no job takes a step and nothing ends: those that live are stuck
 FRONT_SECONDS = 60.0  # from the job's end to the front's
 VERB_SECONDS = 120.0
+LEAVING = 15.0  # from the end of the jobs to that of our processes
 SWEPT_AFTER = 6.0  # what is younger than five may belong to a run that is just being made
 ROUND_SECONDS = 600.0
 
@@ -572,8 +573,14 @@ class Round:
         shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def _disk_full(self, fault: Fault, running: Running) -> None:
-        fill(self.state / "filler")
+    def _disk_full(self, fault: Fault, running: Running) -> bool:
+        try:
+            fill(self.state / "filler")
+        except OSError as error:  # made read-only by another fault of this round
+            if error.errno != errno.EROFS:
+                raise
+            return False
+        return True
 
     def _disk_readonly(self, fault: Fault, running: Running) -> None:
         # what is open for writing stays so: the kernel makes no disk read-only on demand while such files are there
@@ -821,11 +828,11 @@ class Round:
                 running.process.wait(10)
             if running.reader is not None:
                 running.reader.join(2)
-        left = self.cgroups.processes()
         if all(job.truth != expect.ALIVE for job in facts.jobs):
-            facts.processes = [
-                f"{pid} {' '.join(words_of(pid))[-80:]}" for pid in left if pid not in self._helpers()
-            ]
+            deadline = time.monotonic() + LEAVING
+            while (left := set(self.cgroups.processes()) - self._helpers()) and time.monotonic() < deadline:
+                time.sleep(0.1)  # a keeper without a front still writes down how it ended
+            facts.processes = [f"{pid} {' '.join(words_of(pid))[-80:]}" for pid in sorted(left)]
         self._ask_oomproof(facts)
         return facts
 
