@@ -50,6 +50,7 @@ def test_without_its_guard_the_kernel_still_holds_the_limit(lab: Lab) -> None:
     running.process.wait()
     until(lambda: lab.read(running.attempt / "exit.json"), "the kernel to end it")
     assert lab.run("wait", "alone").returncode == 137
+    assert lab.run("why", "alone").returncode == 0  # nobody was there to judge at its end
     assert lab.verdict("alone")["verdict"]["cause"] == "oom-kill-memcg"
 
 
