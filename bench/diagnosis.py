@@ -18,7 +18,7 @@ from typing import Any
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.evidence.texts.collect import read_texts
+from oomproof.evidence.texts.text_case import read_texts
 
 HERE = Path(__file__).resolve().parent.parent
 DECOYS = {"not-a-crash"}

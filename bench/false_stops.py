@@ -247,8 +247,8 @@ def run_once(program: Program, limit: int, keep: Path | None = None) -> Result:
         try:
             attempt = here.attempt("job")
             started = until(lambda: read_json(attempt / "started.json"), "the start")
-            rung = started["rung"]
-            peak = Peak(rung["memory"], rung["version"])
+            backend = started["rung"]
+            peak = Peak(backend["memory"], backend["version"])
             peak.start()
             if program.limit and keep is not None:
                 until(lambda: peak.highest >= program.limit, "the leak to grow", LONGEST)
@@ -363,7 +363,7 @@ def measure(program: Program, store: dict[str, Any], keep: Path | None, write: A
         write()
 
 
-def in_words(result: dict[str, Any]) -> str:
+def facts_text(result: dict[str, Any]) -> str:
     if result["status"] == 0 and not result["actions"] and not result["saves"]:
         return "left alone"
     told = [*result["actions"], *(["asked to save"] if result["saves"] else [])]
@@ -379,7 +379,7 @@ def show(store: dict[str, Any]) -> None:
     for program in HEALTHY:
         mine = store.get(program.name) or {}
         if "peak" in mine:
-            results = [in_words(mine[str(p)]) if str(p) in mine else "–" for p in ABOVE]
+            results = [facts_text(mine[str(p)]) if str(p) in mine else "–" for p in ABOVE]
             rows.append(
                 [program.name, program.what, f"{mine['peak'] / MIB:.0f}", f"{mine['seconds']:.0f}", *results]
             )
@@ -390,13 +390,15 @@ def show(store: dict[str, Any]) -> None:
         mine = (store.get(program.name) or {}).get("leak")
         if not mine:
             continue
-        room, left, before = (mine[key] for key in ("room_at_request", "time_at_request", "asked_before_end"))
+        available, left, before = (
+            mine[key] for key in ("room_at_request", "time_at_request", "asked_before_end")
+        )
         rows.append([
             program.what,
             f"{program.limit / MIB:.0f}",
             "the kernel" if mine["by_kernel"] else ", ".join(mine["actions"]) or "nobody",
             "yes" if mine["saved"] else "no",
-            f"{room / MIB:.0f}" if room is not None else "–",
+            f"{available / MIB:.0f}" if available is not None else "–",
             f"{left:.1f}" if left is not None else "–",
             f"{before:.1f}" if before is not None else "–",
         ])  # fmt: skip

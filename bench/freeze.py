@@ -1,4 +1,4 @@
-"""Two heavy jobs on one machine: the replay of the frozen desktop under each guard, and how soon a job stands still.
+"""Two heavy jobs on one machine: the replay of the paused desktop under each guard, and how soon a job is paused.
 
 Parts: replay (in the lab's virtual machine: 1 GB, 128 MB of zram, a training of 480 MB that has run for 25 s, then a loader
 of 480 MB at 80 MB/s, a bystander that wakes every 100 ms), still (on this host, in a cgroup of 2 GiB).
@@ -183,7 +183,7 @@ class Still:
     rate: float
     decided: float  # line to the guard's decision (its look)
     still: float  # line to the last byte written
-    room: int  # left on the small machine then
+    headroom: int  # left on the small machine then
     how: str
 
 
@@ -208,7 +208,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
     given = read_json(attempt.parent / "run.json")["settings"]
     settings = Settings(margin=given["margin"], floor=given["floor"], grace=given["grace"])
     facts = Facts(**act["facts"])
-    line = detect_pause.freeze_line(settings, facts)
+    line = detect_pause.pause_threshold(settings, facts)
     base = facts.available + bisect.bisect_right(times, facts.t) * MIB
     crossed = next((t for index, t in enumerate(times) if base - (index + 1) * MIB <= line), facts.t)
     true_rate = sum(at > facts.t - 0.2 for at in times if at <= facts.t) * MIB / 0.2
@@ -239,7 +239,7 @@ def still(repeats: int) -> None:
                         f"{quantile([one.rate for one in done], 0.5) / MIB:.0f}",
                         spread(lambda one: one.decided),
                         spread(lambda one: one.still),
-                        f"{min(one.room for one in done) / MIB:.0f}",
+                        f"{min(one.headroom for one in done) / MIB:.0f}",
                         done[0].how,
                     ]
                 )

@@ -36,7 +36,7 @@ def judge() -> Callable[[bytes], None]:
     """Imported late: atheris has to instrument these modules first."""
     from oomproof.diagnosis.judge import judge_texts
     from oomproof.errors import OomproofError
-    from oomproof.evidence.texts.collect import read_texts
+    from oomproof.evidence.texts.text_case import read_texts
 
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.NamedTemporaryFile(prefix="oomproof-fuzz-", dir=shared, delete=False) as file:

@@ -180,7 +180,7 @@ class Fill:
     """One job that filled memory until somebody ended it. Times in seconds, sizes in bytes."""
 
     by: str  # guard, kernel, nobody
-    rung: str
+    backend: str
     action: str  # term or kill; "" when the guard came to neither
     rate: float = 0.0  # the true one, over the last tenth of a second before the action
     reaction: float | None = (
@@ -222,12 +222,12 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
     counters = [(started.get("counters") or {}), (ended.get("counters") or {})]
     own = [one.get("memcg_oom_kill") or 0 for one in counters]
     by_kernel = kills > 0 or own[1] > own[0]
-    rung = started.get("rung", {})
+    backend = started.get("rung", {})
     path = attempt / "actions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     act = next((line for line in lines if line["action"] in ("term", "kill")), None)
     by = "kernel" if by_kernel else "guard" if act else "nobody"
-    fill = Fill(by, str(rung.get("name")), act["action"] if act else "")
+    fill = Fill(by, str(backend.get("name")), act["action"] if act else "")
     times = stamps(log)
     if act is None or not times:
         return fill
@@ -239,7 +239,7 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
 
     base = int(room_then) + written(facts["t"])  # the room before the first byte, by the guard's own reading
 
-    def room(t: float) -> float:
+    def available(t: float) -> float:
         return base - written(t)
 
     ramp = times[prefill] if len(times) > prefill else times[-1]
@@ -249,12 +249,12 @@ def judge(case: Case, prefill: int, attempt: Path, log: Path, kills: int) -> Fil
     def crossed(rate: float) -> float:
         """When the room fell to the line for that rate; foreseen from the action where it had not yet."""
         line = line_at(case, run["settings"], facts, rate)
-        seen = next((t for t in times if t >= ramp and room(t) <= line), None)
-        return seen if seen is not None and seen <= at else at + (room(at) - line) / max(rate, MIB)
+        seen = next((t for t in times if t >= ramp and available(t) <= line), None)
+        return seen if seen is not None and seen <= at else at + (available(at) - line) / max(rate, MIB)
 
     fill.reaction = at - crossed(facts["rate"] if case.own_limit else facts["shrink"])
     fill.late = at - crossed(fill.rate)
-    fill.room_at_action, fill.room_at_end = room(at), room(times[-1])
+    fill.room_at_action, fill.room_at_end = available(at), available(times[-1])
     fill.end_after = max(0.0, times[-1] - at)
     return fill
 
@@ -347,8 +347,8 @@ def reaction(repeats: int, cases: list[str]) -> None:
         results: dict[str, Any] = {}
         if case.key not in cases:
             continue
-        room = case.size + (GIB if case.own_limit else 0)
-        with lab() as here, small_machine(room) as outer, small_machine(4 * GIB, "bench-warm") as warm:
+        available = case.size + (GIB if case.own_limit else 0)
+        with lab() as here, small_machine(available) as outer, small_machine(4 * GIB, "bench-warm") as warm:
             if outer is None and not case.own_limit:
                 continue
             rows = []
@@ -363,7 +363,7 @@ def reaction(repeats: int, cases: list[str]) -> None:
                 if all(one.by == "guard" for one in fills):
                     measured = quantile([one.rate for one in fills], 0.5) / MIB
                     fastest[case.key] = max(fastest.get(case.key, 0.0), measured)
-            title = f"Reaction: {case.title} ({fills[0].rung}), {repeats} times each"
+            title = f"Reaction: {case.title} ({fills[0].backend}), {repeats} times each"
             table(title, HEADER, rows)
             best = fastest.get(case.key, 0.0)
             print(f"\nfastest fill of which all {repeats} were ended by us: {best:.0f} MiB/s")

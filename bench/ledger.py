@@ -12,13 +12,13 @@ from pathlib import Path
 from lab import HERE, MIB, RESULTS, lab, quantile, read_json, save, table
 
 from oomproof.leaf.command_lines import command_key
-from oomproof.ledger.entries import ADMITTED, Entry, Peak
-from oomproof.ledger.outlook import LiveClaim
-from oomproof.ledger.store import open_ledger
+from oomproof.ledger.forecast import LiveClaim
+from oomproof.ledger.ledger_entries import ADMITTED, Entry, Peak
+from oomproof.ledger.ledger_store import open_ledger
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
-from oomproof.runner.admission import Asked, ask
+from oomproof.recording import run_folders
+from oomproof.runner.admission_request import Asked, ask
 
 AIM = 0.020
 LIVE, HISTORY = 100, 5000
@@ -74,7 +74,7 @@ def once(folder: Path, tellers: list[LiveClaim]) -> tuple[float, float]:
     """Wall and CPU seconds of one admission as `oomproof run` does it: open the ledger, look the need up, decide, write, close."""
     for teller in tellers:
         teller.update(49 * MIB, boottime())
-    run = runs.new_run()
+    run = run_folders.new_run()
     begun, cpu = time.perf_counter(), time.process_time()
     ticket = ask(run, COMMAND, None, Asked(), str(folder), lambda _: None, lambda _: None)
     seconds = time.perf_counter() - begun, time.process_time() - cpu

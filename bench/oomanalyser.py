@@ -24,7 +24,7 @@ from typing import Any
 from diagnosis import HERE, SIZES, truths
 
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.evidence.texts.collect import read_texts
+from oomproof.evidence.texts.text_case import read_texts
 
 FIELDS = ("pid", "name", *SIZES)
 VERSION = re.compile(r"ainted\b.{0,60}?\s(\d+)\.(\d+)\.")

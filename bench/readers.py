@@ -20,7 +20,7 @@ from typing import Any
 from lab import GIB, MIB, Lab, lab, save, table
 
 from oomproof.diagnosis.conclusion import conclude
-from oomproof.recording.runs import Run
+from oomproof.recording.run_folders import Run
 from oomproof.recording.schema import INSERTS, TABLES
 
 BOOT, WALL = "a-boot-that-is-gone", 1_700_000_000.0

@@ -1,4 +1,4 @@
-"""Whether many processes slow the guard: thousands of strangers on the machine, and a job of 200."""
+"""Whether many processes slow the guard: thousands of unmanaged processes on the machine, and a job of 200."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lab import (
     until,
 )
 
-STRANGERS = 10_000
+UNMANAGED = 10_000
 WORKERS = 200
 
 
 @contextmanager
 def crowd(here: Lab, count: int) -> Iterator[None]:
-    """That many sleeping strangers, in a cgroup of their own; all gone afterwards (they die with their parent)."""
+    """That many sleeping unmanaged processes, in a cgroup of their own; all gone afterwards (they die with their parent)."""
     with small_machine(4 * GIB) as outer:
         prefix = inside(outer) if outer else []
         parent = subprocess.Popen([*prefix, here.compile("crowd.c"), str(count)], stdout=subprocess.PIPE)
@@ -66,8 +66,8 @@ def measure(seconds: float) -> None:
         pid = guard_pid(here, "alone")
         time.sleep(5)
         found["one-process job"] = cost(pid, seconds)
-        with crowd(here, STRANGERS):
-            found[f"one-process job, {STRANGERS:,} strangers"] = cost(pid, seconds)
+        with crowd(here, UNMANAGED):
+            found[f"one-process job, {UNMANAGED:,} strangers"] = cost(pid, seconds)
         end(alone)
         many = here.start("--name", "many", "--", here.compile("crowd.c"), str(WORKERS))
         pid = guard_pid(here, "many")

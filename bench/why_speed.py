@@ -21,10 +21,10 @@ from typing import IO
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from oomproof.evidence.texts.guards import ANCHORS as GUARD_ANCHORS
-from oomproof.evidence.texts.guards import GuardParser
-from oomproof.evidence.texts.kernel import ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
-from oomproof.evidence.texts.reading import Lines, marked_lines, open_lines
+from oomproof.evidence.texts.guard_parser import ANCHORS as GUARD_ANCHORS
+from oomproof.evidence.texts.guard_parser import GuardParser
+from oomproof.evidence.texts.kernel_parser import ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.line_reader import Lines, marked_lines, open_lines
 
 NOISE = (
     "eth0: renamed from veth{0:x}",

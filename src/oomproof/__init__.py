@@ -5,17 +5,17 @@ A training script may use `phase`, `inference`, `stop_requested` and `watch`; ou
 
 __version__ = "0.1.0"
 
-_OFFERED = ("inference", "phase", "stop_requested", "watch")
+_PUBLIC = ("inference", "phase", "stop_requested", "watch")
 
 
 def __getattr__(name: str) -> object:
     """Imported when asked for: `import oomproof` itself stays cheap."""
-    if name in _OFFERED:
-        from oomproof.agent import offered
+    if name in _PUBLIC:
+        from oomproof.agent import script_api
 
-        return getattr(offered, name)
+        return getattr(script_api, name)
     raise AttributeError(f"module 'oomproof' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_OFFERED]
+    return [*globals(), *_PUBLIC]

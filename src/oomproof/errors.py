@@ -1,4 +1,4 @@
-"""One error type: it says what is wrong, what cures it, and which status the command ends with."""
+"""One error type: it says what is wrong, what fixes it, and which status the command ends with."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NOT_FOUND = 127
 
 
 class OomproofError(Exception):
-    """Shown to the user as one line and a cure, never as a traceback."""
+    """Shown to the user as one line and a hint, never as a traceback."""
 
-    def __init__(self, message: str, cure: str = "", status: int = OUR_FAILURE) -> None:
+    def __init__(self, message: str, hint: str = "", status: int = OUR_FAILURE) -> None:
         super().__init__(message)
         self.message = message
-        self.cure = cure
+        self.hint = hint
         self.status = status
 
     def __str__(self) -> str:
-        return f"{self.message}\n  cure: {self.cure}" if self.cure else self.message
+        return f"{self.message}\n  cure: {self.hint}" if self.hint else self.message

@@ -54,8 +54,8 @@ else:
         known = {}
         for name, kind in cls.__annotations__.items():
             default = cls.__dict__.get(name, ...)
-            known[name] = found = default if isinstance(default, Field) else Field(default=default)
-            found.name, found.type = name, kind
+            known[name] = sample = default if isinstance(default, Field) else Field(default=default)
+            sample.name, sample.type = name, kind
         body = dict(cls.__dict__) if slots else {}
         body["__dataclass_fields__"] = known
         body["__match_args__"] = tuple(known)
@@ -76,8 +76,8 @@ else:
         else:
             for name, value in body.items():
                 setattr(cls, name, value)
-            for name, found in known.items():
-                if found.default_factory is not None:
+            for name, sample in known.items():
+                if sample.default_factory is not None:
                     delattr(cls, name)
 
         def first(self, *given, **named):
@@ -91,14 +91,14 @@ else:
         """What one would write by hand, with the defaults as values of ``space``."""
         space = {"_put": object.__setattr__, "_unset": _UNSET}
         parameters, lines = ["self"], []
-        for name, found in known.items():
+        for name, sample in known.items():
             value = name
-            if found.default_factory is not None:
-                space[f"_make_{name}"] = found.default_factory
+            if sample.default_factory is not None:
+                space[f"_make_{name}"] = sample.default_factory
                 parameters.append(f"{name}=_unset")
                 value = f"_make_{name}() if {name} is _unset else {name}"
-            elif found.default is not ...:
-                space[f"_default_{name}"] = found.default
+            elif sample.default is not ...:
+                space[f"_default_{name}"] = sample.default
                 parameters.append(f"{name}=_default_{name}")
             else:
                 parameters.append(name)

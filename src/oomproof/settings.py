@@ -57,10 +57,10 @@ def _trusted_text(path: Path, table: tuple[str, ...]) -> str | None:
         _pass_over(path, foreign)
         return None
     with open(fd, "rb") as file:
-        found = os.fstat(fd)  # of what is read, whatever the name stands for by now
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)  # of what is read, whatever the name stands for by now
+        if not stat.S_ISREG(status.st_mode):
             return None
-        problem = _problem(found, fd) or _problem_of_owner(link.st_uid)
+        problem = _problem(status, fd) or _problem_of_owner(link.st_uid)
         try:
             data = file.read(_LONGEST)
             if problem is None:
@@ -83,18 +83,18 @@ def _problem_of_owner(uid: int) -> str | None:
         return f"it belongs to user {uid}"
 
 
-def _problem(found: os.stat_result, fd: int) -> str | None:
-    owner = _problem_of_owner(found.st_uid)
+def _problem(status: os.stat_result, fd: int) -> str | None:
+    owner = _problem_of_owner(status.st_uid)
     if owner is not None:
         return owner
-    if found.st_mode & 0o002:
+    if status.st_mode & 0o002:
         return "everybody may write it"
-    if found.st_mode & 0o020 and not _private_group(found, fd):
+    if status.st_mode & 0o020 and not _private_group(status, fd):
         return "its group may write it"
     return None
 
 
-def _private_group(found: os.stat_result, fd: int) -> bool:
+def _private_group(status: os.stat_result, fd: int) -> bool:
     """Whether the group is its owner alone, as on systems whose umask is 002."""
     import grp
     import pwd
@@ -105,11 +105,11 @@ def _private_group(found: os.stat_result, fd: int) -> bool:
     except (OSError, AttributeError):  # a file system or a system without them
         pass
     try:
-        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:
         return False
     alone = group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
-    return alone and owner.pw_gid == found.st_gid
+    return alone and owner.pw_gid == status.st_gid
 
 
 def _pass_over(path: Path, problem: str) -> None:
@@ -127,7 +127,7 @@ def _pass_over(path: Path, problem: str) -> None:
 def _layers(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
     """(file, its settings), the weightiest first: the nearest project file upwards, the user's own, the machine's."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    found: list[tuple[Path, dict[str, Any]]] = []
+    layers: list[tuple[Path, dict[str, Any]]] = []
     try:
         start: Path | None = folder or Path.cwd()
     except OSError:  # the folder was removed under us
@@ -135,16 +135,17 @@ def _layers(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
     for directory in (start, *start.parents) if start is not None else ():
         own, project = directory / "oomproof.toml", directory / "pyproject.toml"
         for path, values in ((own, _load(own)), (project, _load(project, ("tool", "oomproof")))):
-            if values and not found:
-                found.append((path, values))
-        if found:
+            if values and not layers:
+                layers.append((path, values))
+        if layers:
             break
     for path in (Path(home) / "oomproof" / "config.toml", SYSTEM):
         values = _load(path)
         if values:
-            found.append((path, values))
+            layers.append((path, values))
     return [
-        (path, {str(key).replace("-", "_"): value for key, value in values.items()}) for path, values in found
+        (path, {str(key).replace("-", "_"): value for key, value in values.items()})
+        for path, values in layers
     ]
 
 
@@ -157,7 +158,7 @@ def file_settings(folder: Path | None = None) -> dict[str, Any]:
 
 
 def where(path: Path, key: str) -> str:
-    """The file, the line and the key, for whoever has to mend it."""
+    """The file, the line and the key, for whoever has to fix it."""
     wanted = re.compile(rf"""\s*["']?{re.escape(key).replace("_", "[-_]")}["']?\s*=""")
     try:
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -200,7 +201,7 @@ def resolve(flags: dict[str, Any], names: set[str], folder: Path | None = None) 
     for name in names:
         value = flags.get(name)
         if value is None and not (name == "stop_file" and "OOMPROOF_RUN" in os.environ):
-            # inside another run OOMPROOF_STOP_FILE is that run's own, not a wish for this one
+            # inside another run OOMPROOF_STOP_FILE is that run's own, not a request for this one
             value = os.environ.get(f"OOMPROOF_{name.upper()}")
             if value is not None:
                 resolved._environment.add(name)

@@ -128,12 +128,12 @@ class Lasting:
 
     def highest(self, window: float) -> int:
         """Of the last ``window`` seconds; 0 before the first look."""
-        found = 0
+        highest = 0
         for start, _, top in reversed(self._seconds):
             if self._seconds[-1][0] - start > window:
                 break
-            found = max(found, top)
-        return found
+            highest = max(highest, top)
+        return highest
 
     def rate(self, step_seconds: float = 0.0) -> float:
         """Bytes per second; 0 when it does not last. ``step_seconds``: how long a step of the job takes."""
@@ -169,7 +169,7 @@ class Lasting:
         growth = min(lows[2] - lows[0], tops[2] - tops[0]) / (span * 2 / 3)
         breath = max(top - low for low, top in zip(lows, tops, strict=True))
         noise = max(tops[0] / _NOISE, breath / _BREATH)
-        rises = all(later - earlier > noise for each in (lows, tops) for earlier, later in pairwise(each))
+        rises = all(later - earlier > noise for series in (lows, tops) for earlier, later in pairwise(series))
         return growth, rises, tops[2] - tops[1] > noise
 
 
@@ -239,10 +239,10 @@ def slope(points: Sequence[tuple[float, int]]) -> float:
     return slopes[(len(slopes) - 1) // 2] if slopes else 0.0
 
 
-def time_to_full(samples: Sequence[tuple[float, int]], room: int) -> float | None:
-    """Seconds until growth that has shown itself over the samples fills ``room``; None when it is no trend."""
+def time_to_full(samples: Sequence[tuple[float, int]], available: int) -> float | None:
+    """Seconds until growth that has shown itself over the samples fills ``available``; None when it is no trend."""
     rate = lasting_rate(samples)
-    return room / rate if rate is not None else None
+    return available / rate if rate is not None else None
 
 
 def lasting_rate(samples: Sequence[tuple[float, int]]) -> float | None:

@@ -52,7 +52,7 @@ for _ in range({blocks}):
 time.sleep(1.0)
 """
 
-_DEEDS = {  # what the front says when it acts
+_ACTIONS = {  # what the front says when it acts
     "ask": r"asked the job to save and stop",
     "term": r"sent SIGTERM to the job",
     "kill": r"killed (the job, all of it|all processes of the job)",
@@ -819,7 +819,7 @@ class Round:
         self.note("fronts ended, or hang")
         facts = RoundFacts([], set(self.happened), starved=self.starved)
         for number, running in enumerate(self.runs):
-            facts.jobs.append(self._truth(number, running, killed, running in pending))
+            facts.jobs.append(self._boolean(number, running, killed, running in pending))
         for running in self.runs:  # a stuck one must not keep the rest from being looked at
             if running.process is not None and running.process.poll() is None:
                 running.process.kill()
@@ -842,7 +842,7 @@ class Round:
     def _front_ended(self, running: Running) -> bool:
         return running.process is None or (running.process.poll() is not None and self.front(running) is None)
 
-    def _truth(self, number: int, running: Running, killed: set[int], hangs: bool) -> JobFacts:
+    def _boolean(self, number: int, running: Running, killed: set[int], hangs: bool) -> JobFacts:
         journal = running.journal()
         facts = JobFacts(running.planned, running.faults | self.happened)
         facts.lines, facts.peak, facts.asked = journal.lines, journal.peak, journal.asked
@@ -911,7 +911,7 @@ class Round:
         for line in lines_of(attempt / "actions.jsonl"):
             (job.acts if line.get("by") == "guard" else job.user_acts).append(str(line.get("action")))
         said = job.said + text_of(attempt / "memory_alerts.log")
-        job.acts += [kind for kind, words in _DEEDS.items() if re.search(words, said)]
+        job.acts += [kind for kind, words in _ACTIONS.items() if re.search(words, said)]
         if running.planned.output == "detached" and job.truth != expect.ALIVE:
             job.status = self.ask("wait", folder.name).returncode
             if job.front_left == "killed":  # nobody's status but the record's

@@ -59,7 +59,7 @@ class JobFacts:
     error: str = ""  # of one that failed
     asked: bool = False  # it stopped because it was asked to
     oom_killed: bool = False  # by the kernel's log
-    paused: bool = False  # stands still for good
+    paused: bool = False  # is paused for good
     ended_unseen: bool = False  # front and keeper were both gone when it ended
     lines: int = 0  # written by the job
     lines_seen: int | None = None  # that came out of the front; None: nobody looked

@@ -1,4 +1,4 @@
-"""I3 by hand on a machine with an NVIDIA GPU: out of memory only at eval, told right each time, and the cure applied.
+"""I3 by hand on a machine with an NVIDIA GPU: out of memory only at eval, told right each time, and the hint applied.
 
     PYTHONPATH=src python tests/gpu/eval_oom.py [RESULTS.json] [--only a,b] [--seconds 340] [--left 24]
 
@@ -421,17 +421,17 @@ def f_twin() -> None:
             return
         two = job("f-second", "train_eval.py", *words)
         told_of(two, "f: the twin is named", "the same job runs twice")
-        cure = str((two.remedies() or [{}])[0].get("command"))
+        hint = str((two.remedies() or [{}])[0].get("command"))
         if check(
             "f: the cure ends the twin",
-            cure == f"oomproof stop {one.run}" or cure.startswith("kill "),
-            cure,
+            hint == f"oomproof stop {one.run}" or hint.startswith("kill "),
+            hint,
             two.facts,
         ):
             command = (
-                [*OURS, *shlex.split(cure)[1:], "--grace", "2"]
-                if cure.startswith("oomproof")
-                else shlex.split(cure)
+                [*OURS, *shlex.split(hint)[1:], "--grace", "2"]
+                if hint.startswith("oomproof")
+                else shlex.split(hint)
             )
             subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=60)
             one.wait(60)

@@ -287,8 +287,8 @@ def lost_guard_in_a_switch() -> None:
     lost_guard(while_switching=True)
 
 
-def frozen_by_hand() -> None:
-    """A run frozen by hand stays so when its guard is killed, and thaws by hand."""
+def paused_by_hand() -> None:
+    """A run paused by hand stays so when its guard is killed, and thaws by hand."""
     job = start("by-hand", program=TRAIN, arguments=["300", "2", "0.01"])
     printed("by-hand", "step 20")
     froze = ours("freeze", "by-hand", "--gpu")
@@ -371,7 +371,7 @@ def ranks() -> None:
 
 
 def no_room() -> None:
-    """A restore that finds no room says so, loses nothing, and works later."""
+    """A restore that finds no memory says so, loses nothing, and works later."""
     job = start("squeezed", program=TRAIN, arguments=["400", "8", "0.01"])
     printed("squeezed", "step 20")
     ours("freeze", "squeezed", "--gpu")
@@ -507,7 +507,7 @@ def main() -> int:
         no_room,
         refused,
         stopped_while_paused,
-        frozen_by_hand,
+        paused_by_hand,
         both_killed,
         keeper_killed,
         share,

@@ -250,12 +250,12 @@ def _rmdir(directory: Path) -> bool:
 def kernel_limit(lab: Lab) -> None:
     """Skips, with the reason, where oomproof can only watch: then there is no kernel kill to prove."""
     from oomproof.machine import cgroups
-    from oomproof.runner import limits
+    from oomproof.runner import limit_backends
 
-    for make in (limits.make_v2, limits.make_v1):
-        rung, _ = make(f"probe-{os.getpid()}", 64 << 20)
-        if rung is not None:
-            for directory in rung.remove:
+    for make in (limit_backends.make_v2, limit_backends.make_v1):
+        backend, _ = make(f"probe-{os.getpid()}", 64 << 20)
+        if backend is not None:
+            for directory in backend.remove:
                 os.rmdir(directory)
             return
     pytest.skip(f"no memory cgroup can be made here (own: {cgroups.own_paths()})")

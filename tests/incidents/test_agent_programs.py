@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import JOBS, Lab, Running, until
 
-from oomproof.recording import now
+from oomproof.recording import position_record
 from oomproof.recording.reader import open_recording
 
 pytest.importorskip("torch", reason="the extra [ml] is not installed")
@@ -21,11 +21,11 @@ LOAD_GPT2 = "import sys; from transformers import GPT2LMHeadModel as M; print(M.
 pytestmark = pytest.mark.timeout(300)
 
 
-def steps(running: Running, at_least: int) -> now.Now:
+def steps(running: Running, at_least: int) -> position_record.PositionRecord:
     """Waits until the job itself says that it has made so many steps."""
 
-    def reached() -> now.Now | None:
-        found = now.best(now.read_all(running.attempt / "agent"))
+    def reached() -> position_record.PositionRecord | None:
+        found = position_record.best(position_record.read_all(running.attempt / "agent"))
         return found if found is not None and (found.step or 0) >= at_least else None
 
     return until(reached, f"{running.name} to make {at_least} steps", 120)

@@ -93,7 +93,7 @@ def _keeper_below(pid: int) -> int | None:
 
 def test_the_next_run_removes_what_killed_ones_left(lab: Lab, tmp_path: Path) -> None:
     from oomproof.machine import cgroups
-    from oomproof.runner import limits
+    from oomproof.runner import limit_backends
 
     running = lab.start("first", "--", *marking(tmp_path))
     until((tmp_path / "runs").exists, "its first line")
@@ -101,25 +101,25 @@ def test_the_next_run_removes_what_killed_ones_left(lab: Lab, tmp_path: Path) ->
     socket = (
         Path(f"/tmp/oomproof-{os.getuid()}") / f"agent-{running.folder.name}"
     )  # the runtime folder's name is long
-    outlook = runtime / "outlook" / running.folder.name
-    until(lambda: socket.exists() and outlook.exists(), "its socket and forecast")
+    forecast = runtime / "outlook" / running.folder.name
+    until(lambda: socket.exists() and forecast.exists(), "its socket and forecast")
     started = running.started()
     for pid in (running.process.pid, started["keeper"]["pid"], started["job"]["pid"]):
         os.kill(pid, signal.SIGKILL)
     running.process.wait()
     until(lambda: not alive(started["job"]["pid"]), "all of it to be dead")
-    left = [socket, outlook, *map(Path, started["rung"]["remove"])]
+    left = [socket, forecast, *map(Path, started["rung"]["remove"])]
     assert all(path.exists() for path in left)
     alien = Path(cgroups.own_directory("memory") or "/nonexistent")
-    rung, _ = limits.make_v1(f"not-ours-{os.getpid()}", 64 << 20) if alien.exists() else (None, "")
-    for path in [*left, *map(Path, rung.remove if rung else [])]:
+    backend, _ = limit_backends.make_v1(f"not-ours-{os.getpid()}", 64 << 20) if alien.exists() else (None, "")
+    for path in [*left, *map(Path, backend.remove if backend else [])]:
         os.utime(path, (time.time() - 60, time.time() - 60))
     try:
         assert lab.run("run", "--", "sleep", "0.7").returncode == 0
         assert not any(path.exists() for path in left)
-        assert all(os.path.isdir(path) for path in (rung.remove if rung else [])), (
+        assert all(os.path.isdir(path) for path in (backend.remove if backend else [])), (
             "of no run we know: left alone"
         )
     finally:
-        for directory in rung.remove if rung else []:
+        for directory in backend.remove if backend else []:
             os.rmdir(directory)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from conftest import DEADLINE, Cgroup, Lab, Running, alive, until
 
-from oomproof.recording import runs, state_files
+from oomproof.recording import run_folders, state_files
 
 PYTHON = sys.executable
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
 SmallMachine = Callable[[int], Cgroup]
 
 
-def deeds(running: Running) -> list[str]:
+def actions(running: Running) -> list[str]:
     return [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
 
 
@@ -35,7 +35,7 @@ def printed(running: Running) -> str:
 
 
 def is_frozen(running: Running) -> bool:
-    return runs.Run(running.folder).state() == "frozen"
+    return run_folders.Run(running.folder).state() == "frozen"
 
 
 def said(running: Running) -> str:
@@ -67,9 +67,11 @@ def test_both_finish_and_nobody_dies(lab: Lab, small_machine: SmallMachine, tmp_
     (tmp_path / "enough").touch()
     assert (training.wait(), loader.wait()) == (0, 0)
     assert "intact" in printed(training) and "intact" in printed(loader), "every byte as it was"
-    assert deeds(loader).count("freeze") >= 1 and deeds(loader).count("freeze") == deeds(loader).count("thaw")
-    assert not {"ask", "term", "kill"} & {*deeds(loader), *deeds(training)}
-    assert "freeze" not in deeds(training), "the old one is never touched"
+    assert actions(loader).count("freeze") >= 1 and actions(loader).count("freeze") == actions(loader).count(
+        "thaw"
+    )
+    assert not {"ask", "term", "kill"} & {*actions(loader), *actions(training)}
+    assert "freeze" not in actions(training), "the old one is never touched"
     for one in (training, loader):
         assert one.verdict()["verdict"]["cause"] == "finished"
     told = said(loader)
@@ -84,7 +86,7 @@ def test_a_lone_growing_job_is_not_paused(lab: Lab, small_machine: SmallMachine)
     lab.prefix = small_machine(400 << 20).prefix
     lone = lab.start("lone", *SHORT, "--", *lab.job("grow.py", 60, 2000))
     assert lone.wait() == 128 + signal.SIGTERM
-    assert "freeze" not in deeds(lone)
+    assert "freeze" not in actions(lone)
     assert lone.verdict()["verdict"]["cause"] == "stopped-by-guard"
 
 
@@ -96,7 +98,7 @@ def test_deadlock_goes_on_down_the_ladder(lab: Lab, small_machine: SmallMachine)
     old.output_has("growing")
     new = lab.start("new", *wide, "--", *lab.job("loader.py", 60, 900, 0))
     assert new.wait() == 128 + signal.SIGTERM
-    taken = deeds(new)
+    taken = actions(new)
     assert taken.index("freeze") < taken.index("term"), taken
     assert new.verdict()["verdict"]["cause"] == "stopped-by-guard"
     assert "pausing it did not help" in said(new)
@@ -114,7 +116,7 @@ def test_a_pause_has_an_end(lab: Lab, small_machine: SmallMachine) -> None:
     old.output_has("ready")
     new = lab.start("new", *SHORT, "--freeze-max", "6", "--", *lab.job("loader.py", 60, 900, 0))
     assert new.wait() == 128 + signal.SIGTERM
-    taken = deeds(new)
+    taken = actions(new)
     assert [one for one in taken if one in ("freeze", "thaw", "term")] == ["freeze", "thaw", "term"], taken
     assert "as long as it may be" in said(new)
     assert alive(old.job_pid)
@@ -133,7 +135,7 @@ def test_a_protected_run_is_not_paused(lab: Lab, small_machine: SmallMachine, tm
     until(lambda: is_frozen(other), "the unprotected one to be paused")
     (tmp_path / "enough").touch()
     assert (young.wait(), other.wait()) == (0, 0)
-    assert not {"freeze", "ask", "term", "kill"} & set(deeds(young))
+    assert not {"freeze", "ask", "term", "kill"} & set(actions(young))
 
 
 @pytest.mark.parametrize("options", [[], ["--watch-only"]], ids=["best rung", "signals only"])
@@ -242,11 +244,11 @@ def test_a_second_guard_that_dies_leaves_no_frozen_job_either(lab: Lab, small_ma
     new.process.wait()
     until(lambda: "lost its guard" in lab.run("runs").stdout, "the history to say so")
     watching = subprocess.Popen(lab.command("watch", "new"), env=lab.environment, stderr=subprocess.DEVNULL)
-    until(lambda: runs.Run(new.folder).guard_lives(), "the new guard")
-    # as its guard would have left it: frozen, with its mark
-    rung = new.started()["rung"]
+    until(lambda: run_folders.Run(new.folder).guard_lives(), "the new guard")
+    # as its guard would have left it: paused, with its mark
+    backend = new.started()["rung"]
     (new.attempt / "frozen.json").write_text('{"by": "guard"}')
-    Path(rung["freeze"]).write_text("1" if rung["freeze"].endswith("cgroup.freeze") else "FROZEN")
+    Path(backend["freeze"]).write_text("1" if backend["freeze"].endswith("cgroup.freeze") else "FROZEN")
     assert stands_still(new)
     watching.kill()
     watching.wait()
@@ -285,7 +287,7 @@ def test_the_newest_goes_first_should_it_come_to_the_kernel(lab: Lab) -> None:
 
 
 def test_stopping_a_crowd_that_forks(lab: Lab) -> None:
-    """The last rung: signals only, and processes that come and go while they are counted."""
+    """The last action: signals only, and processes that come and go while they are counted."""
     job = (
         "import os, sys, time\n"
         "for _ in range(20):\n"

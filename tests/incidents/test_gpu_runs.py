@@ -14,7 +14,7 @@ import pytest
 from conftest import Lab, alive, until
 
 from oomproof.machine import processes
-from oomproof.recording import runs, state_files
+from oomproof.recording import run_folders, state_files
 
 needs_no_card = pytest.mark.skipif(
     os.path.exists("/dev/nvidiactl"), reason="there is a card here: tests/gpu/pause.py"
@@ -30,7 +30,7 @@ def test_without_a_driver_the_job_runs_on_and_the_user_is_told(lab: Lab) -> None
     assert done.returncode != 0
     assert "cannot be given back: there is no CUDA driver here" in done.stderr
     assert "oomproof pause job" in done.stderr
-    assert runs.Run(job.folder).state() == "running"
+    assert run_folders.Run(job.folder).state() == "running"
     assert not (job.attempt / "gpu_paused.json").exists()
     assert not (job.attempt / "frozen.json").exists()
     lab.run("stop", "job", "--now")
@@ -42,7 +42,7 @@ def test_a_lost_guard_leaves_the_card_to_the_keeper(lab: Lab, tmp_path: Path) ->
     job.output_has("up")
     note = {"boot_id": processes.boot_id(), "pids": [[2**22 + 5, 1]], "cards": {"0": 1 << 30}}
     (job.attempt / "gpu_paused.json").write_text(json.dumps(note))
-    assert runs.Run(job.folder).state() == "frozen"
+    assert run_folders.Run(job.folder).state() == "frozen"
     job.process.kill()
     job.process.wait()
     tried = until(

@@ -51,7 +51,7 @@ def steps(tmp_path: Path) -> Steps:
 
 
 @pytest.fixture(params=["cgroup", "bare"])
-def rung(request: pytest.FixtureRequest) -> list[str]:
+def backend(request: pytest.FixtureRequest) -> list[str]:
     """With what limits the machine gives, and with none."""
     return [] if request.param == "cgroup" else ["--watch-only"]
 
@@ -79,8 +79,10 @@ def is_clean(running: Running) -> None:
     assert running.verdict()["verdict"]["cause"] == "other-error"
 
 
-def test_the_front_takes_over_from_a_killed_keeper(lab: Lab, steps: Steps, rung: list[str]) -> None:
-    running = lab.start("kept", *rung, "--", *steps.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_the_front_takes_over_from_a_killed_keeper(lab: Lab, steps: Steps, backend: list[str]) -> None:
+    running = lab.start(
+        "kept", *backend, "--", *steps.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     steps.tell("one")
     running.output_has("step one")
     kill_keeper(running)
@@ -135,18 +137,18 @@ def test_ctrl_c_still_reaches_a_job_without_its_keeper(lab: Lab) -> None:
     assert lab.verdict("int")["verdict"]["cause"] == "interrupted"
 
 
-def test_signals_are_still_passed_on(lab: Lab, steps: Steps, rung: list[str]) -> None:
-    running = lab.start("told", *rung, "--", *steps.command())
+def test_signals_are_still_passed_on(lab: Lab, steps: Steps, backend: list[str]) -> None:
+    running = lab.start("told", *backend, "--", *steps.command())
     running.output_has("ready")
     kill_keeper(running)
     running.process.send_signal(signal.SIGTERM)
     assert running.wait() == 128 + signal.SIGTERM
 
 
-def test_what_a_forking_job_leaves_behind_is_ended_all_the_same(lab: Lab, rung: list[str]) -> None:
+def test_what_a_forking_job_leaves_behind_is_ended_all_the_same(lab: Lab, backend: list[str]) -> None:
     """Its orphans come to the front, which ends them with the job, and leaves its own helpers alone."""
     running = lab.start(
-        "family", *rung, "--grace", "0.5", "--", *lab.job("family.py", "stay"), stdout=subprocess.PIPE
+        "family", *backend, "--grace", "0.5", "--", *lab.job("family.py", "stay"), stdout=subprocess.PIPE
     )
     assert running.process.stdout is not None
     pids = [int(word) for word in running.process.stdout.readline().split()[1:]]
@@ -170,8 +172,8 @@ def test_a_detached_job_outlives_its_keeper(lab: Lab, steps: Steps) -> None:
     assert lab.run("logs", "away").stdout.splitlines()[:2] == ["ready", "step one"]
 
 
-def test_stop_ends_a_job_without_its_keeper(lab: Lab, steps: Steps, rung: list[str]) -> None:
-    running = lab.start("stopped", *rung, "--", *steps.command())
+def test_stop_ends_a_job_without_its_keeper(lab: Lab, steps: Steps, backend: list[str]) -> None:
+    running = lab.start("stopped", *backend, "--", *steps.command())
     running.output_has("ready")
     kill_keeper(running)
     assert lab.run("stop", "--now", "stopped").returncode == 0
@@ -179,10 +181,10 @@ def test_stop_ends_a_job_without_its_keeper(lab: Lab, steps: Steps, rung: list[s
     assert running.verdict()["verdict"]["cause"] == "stopped-by-user"
 
 
-def test_no_output_is_lost_around_the_kill(lab: Lab, rung: list[str]) -> None:
+def test_no_output_is_lost_around_the_kill(lab: Lab, backend: list[str]) -> None:
     """A job that prints as fast as it can: every line is there, in the log and for the reader, at most one part twice."""
     job = "import sys\nfor number in range(400000): print('line', number)\n"
-    running = lab.start("fast", *rung, "--", PYTHON, "-c", job, stdout=subprocess.PIPE)
+    running = lab.start("fast", *backend, "--", PYTHON, "-c", job, stdout=subprocess.PIPE)
     assert running.process.stdout is not None
     first = running.process.stdout.readline()
     os.kill(keeper_of(running), signal.SIGKILL)
@@ -239,8 +241,8 @@ def test_the_front_that_took_over_may_be_killed_too(lab: Lab, steps: Steps, tty:
         until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
 
 
-def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps, rung: list[str]) -> None:
-    running = lab.start("asleep", *rung, "--", *steps.command())
+def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps, backend: list[str]) -> None:
+    running = lab.start("asleep", *backend, "--", *steps.command())
     running.output_has("ready")
     assert lab.run("freeze", "asleep").returncode == 0
     both_killed(running)
@@ -257,8 +259,8 @@ def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps
         until(lambda d=directory: not os.path.exists(d), "its cgroup to go")
 
 
-def test_both_killed_while_it_is_paused_and_stop_ends_it(lab: Lab, steps: Steps, rung: list[str]) -> None:
-    running = lab.start("asleep", *rung, "--", *steps.command())
+def test_both_killed_while_it_is_paused_and_stop_ends_it(lab: Lab, steps: Steps, backend: list[str]) -> None:
+    running = lab.start("asleep", *backend, "--", *steps.command())
     running.output_has("ready")
     assert lab.run("freeze", "asleep").returncode == 0
     both_killed(running)

@@ -100,11 +100,11 @@ def test_a_run_of_unknown_need_keeps_room_for_its_next_eval(machine: Lab) -> Non
     job.output_has("again")
     assert job.process.stdin is not None
 
-    def promise() -> int:
+    def reservation() -> int:
         running = json.loads(machine.run("check", "--json").stdout)["ledger"]["running"]
         return int(running[0]["promised_bytes"])
 
-    until(lambda: 70 * MIB < promise() < 100 * MIB, "the eval's 80 MiB above the training to be promised")
+    until(lambda: 70 * MIB < reservation() < 100 * MIB, "the eval's 80 MiB above the training to be promised")
     refused = machine.run("run", "--need", "210M", "--no-wait", "--", "true")
     assert refused.returncode == 75 and "promised to running jobs" in refused.stderr
     job.process.stdin.write("\n")
@@ -279,19 +279,19 @@ def test_a_stranger_who_grows_is_left_his_room(lab: Lab, small_machine: Callable
     ask = ["run", "--need", "900M", "--no-wait", "--", "true"]
 
     def beside(rate: int, total: int, line: bytes) -> subprocess.CompletedProcess[str]:
-        stranger = subprocess.Popen(
+        unmanaged = subprocess.Popen(
             [*lab.prefix, *lab.job("grow.py", rate, total)], stdout=subprocess.PIPE, env=lab.environment
         )
         try:
-            assert stranger.stdout is not None
-            while stranger.stdout.readline() != line:
+            assert unmanaged.stdout is not None
+            while unmanaged.stdout.readline() != line:
                 pass
             asked = lab.run(*ask)
-            assert stranger.poll() is None, "a stranger is never touched"
+            assert unmanaged.poll() is None, "a stranger is never touched"
             return asked
         finally:
-            stranger.kill()
-            stranger.wait()
+            unmanaged.kill()
+            unmanaged.wait()
 
     grows = beside(60, 1100, b"growing\n")
     assert grows.returncode == 75, grows.stderr

@@ -1,4 +1,4 @@
-"""What the flags of `run` promise, and what a wrong word gets: one clear line and the cure."""
+"""What the flags of `run` promise, and what a wrong word gets: one clear line and the hint."""
 
 from __future__ import annotations
 

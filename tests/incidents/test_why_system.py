@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE, Lab
 
-from oomproof.evidence.system import system_kills
+from oomproof.evidence.system_kills import system_kills
 from oomproof.machine import kernel_log
-from oomproof.recording.runs import Run
-from oomproof.reports.system import system_text
+from oomproof.recording.run_folders import Run
+from oomproof.reports.system_kill_table import system_text
 
 LIMIT = 120 << 20
 

@@ -26,7 +26,7 @@ def bare(lab: Lab, small_machine: Callable[[int], Cgroup]) -> Lab:
     return lab
 
 
-def deeds(lab: Lab, name: str) -> list[str]:
+def actions(lab: Lab, name: str) -> list[str]:
     folder = lab.folder_of(name)
     assert folder is not None
     return [line["action"] for line in state_files.read_lines(folder / "1" / "actions.jsonl")]
@@ -48,7 +48,7 @@ def test_forked_workers_that_sleep_are_left_alone(bare: Lab) -> None:
             "run", "--name", name, "--limit", "600M", "--grace", "1", "--", *bare.job("forks.py", 200, 8)
         )
         assert done.returncode == 0, done.stderr
-        assert deeds(bare, name) == [], done.stderr
+        assert actions(bare, name) == [], done.stderr
         assert bare.verdict(name)["verdict"]["cause"] == "finished"
         # what the next run of this command is taken to need
         assert 190 * MIB < held_at_most(bare, name) < 320 * MIB
@@ -67,7 +67,7 @@ def test_workers_that_write_to_what_they_inherited_are_seen(bare: Lab) -> None:
         "--",
         *bare.job("forks.py", 200, 4, "write"),
     )
-    assert {"ask", "term", "kill"} & {*deeds(bare, "copies")}, done.stderr
+    assert {"ask", "term", "kill"} & {*actions(bare, "copies")}, done.stderr
     assert bare.verdict("copies")["verdict"]["cause"] == "stopped-by-guard"
     assert 400 * MIB < held_at_most(bare, "copies") < 800 * MIB
 

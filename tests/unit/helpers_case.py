@@ -1,4 +1,4 @@
-"""Builds attempt folders as the contract of docs/architecture.md describes them, each part optional."""
+"""Builds attempt folders as the contract of docs/files.md describes them, each part optional."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict
-from oomproof.evidence.collect import collect
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_collector import collect
+from oomproof.evidence.case_file import CaseFile
 from oomproof.recording.attempt import Attempt as RunAttempt
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -37,7 +37,7 @@ def owners(*extra: tuple[str, str, int]) -> list[dict[str, Any]]:
 
 
 class FakeAgent:
-    """The contract of agent/core.py: what was reported and told is kept."""
+    """The contract of agent/agent_core.py: what was reported and told is kept."""
 
     def __init__(self, folder: Any = None, **settings: Any) -> None:
         self.settings = settings

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.diagnosis.verdict import Change, Gpu, Kill, RankedCause, Remedy, Verdict, Victim
-from oomproof.evidence.facts import Evidence, Missing
+from oomproof.evidence.case_file import Evidence, Missing
 from oomproof.machine import processes
-from oomproof.recording.runs import Run
+from oomproof.recording.run_folders import Run
 from oomproof.recording.schema import TABLES
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -13,10 +13,10 @@ import pytest
 from oomproof.causes import CAUSES, Cause, cause_of, kernel_kill
 from oomproof.diagnosis import judge as judging
 from oomproof.diagnosis import rules
-from oomproof.diagnosis.text_words import REMEDIES
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.texts.collect import read_texts
+from oomproof.diagnosis.cause_texts import REMEDIES
+from oomproof.diagnosis.rule_weights import Weight
+from oomproof.evidence.case_file import CaseFile
+from oomproof.evidence.texts.text_case import read_texts
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "oomproof"
@@ -30,7 +30,7 @@ RECOGNISERS = {"evidence/texts/guard_table.py"}
 TOLD_APART = {
     "diagnosis/rules/segfault.py",
     "diagnosis/rules/text_failure.py",
-    "diagnosis/rules/killed_by_somebody.py",
+    "diagnosis/rules/outside_signal.py",
 }
 
 

@@ -167,8 +167,8 @@ def test_every_verb_has_a_page_that_names_its_flags() -> None:
 
 
 def test_pictures_load_nothing_from_the_network() -> None:
-    for picture in (ROOT / "docs" / "assets").glob("*.svg"):
-        text = picture.read_text()
+    for snapshot in (ROOT / "docs" / "assets").glob("*.svg"):
+        text = snapshot.read_text()
         assert "@font-face" not in text and "url(http" not in text and "href=" not in text
 
 

@@ -33,7 +33,7 @@ def bystander(user: User) -> Iterator[Callable[[], float]]:
 
 
 def frozen(run: Run) -> None:
-    """Waits until its guard has paused it and the kernel says that all of it stands still."""
+    """Waits until its guard has paused it and the kernel says that all of it is paused."""
     run.machine.wait_until(f"test -s {run.attempt}/frozen.json")
     run.machine.wait_until(f"grep -q 'frozen 1' {run.rung()['memory']}/cgroup.events")
 
@@ -107,7 +107,7 @@ def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
 
 @pytest.mark.long
 def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa: F811
-    """In a user scope: frozen and thawed by its own user, left alone by the guard, and by the guard's death."""
+    """In a user scope: paused and thawed by its own user, left alone by the guard, and by the guard's death."""
     job = ada.run("mine", f"-- python3 {IN_GUEST}/counter.py")
     job.printed("main 3")
     said = ada.oomproof("freeze mine")

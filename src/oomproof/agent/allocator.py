@@ -10,15 +10,15 @@ import sys
 import time
 from typing import Any
 
-from ..leaf.allocator_room import Room
-from . import cuda_room, nvml, segments
-from .biggest import biggest
-from .release import Releaser, size
+from ..leaf.allocator_memory import CudaMemory
+from . import allocator_segments, cuda_memory, nvml
+from .cache_release import Releaser, size
+from .tensor_owners import tensor_owners
 
 _FULL_REPORTS = 3  # of one process: a job that catches the error and tries smaller batches is not slowed down
 _SNAPSHOT = 20 << 20  # bytes of a snapshot file
-_SAMPLE_EVERY = 1.0  # seconds, with a small purse for phase edges that come together
-_PURSE = 4.0
+_SAMPLE_EVERY = 1.0  # seconds, with a small burst for phase edges that come together
+_SAMPLE_BURST = 4.0
 _PIECES_EVERY = 10.0  # seconds between two looks at the single blocks, while there are few of them
 _FEW_BLOCKS = 2000  # about 4 ms
 _TELL_AGAIN = 60.0  # seconds after which a sample is told although nothing moved
@@ -61,7 +61,7 @@ class Watch:
         self.tracing = False
         self.outside_first: dict[int, int] = {}
         self._pid = os.getpid()
-        self._purse = _PURSE
+        self._samples_left = _SAMPLE_BURST
         self._refilled = time.monotonic()
         self._pieces_at = 0.0
         self._told: dict[int, Any] = {}
@@ -71,7 +71,7 @@ class Watch:
         self._record_fd: int | None = None
         self._record_pid = 0
         self._uuids: dict[int, str | None] = {}
-        self.generating: Any = None  # of the generate() under way: (room, cached, requested) -> its numbers
+        self.generating: Any = None  # of the generate() under way: (memory, cached, requested) -> its numbers
 
     # --- CUDA starts ------------------------------------------------------------------------------------------
 
@@ -111,40 +111,40 @@ class Watch:
         try:
             if not self.torch.cuda.is_initialized() or not self._may_sample():
                 return
-            for device in cuda_room.devices(self.torch):
-                room = cuda_room.read(self.torch, device)
-                if room is not None:
-                    first = self.outside_first.setdefault(device, room.outside)
-                    if room.outside < first:
-                        self.outside_first[device] = room.outside
-                    self._write(room)
-                    self._tell(room, edge)
-                    self._suspect(room, edge)
+            for device in cuda_memory.devices(self.torch):
+                memory = cuda_memory.read(self.torch, device)
+                if memory is not None:
+                    first = self.outside_first.setdefault(device, memory.outside)
+                    if memory.outside < first:
+                        self.outside_first[device] = memory.outside
+                    self._write(memory)
+                    self._tell(memory, edge)
+                    self._suspect(memory, edge)
         except Exception as error:
             self.agent.report("allocator-note", text=f"sample: {type(error).__name__}: {str(error)[:200]}")
 
     def _may_sample(self) -> bool:
         now = time.monotonic()
-        self._purse = min(_PURSE, self._purse + (now - self._refilled) / _SAMPLE_EVERY)
+        self._samples_left = min(_SAMPLE_BURST, self._samples_left + (now - self._refilled) / _SAMPLE_EVERY)
         self._refilled = now
-        if self._purse < 1.0:
+        if self._samples_left < 1.0:
             return False
-        self._purse -= 1.0
+        self._samples_left -= 1.0
         return True
 
-    def _write(self, room: Room) -> None:
+    def _write(self, memory: CudaMemory) -> None:
         """The newest sample, where a verdict about a neighbour finds it: how much of its memory does this one use?"""
         import json
 
         if self._record_fd is None or os.getpid() != self._record_pid:
             self._record_pid = os.getpid()
-            from .start import open_high
+            from .agent_start import open_high
 
             self._record_fd = open_high(self.agent.file("allocator.json"))
-        if room.device not in self._uuids:
-            self._uuids[room.device] = cuda_room.uuid_of(self.torch, room.device)
-        value = {"wall": time.time(), "phase": self.agent.phase_now, "step": self.agent.step, **told(room)}
-        value["uuid"] = self._uuids[room.device]
+        if memory.device not in self._uuids:
+            self._uuids[memory.device] = cuda_memory.uuid_of(self.torch, memory.device)
+        value = {"wall": time.time(), "phase": self.agent.phase_now, "step": self.agent.step, **told(memory)}
+        value["uuid"] = self._uuids[memory.device]
         text = json.dumps(value, separators=(",", ":")).encode()
         if len(text) < _RECORD and self._record_fd >= 0:
             try:
@@ -152,31 +152,31 @@ class Watch:
             except OSError:  # closed by the job's own housekeeping: never write to that number again
                 self._record_fd = -1
 
-    def _tell(self, room: Room, edge: str) -> None:
-        last = self._told.get(room.device)
+    def _tell(self, memory: CudaMemory, edge: str) -> None:
+        last = self._told.get(memory.device)
         now = time.monotonic()
         if last is not None:
-            near = room.total * _MOVED
+            near = memory.total * _MOVED
             before = last[1]
             still = (
-                abs(room.reserved - before.reserved) < near
-                and abs(room.allocated - before.allocated) < near
-                and abs(room.free - before.free) < near
-                and room.retries == before.retries
-                and room.ooms == before.ooms
+                abs(memory.reserved - before.reserved) < near
+                and abs(memory.allocated - before.allocated) < near
+                and abs(memory.free - before.free) < near
+                and memory.retries == before.retries
+                and memory.ooms == before.ooms
             )
             if (still and now - last[0] < _TELL_AGAIN) or self._told_count >= _TOLD:
                 return
-        self._told[room.device] = (now, room)
+        self._told[memory.device] = (now, memory)
         self._told_count += 1
-        fields = told(room)
+        fields = told(memory)
         if (
             now - self._pieces_at >= _PIECES_EVERY
-            and room.backend == "native"
-            and self._few_blocks(room.device)
+            and memory.backend == "native"
+            and self._few_blocks(memory.device)
         ):
             self._pieces_at = now
-            pieces = segments.summarize(self.torch.cuda.memory_snapshot(), room.device)
+            pieces = allocator_segments.summarize(self.torch.cuda.memory_snapshot(), memory.device)
             fields["largest_free"] = pieces["largest_free"]
             fields["segments"] = pieces["segments"]
         self.agent.report("allocator", edge=edge, phase=self.agent.phase_now, step=self.agent.step, **fields)
@@ -185,21 +185,21 @@ class Watch:
         stats = self.torch.cuda.memory_stats_as_nested_dict(device)
         return sum(int(stats[name]["all"]["current"]) for name in ("active", "inactive_split")) < _FEW_BLOCKS
 
-    def _suspect(self, room: Room, edge: str) -> None:
+    def _suspect(self, memory: CudaMemory, edge: str) -> None:
         """Memory in use that rises at every visit to the same point: a leak until shown otherwise."""
         rises = self._rises.setdefault(edge, [])
-        if rises and room.allocated <= rises[-1]:
+        if rises and memory.allocated <= rises[-1]:
             del rises[:]
-        rises.append(room.allocated)
+        rises.append(memory.allocated)
         del rises[: -_LEAK_RISES - 1]
         grown = rises[-1] - rises[0]
-        if len(rises) > _LEAK_RISES and grown > room.total * _LEAK_SHARE and not self._leak_told:
+        if len(rises) > _LEAK_RISES and grown > memory.total * _LEAK_SHARE and not self._leak_told:
             self._leak_told = True
-            text = f"GPU {room.device}: memory in use rose at each of the last {len(rises)} looks, by {size(grown)}"
+            text = f"GPU {memory.device}: memory in use rose at each of the last {len(rises)} looks, by {size(grown)}"
             self.agent.report(
                 "gpu-leak",
                 text=text,
-                device=room.device,
+                device=memory.device,
                 edge=edge,
                 grown=grown,
                 visits=len(rises),
@@ -237,34 +237,34 @@ class Watch:
         """One full account: the recording gets the figures, the attempt's folder the snapshot."""
         begun = time.monotonic()
         torch, agent = self.torch, self.agent
-        room = cuda_room.read(torch, device)
-        fields: dict[str, Any] = told(room) if room is not None else {}
+        memory = cuda_memory.read(torch, device)
+        fields: dict[str, Any] = told(memory) if memory is not None else {}
         if free is not None:
             fields["free"] = free
         fields.update(
             device=device, requested=requested, number=self.reports, phase=agent.phase_now, step=agent.step
         )
         fields["outside_first"] = self.outside_first.get(device)
-        fields["uuid"] = cuda_room.uuid_of(torch, device)
+        fields["uuid"] = cuda_memory.uuid_of(torch, device)
         fields["stack"] = stack()
         fields["torch"] = str(getattr(torch, "__version__", ""))
-        fields["settings"] = cuda_room.settings_text()[:300]
-        held = room.reserved if room is not None else 0
+        fields["settings"] = cuda_memory.settings_text()[:300]
+        held = memory.reserved if memory is not None else 0
         own, neighbours = nvml.look(torch, device, held) if nvml.supported() else (None, [])
         fields["own"] = own
-        if own is not None and room is not None:
-            fields["context"] = max(0, own - room.reserved)
-            fields["others"] = max(0, room.outside - fields["context"])
-        fields["neighbours"] = [each._asdict() for each in neighbours]
-        if room is not None and room.backend == "native":
+        if own is not None and memory is not None:
+            fields["context"] = max(0, own - memory.reserved)
+            fields["others"] = max(0, memory.outside - fields["context"])
+        fields["neighbours"] = [neighbour._asdict() for neighbour in neighbours]
+        if memory is not None and memory.backend == "native":
             self._with_snapshot(fields, device)
         fields.update(_owners(torch, "cuda", device, error))
-        if room is not None:
-            fields["unseen"] = max(0, room.allocated - int(fields.get("seen", 0)))
-        if self.generating is not None and room is not None:
-            cached = sum(each["bytes"] for each in fields["owners"] if each["kind"] == "kv-cache")
+        if memory is not None:
+            fields["unseen"] = max(0, memory.allocated - int(fields.get("seen", 0)))
+        if self.generating is not None and memory is not None:
+            cached = sum(owner["bytes"] for owner in fields["owners"] if owner["kind"] == "kv-cache")
             try:
-                fields["generating"] = self.generating(room, cached, requested or 0)
+                fields["generating"] = self.generating(memory, cached, requested or 0)
             except Exception as problem:
                 fields["generating_failed"] = str(problem)[:200]
         fields["took"] = round(time.monotonic() - begun, 3)
@@ -278,10 +278,10 @@ class Watch:
         try:
             snapshot = self.torch.cuda.memory._snapshot()
             parts = snapshot["segments"]
-            fields["pieces"] = segments.summarize(parts, device)
+            fields["pieces"] = allocator_segments.summarize(parts, device)
             if (snapshot.get("allocator_settings") or {}).get("expandable_segments") is True:
                 fields["expandable"] = True  # set by the script itself, not by the environment
-            lines = segments.lines_of(parts, device) if self.tracing else []
+            lines = allocator_segments.lines_of(parts, device) if self.tracing else []
             if lines:
                 fields["lines"] = lines
             fields["snapshot"] = os.path.basename(
@@ -309,11 +309,11 @@ def write_json(path: str, value: dict[str, Any]) -> None:
         os.close(fd)
 
 
-def told(room: Room) -> dict[str, Any]:
-    fields = dict(room._asdict())
-    fields["unused"] = room.unused
-    fields["returnable"] = room.returnable
-    fields["outside"] = room.outside
+def told(memory: CudaMemory) -> dict[str, Any]:
+    fields = dict(memory._asdict())
+    fields["unused"] = memory.unused
+    fields["returnable"] = memory.returnable
+    fields["outside"] = memory.outside
     return fields
 
 
@@ -332,7 +332,7 @@ def keep(snapshot: dict[str, Any], path: str, most: int = _SNAPSHOT) -> str:
             for block in segment.get("blocks", ()):
                 block["frames"] = []
         text = pickle.dumps(kept, protocol=4)
-    parts = sorted(kept["segments"], key=lambda each: -int(each.get("total_size", 0)))
+    parts = sorted(kept["segments"], key=lambda candidate: -int(candidate.get("total_size", 0)))
     while len(text) > most and parts:
         parts = parts[: int(len(parts) * 0.9 * most / len(text))]
         kept["segments"] = parts
@@ -355,7 +355,7 @@ def stack(most: int = 6) -> list[str]:
         text = "{} ({}:{})".format(code.co_name, code.co_filename.rpartition("/")[2], frame.f_lineno)
         if "/oomproof/agent/" not in code.co_filename:
             all_of_them.append(text)
-            if not segments.is_library(code.co_filename):
+            if not allocator_segments.is_library(code.co_filename):
                 own.append(text)
         frame = frame.f_back
     return (own or all_of_them)[:most]
@@ -365,13 +365,13 @@ def _owners(
     torch: Any, device_type: str, index: int | None = None, error: BaseException | None = None
 ) -> dict[str, Any]:
     try:
-        found = biggest(torch, device_type, index, error=error)
-        return {"owners": found["owners"], "seen": found["seen"], "owners_complete": found["complete"]}
+        owners = tensor_owners(torch, device_type, index, error=error)
+        return {"owners": owners["owners"], "seen": owners["seen"], "owners_complete": owners["complete"]}
     except Exception as error:
         return {"owners": [], "seen": 0, "owners_complete": False, "owners_failed": str(error)[:200]}
 
 
-def biggest_report(agent: Any, error: BaseException | None = None) -> None:
+def memory_owners_report(agent: Any, error: BaseException | None = None) -> None:
     """For whoever sees a memory error that no observer saw: the host's MemoryError and PyTorch's CPU allocator,
     Apple's GPU, cudaMallocAsync. Says what the tensors alive hold. Never raises."""
     try:
@@ -383,7 +383,7 @@ def biggest_report(agent: Any, error: BaseException | None = None) -> None:
         if "CUDA out of memory" in text:
             if watch is not None and not watch.observing and watch.reports < _FULL_REPORTS:
                 watch.reports += 1
-                devices = cuda_room.devices(torch)
+                devices = cuda_memory.devices(torch)
                 watch.report(devices[0] if devices else 0, None, error=error)
             return
         kind = "mps" if "MPS backend" in text else "cpu"

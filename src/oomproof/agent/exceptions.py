@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core import Agent
+    from .agent_core import Agent
 
 _FRAMES = 12
 _NAMES = 8
@@ -31,24 +31,24 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             frames=told,
         )
         if "torch" in sys.modules:
-            from .allocator import biggest_report
+            from .allocator import memory_owners_report
 
-            biggest_report(agent, error)
+            memory_owners_report(agent, error)
     except Exception as problem:
         agent.failed("exception", problem)
 
 
 def _frame(frame: Any, line: int) -> dict[str, Any]:
     code = frame.f_code
-    found: list[list[Any]] = []
+    variables: list[list[Any]] = []
     for name, value in list(frame.f_locals.items())[:_MANY]:
         if name.startswith("__"):
             continue
         size, what = size_of(value)
         if size >= 1024:
-            found.append([name, size, what])
-    found.sort(key=lambda one: -one[1])
-    return {"file": code.co_filename, "line": line, "name": code.co_name, "locals": found[:_NAMES]}
+            variables.append([name, size, what])
+    variables.sort(key=lambda variable: -variable[1])
+    return {"file": code.co_filename, "line": line, "name": code.co_name, "locals": variables[:_NAMES]}
 
 
 def size_of(value: Any) -> tuple[int, str]:
@@ -58,7 +58,7 @@ def size_of(value: Any) -> tuple[int, str]:
     torch = sys.modules.get("torch")
     try:
         if torch is not None and isinstance(value, torch.Tensor):
-            shape = "x".join(str(each) for each in value.shape)
+            shape = "x".join(str(dimension) for dimension in value.shape)
             size = value.numel() * value.element_size()
             return size, "{} [{}] {} on {}".format(
                 name,
@@ -84,13 +84,13 @@ def _container(value: Any, name: str, torch: Any) -> tuple[int, str]:
     members = list(value.values()) if isinstance(value, dict) else list(value)
     seen = members[:1000]
     inside = 0
-    for each in seen:
-        if torch is not None and isinstance(each, torch.Tensor):
-            inside += each.numel() * each.element_size()
-        elif hasattr(type(each), "nbytes"):
-            inside += int(each.nbytes)
-        elif isinstance(each, (str, bytes, bytearray, int, float)):
-            inside += sys.getsizeof(each)
+    for element in seen:
+        if torch is not None and isinstance(element, torch.Tensor):
+            inside += element.numel() * element.element_size()
+        elif hasattr(type(element), "nbytes"):
+            inside += int(element.nbytes)
+        elif isinstance(element, (str, bytes, bytearray, int, float)):
+            inside += sys.getsizeof(element)
     if seen:
         inside = inside * len(members) // len(seen)
     return total + inside, f"{name} of {len(members)}"

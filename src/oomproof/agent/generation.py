@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from ..leaf.allocator_room import Room
+from ..leaf.allocator_memory import CudaMemory
 from ..leaf.kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
-from . import allocator, cuda_room
-from .release import size
+from . import allocator, cuda_memory
+from .cache_release import size
 
 _WARNINGS = 3  # of one process
 _QUIET = 10.0  # seconds between two reports of calls that fit
@@ -90,21 +90,21 @@ class Watched:
             need = need_of(plan.layout, plan.call)
             if plan.device is None:
                 return plan, need, None
-            room = cuda_room.read(self.torch, plan.device)
-            if room is not None:
-                self._under_way(plan, need, room)
-                if need.total > room.within_reach:
-                    self._warn(plan, need, room)
-            return plan, need, room
+            memory = cuda_memory.read(self.torch, plan.device)
+            if memory is not None:
+                self._under_way(plan, need, memory)
+                if need.total > memory.within_reach:
+                    self._warn(plan, need, memory)
+            return plan, need, memory
         except Exception as error:
             self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
             return None
 
-    def _under_way(self, plan: Plan, need: Need, room: Room) -> None:
+    def _under_way(self, plan: Plan, need: Need, memory: CudaMemory) -> None:
         """Should memory run out in this call, the account of it knows what was asked for and what would have fitted."""
         watch = allocator.current()
         if watch is not None:
-            watch.generating = functools.partial(in_hindsight, plan, need, room)
+            watch.generating = functools.partial(in_hindsight, plan, need, memory)
 
     def after(self, planned: tuple[Plan, Need, Any] | None) -> None:
         try:
@@ -118,24 +118,24 @@ class Watched:
             plan, need, before = planned
             fields = facts(plan, need)
             fields["seconds"] = round(now - self._begun, 3)
-            room = cuda_room.read(self.torch, plan.device) if plan.device is not None else None
-            if before is not None and room is not None:
-                fields.update(allocated_before=before.allocated, allocated=room.allocated,
-                              reserved_before=before.reserved, reserved=room.reserved)  # fmt: skip
+            memory = cuda_memory.read(self.torch, plan.device) if plan.device is not None else None
+            if before is not None and memory is not None:
+                fields.update(allocated_before=before.allocated, allocated=memory.allocated,
+                              reserved_before=before.reserved, reserved=memory.reserved)  # fmt: skip
             self.agent.report("generate", **fields)
         except Exception as error:
             self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
 
-    def _warn(self, plan: Plan, need: Need, room: Room) -> None:
-        batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, room.within_reach)
+    def _warn(self, plan: Plan, need: Need, memory: CudaMemory) -> None:
+        batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, memory.within_reach)
         self.agent.report(
-            "generate-wont-fit", reach=room.within_reach, fitting_batch=batch, fitting_new_tokens=new_tokens,
-            device=room.device, free=room.free, returnable=room.returnable, **facts(plan, need)
+            "generate-wont-fit", reach=memory.within_reach, fitting_batch=batch, fitting_new_tokens=new_tokens,
+            device=memory.device, free=memory.free, returnable=memory.returnable, **facts(plan, need)
         )  # fmt: skip
         if self._warnings < _WARNINGS and need.total > self._worst:
             self._warnings += 1
             self._worst = need.total
-            self.agent.tell(words(plan, need, room, batch, new_tokens))
+            self.agent.tell(warning_text(plan, need, memory, batch, new_tokens))
 
 
 def facts(plan: Plan, need: Need) -> dict[str, Any]:
@@ -151,12 +151,12 @@ def facts(plan: Plan, need: Need) -> dict[str, Any]:
 
 
 def in_hindsight(
-    plan: Plan, need: Need, before: Room, now: Room, cached: int, requested: int
+    plan: Plan, need: Need, before: CudaMemory, now: CudaMemory, cached: int, requested: int
 ) -> dict[str, Any]:
     """The call in which memory ran out: what it took beside its cache so far, and what would have fitted with that."""
     beside = max(0, now.allocated + requested - before.allocated - cached)
-    room = int((before.within_reach - max(0, beside - need.copy - need.logits)) * _CAREFUL)
-    batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, max(0, room))
+    memory = int((before.within_reach - max(0, beside - need.copy - need.logits)) * _CAREFUL)
+    batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, max(0, memory))
     return {
         **facts(plan, need),
         "reach": before.within_reach,
@@ -166,10 +166,10 @@ def in_hindsight(
     }
 
 
-def words(plan: Plan, need: Need, room: Room, batch: int, new_tokens: int) -> str:
+def warning_text(plan: Plan, need: Need, memory: CudaMemory, batch: int, new_tokens: int) -> str:
     rows = f"{plan.batch} sequences" if plan.group == 1 else f"{plan.batch} x {plan.group} sequences"
-    text = f"generate() will not fit on GPU {room.device}: its KV cache for {rows} of {plan.call.tokens} tokens takes {size(need.cache)}"
-    text += f", {size(need.total)} with the copy it grows by and the logits; {size(room.within_reach)} is free or can be given back. "
+    text = f"generate() will not fit on GPU {memory.device}: its KV cache for {rows} of {plan.call.tokens} tokens takes {size(need.cache)}"
+    text += f", {size(need.total)} with the copy it grows by and the logits; {size(memory.within_reach)} is free or can be given back. "
     choices = []
     if batch:
         choices.append(f"a batch of {batch}")
@@ -278,7 +278,7 @@ def _element_size(torch: Any, model: Any) -> int:
 def _card(model: Any) -> int | None:
     """The CUDA device that holds all of the cache; None for the CPU, or a model spread over several cards."""
     spread = getattr(model, "hf_device_map", None)
-    if isinstance(spread, dict) and len({str(each) for each in spread.values()}) > 1:
+    if isinstance(spread, dict) and len({str(card) for card in spread.values()}) > 1:
         return None
     device = getattr(model, "device", None)
     if getattr(device, "type", "") != "cuda":

@@ -10,8 +10,8 @@ import os
 import time
 from typing import Any
 
-from . import cuda_room, nvml
-from .release import size
+from . import cuda_memory, nvml
+from .cache_release import size
 
 MIB = 1 << 20
 CONTEXT = 768 * MIB  # PyTorch 2.11 on an H200 with cuBLAS and cuDNN: 751 to 771 MiB
@@ -32,14 +32,14 @@ def install(module: Any, agent: Any) -> None:
 
 def read(value: Any) -> dict[int | None, int]:
     """{card or None for all: bytes} of what the front sends: [[bytes, index or null], …]."""
-    found: dict[int | None, int] = {}
-    for each in value if isinstance(value, (list, tuple)) else []:
+    limits: dict[int | None, int] = {}
+    for element in value if isinstance(value, (list, tuple)) else []:
         try:
-            size, index = each
-            found[None if index is None else int(index)] = int(size)
+            size, index = element
+            limits[None if index is None else int(index)] = int(size)
         except (TypeError, ValueError):
             continue
-    return found
+    return limits
 
 
 def fraction_of(limit: int, context: int, total: int) -> float:
@@ -103,10 +103,10 @@ class Limit:
     def look(self) -> None:
         """Cards that have come into use; and, now and then, how large the context has become."""
         try:
-            if not self.torch.cuda.is_initialized() or cuda_room.capturing(self.torch):
+            if not self.torch.cuda.is_initialized() or cuda_memory.capturing(self.torch):
                 return
             again = time.monotonic() - self._measured >= _MEASURE_EVERY
-            for card in cuda_room.devices(self.torch):
+            for card in cuda_memory.devices(self.torch):
                 if card not in self._context:
                     self.apply(card)
                 elif again:
@@ -135,7 +135,7 @@ class Limit:
         self._context[card] = CONTEXT if context is None else context
         share = fraction_of(limit, self._context[card], total)
         self.torch.cuda.set_per_process_memory_fraction(share, card)
-        cuda_room.FRACTIONS[card] = share
+        cuda_memory.FRACTIONS[card] = share
         text = f"GPU {card}: may reserve {size(share * total)} of {size(total)}" if first else ""
         self.agent.report(
             "gpu-limit",

@@ -78,34 +78,38 @@ def _running(library: Any, handle: Any) -> list[tuple[int, int | None]]:
     ask = getattr(library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
     if ask is None:
         ask = library.nvmlDeviceGetComputeRunningProcesses_v2
-    room = 64
+    length = 64
     for _ in range(3):
-        count, found = ctypes.c_uint(room), (_Process * room)()
-        status = ask(handle, ctypes.byref(count), found)
+        count, processes = ctypes.c_uint(length), (_Process * length)()
+        status = ask(handle, ctypes.byref(count), processes)
         if status == 0:
             return [
-                (int(each.pid), None if each.used == _UNKNOWN else int(each.used))
-                for each in found[: count.value]
+                (int(process.pid), None if process.used == _UNKNOWN else int(process.used))
+                for process in processes[: count.value]
             ]
         if status != _TOO_SMALL:
             return []
-        room = max(room * 2, count.value + 16)
+        length = max(length * 2, count.value + 16)
     return []
 
 
 def split_own(
-    found: list[tuple[int, int | None]], own_pids: list[int], reserved: int
+    processes: list[tuple[int, int | None]], own_pids: list[int], reserved: int
 ) -> tuple[int | None, list[tuple[int, int | None]]]:
     """(what this process holds, the others). In a container the driver gives pids of another namespace: this process
     is then the smallest that could hold what its allocator has reserved."""
-    for index, (pid, used) in enumerate(found):
+    for index, (pid, used) in enumerate(processes):
         if pid in own_pids:
-            return used, found[:index] + found[index + 1 :]
-    able = [each for each in found if each[1] is not None and each[1] >= reserved * 0.99 and reserved > 0]
+            return used, processes[:index] + processes[index + 1 :]
+    able = [
+        process
+        for process in processes
+        if process[1] is not None and process[1] >= reserved * 0.99 and reserved > 0
+    ]
     if not able:
-        return None, found
-    mine = min(able, key=lambda each: each[1] or 0)
-    return mine[1], [each for each in found if each is not mine]
+        return None, processes
+    mine = min(able, key=lambda process: process[1] or 0)
+    return mine[1], [process for process in processes if process is not mine]
 
 
 def look(torch: Any, device: int, reserved: int) -> tuple[int | None, list[Neighbour]]:
@@ -116,21 +120,21 @@ def look(torch: Any, device: int, reserved: int) -> tuple[int | None, list[Neigh
     for pid, used in others:
         words = command_line(pid)
         told.append(Neighbour(pid, used, short_name(words), bool(words) and words == mine))
-    told.sort(key=lambda each: -(each.used or 0))
+    told.sort(key=lambda neighbour: -(neighbour.used or 0))
     return own, told[:16]
 
 
 def own_pids(proc: str = "/proc") -> list[int]:
     """This process's id in every namespace it can see."""
-    found = [os.getpid()]
+    pids = [os.getpid()]
     try:
         with open(f"{proc}/self/status", errors="replace") as file:
             for line in file:
                 if line.startswith("NSpid:"):
-                    found += [int(word) for word in line.split()[1:]]
+                    pids += [int(word) for word in line.split()[1:]]
     except (OSError, ValueError):
         pass
-    return found
+    return pids
 
 
 def supported() -> bool:

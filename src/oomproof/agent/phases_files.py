@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .core import in_phase
+from .agent_core import in_phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core import Agent
+    from .agent_core import Agent
 
 _METHODS = {
     "transformers.modeling_utils": (

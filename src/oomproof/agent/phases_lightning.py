@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 
-from .core import in_phase
-from .wishes import Wish, listen, on_several_machines
+from .agent_core import in_phase
+from .job_requests import Request, listen, on_several_machines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core import Agent
+    from .agent_core import Agent
 
 
 def install(module: Any, agent: Agent) -> None:
@@ -25,7 +25,7 @@ def install(module: Any, agent: Agent) -> None:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            if not any(type(each).__name__ == "OomproofCallback" for each in self.callbacks):
+            if not any(type(callback).__name__ == "OomproofCallback" for callback in self.callbacks):
                 self.callbacks.append(make_callback())
         except Exception as error:
             agent.failed("lightning", error)
@@ -38,15 +38,15 @@ def make_callback() -> Any:
     """Also how a spawned process gets it back: the class is made anew there, from that process's Lightning."""
     import sys
 
-    from . import start
+    from . import agent_start
 
-    agent: Any = start.agent()
+    agent: Any = agent_start.agent()
     name = "lightning.pytorch" if "lightning.pytorch" in sys.modules else "pytorch_lightning"
     base: Any = sys.modules[name].Callback
 
     class OomproofCallback(base):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.save, self.stop = Wish(agent, "save"), Wish(agent, "stop")
+            self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
             self.open: list[Any] = []
 
         def __reduce__(self) -> Any:

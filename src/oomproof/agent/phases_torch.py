@@ -10,13 +10,13 @@ import os
 import sys
 import time
 
-from .core import in_phase
+from .agent_core import in_phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core import Agent
+    from .agent_core import Agent
 
 
 _LAST_MOMENTS = 0.5  # seconds a dying process is waited for, by a job that has failed already
@@ -162,16 +162,16 @@ def _found_dead(iterator: Any, agent: Agent) -> bool:
     """Asked without reaping: who waits for it shall still find it."""
     any_dead = False
     for worker in getattr(iterator, "_workers", ()):
-        found = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None or (found.si_code == os.CLD_EXITED and found.si_status == 0):
+        status = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is None or (status.si_code == os.CLD_EXITED and status.si_status == 0):
             continue
         any_dead = True
-        if found.si_code == os.CLD_EXITED:
-            how = f"exited unexpectedly with exit code {found.si_status}"
+        if status.si_code == os.CLD_EXITED:
+            how = f"exited unexpectedly with exit code {status.si_status}"
         else:
             import signal
 
-            how = f"is killed by signal: {signal.strsignal(found.si_status)}"
+            how = f"is killed by signal: {signal.strsignal(status.si_status)}"
         agent.report("worker-lost", text=f"DataLoader worker (pid {worker.pid}) {how}.", worker=worker.pid)
     return any_dead
 

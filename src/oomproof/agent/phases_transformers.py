@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 
-from .core import in_phase
-from .wishes import Wish, listen, on_several_machines
+from .agent_core import in_phase
+from .job_requests import Request, listen, on_several_machines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .core import Agent
+    from .agent_core import Agent
 
 
 def install(module: Any, agent: Agent) -> None:
@@ -40,7 +40,7 @@ def install(module: Any, agent: Agent) -> None:
 
 def add_callback(trainer: Any, module: Any, agent: Agent) -> None:
     handler = trainer.callback_handler
-    if not any(type(each).__name__ == "OomproofCallback" for each in handler.callbacks):
+    if not any(type(callback).__name__ == "OomproofCallback" for callback in handler.callbacks):
         trainer.add_callback(make_callback(module.TrainerCallback, agent))
 
 
@@ -49,7 +49,7 @@ def make_callback(base: Any, agent: Agent) -> Any:
         """Counts steps, and answers requests at the end of one."""
 
         def __init__(self) -> None:
-            self.save, self.stop = Wish(agent, "save"), Wish(agent, "stop")
+            self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
             self.asked = ""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -18,13 +18,13 @@ import signal
 import sys
 from typing import Any
 
-from oomproof.cli.background import into_the_background
-from oomproof.cli.status import exit_status
+from oomproof.cli.background import run_in_background
+from oomproof.cli.exit_status import exit_status
 from oomproof.errors import USAGE, OomproofError
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 from oomproof.records import replace
-from oomproof.runner.admission import Asked
-from oomproof.runner.adopt import Adopted, take, watch
+from oomproof.runner.admission_request import Asked
+from oomproof.runner.adoption import Adopted, take, watch
 from oomproof.runner.run_flags import add_flags, of_adopt
 from oomproof.runner.supervise import Order
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     # nothing gets into a Python that runs already
     order = Order(adopted.argv, replace(chosen, no_agent=True), arguments.detach, agent=False, asked=asked)
     if arguments.detach:
-        return into_the_background(lambda said: _watch(adopted, order, quiet=True, said=said))
+        return run_in_background(lambda said: _watch(adopted, order, quiet=True, said=said))
     return _watch(adopted, order, quiet=False)
 
 
@@ -56,39 +56,39 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    found = runs.new_run()
+    run = run_folders.new_run()
 
     def started(told: list[str]) -> None:
         text = (
             f"watching pid {adopted.pid} by signals only: no limit can be put around a job that runs already"
         )
         if said is not None:
-            said(found.id, text)
+            said(run.id, text)
             return
-        say(f"oomproof: run {found.id}: {text}")
+        say(f"oomproof: run {run.id}: {text}")
         for line in told:
             say(f"oomproof: {line}")
         say("oomproof: Ctrl-C leaves it running, unwatched")
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        ended = watch(found, adopted, order, say, started)
+        ended = watch(run, adopted, order, say, started)
     except OomproofError:
-        if not found.attempt.started_file.exists():
+        if not run.attempt.started_file.exists():
             from shutil import rmtree
 
-            rmtree(found.folder, ignore_errors=True)
+            rmtree(run.folder, ignore_errors=True)
         raise
     finally:
         os.close(adopted.pidfd)
     if not ended:
-        say(f"\noomproof: left; pid {adopted.pid} runs on unwatched. To go on: oomproof watch {found.id}")
+        say(f"\noomproof: left; pid {adopted.pid} runs on unwatched. To go on: oomproof watch {run.id}")
         return 0
     from oomproof.diagnosis.conclusion import conclude
-    from oomproof.reports.verdict import three_lines
+    from oomproof.reports.verdict_text import three_lines
 
-    conclusion = conclude(found)
+    conclusion = conclude(run)
     say(three_lines(conclusion.verdict))
-    if (found.exit() or {}).get("status") is None:
+    if (run.exit() or {}).get("status") is None:
         say("oomproof: its exit status cannot be known: only its parent has learnt it")
-    return exit_status(found, conclusion)
+    return exit_status(run, conclusion)

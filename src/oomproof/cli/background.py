@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from oomproof.errors import OUR_FAILURE, OomproofError
 
-Said = Callable[[str, str], None]  # run id, what it does now
+Announce = Callable[[str, str], None]  # run id, what it does now
 
 
-def into_the_background(work: Callable[[Said], int]) -> int:
+def run_in_background(work: Callable[[Announce], int]) -> int:
     """``work`` runs in a process of its own session; it calls ``said`` once, when it can be left alone."""
     read_end, write_end = os.pipe()
     first = os.fork()

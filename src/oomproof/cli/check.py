@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
-from oomproof.ledger.facts import Facts, budget_of, gather
-from oomproof.ledger.place import is_there
+from oomproof.ledger.ledger_folder import is_there
+from oomproof.ledger.machine_facts import Facts, budget_of, gather
+from oomproof.ledger.memory_rows import rows
 from oomproof.ledger.risks import risks
-from oomproof.ledger.rows import rows
 from oomproof.machine.gpu import Gpus
 from oomproof.records import replace
-from oomproof.reports import check as report
+from oomproof.reports import check_screen as report
 from oomproof.settings import ledger_setting
 from oomproof.units import GIB, format_size, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:
-    from oomproof.ledger.picture import Picture
+    from oomproof.ledger.ledger_snapshot import LedgerSnapshot
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -57,18 +57,18 @@ def run(args: argparse.Namespace) -> int:
     return worst(check.answers)
 
 
-def look_at_ledger(facts: Facts) -> tuple[Picture | None, list[str]]:
+def look_at_ledger(facts: Facts) -> tuple[LedgerSnapshot | None, list[str]]:
     """(who runs and waits, what is wrong with the ledger). A reader makes no ledger where there is none."""
-    from oomproof.ledger.rebuild import what_runs
+    from oomproof.ledger.ledger_rebuild import live_entries
 
     wanted = ledger_setting()
     try:
-        if not is_there(wanted) and not what_runs():
+        if not is_there(wanted) and not live_entries():
             return None, []
     except OomproofError as error:
         return None, [error.message]
-    from oomproof.ledger.picture import look  # they cost a third of this command's start
-    from oomproof.ledger.store import Busy, open_ledger
+    from oomproof.ledger.ledger_snapshot import look  # they cost a third of this command's start
+    from oomproof.ledger.ledger_store import Busy, open_ledger
 
     ledger = open_ledger(wanted)
     held = {
@@ -90,39 +90,39 @@ def examine(
     need: int | None = None,
     gpu_need: tuple[int, int | None] | None = None,
     question: str = "",
-    ledger: tuple[Picture | None, list[str]] = (None, []),
+    ledger: tuple[LedgerSnapshot | None, list[str]] = (None, []),
 ) -> report.Check:
     """Facts in, everything the screen shows out. ``question`` is how the user asked, to be asked again."""
-    picture, troubles = ledger
-    budget = budget_of(facts, promised=picture.budget.promised if picture else 0)
+    snapshot, troubles = ledger
+    budget = budget_of(facts, reserved=snapshot.budget.reserved if snapshot else 0)
     if gpu_need and any(card.unified for card in facts.gpus.gpus):
         need, gpu_need = (need or 0) + gpu_need[0], None  # the GPU's memory is the machine's RAM
     ram = answer(budget, need) if need is not None else None
-    gpu = answer_gpu(less_promised(facts.gpus, picture), *gpu_need) if gpu_need else None
+    gpu = answer_gpu(less_reserved(facts.gpus, snapshot), *gpu_need) if gpu_need else None
     return report.Check(
         facts=facts,
         budget=budget,
         rows=rows(facts.memory, facts.unowned, facts.jobs[: report.JOBS_SHOWN]),
         risks=risks(facts, budget),
-        answers=tuple(one for one in (ram, gpu) if one),
+        answers=tuple(given for given in (ram, gpu) if given),
         next_step=next_step(facts, budget, ram, gpu, question),
-        picture=picture,
+        snapshot=snapshot,
         ledger_troubles=tuple(troubles),
     )
 
 
-def less_promised(gpus: Gpus, picture: Picture | None) -> Gpus:
-    """The cards as a newcomer finds them: what is promised on them is not free."""
-    if picture is None:
+def less_reserved(gpus: Gpus, snapshot: LedgerSnapshot | None) -> Gpus:
+    """The cards as a newcomer finds them: what is reserved on them is not free."""
+    if snapshot is None:
         return gpus
-    from oomproof.ledger.admission import Card, card_room
+    from oomproof.ledger.admission import Card, card_available
 
-    claims = picture.claims
+    claims = snapshot.claims
     cards = []
     for card in gpus.gpus:
         if card.free is not None:
             hidden = None if card.processes or not card.note else card.used
-            card = replace(card, free=max(0, card_room(Card(card.index, card.free, hidden), claims)))
+            card = replace(card, free=max(0, card_available(Card(card.index, card.free, hidden), claims)))
         cards.append(card)
     return replace(gpus, gpus=tuple(cards))
 
@@ -130,7 +130,7 @@ def less_promised(gpus: Gpus, picture: Picture | None) -> Gpus:
 def worst(answers: tuple[Answer, ...]) -> int:
     """Never beats not now beats fits."""
     order = ("fits", "not-now", "never")
-    return max(answers, key=lambda one: order.index(one.status)).exit_status if answers else 0
+    return max(answers, key=lambda answer: order.index(answer.status)).exit_status if answers else 0
 
 
 def next_step(

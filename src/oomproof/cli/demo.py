@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 
 JOB = Path(__file__).with_name("demo_job.py")
 
@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         return done.returncode
     if done.returncode == 130:
         return 130
-    from oomproof.reports.runs import show
+    from oomproof.reports.run_tables import show
 
     _say("", "And it is all on record, also after a crash or a reboot:", "  $ oomproof runs show demo", "")
     sys.stdout.flush()
-    print(show(runs.find("demo"), _columns()))
+    print(show(run_folders.find("demo"), _columns()))
     _say("", "Now yours:  oomproof run -- python train.py")
     return 0
 

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 
 _TICK = 0.2
 
@@ -25,14 +25,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
-    attempt = found.attempt
+    target = run_folders.find(arguments.run)
+    attempt = target.attempt
     if attempt.output_first_file.exists():
         _copy(attempt.output_first_file)
         if attempt.output_before_file.exists():
             print("\n[oomproof: the middle of the output was not kept]", flush=True)
     _copy(attempt.output_before_file)
-    follow(found) if arguments.follow else _copy(attempt.output_file)
+    follow(target) if arguments.follow else _copy(attempt.output_file)
     return 0
 
 
@@ -51,11 +51,11 @@ def _write(data: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
-def _just_starting(run: runs.Run) -> bool:
+def _just_starting(run: run_folders.Run) -> bool:
     return run.folder.exists() and run.state() == "starting"
 
 
-def follow(run: runs.Run, from_end: bool = False) -> None:
+def follow(run: run_folders.Run, from_end: bool = False) -> None:
     """New output until the run has ended; the file is changed under us when it grows past its cap."""
     path = run.attempt.output_file
     file = None

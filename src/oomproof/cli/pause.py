@@ -19,19 +19,19 @@ import sys
 import threading
 
 from oomproof.errors import OUR_FAILURE, OomproofError
-from oomproof.guard import freezing, timeouts
-from oomproof.guard.actions import Actions, Errands
-from oomproof.guard.gpu_pause import GpuPause, Result, held_by, host_room_problem
+from oomproof.guard import freezer, pause_timeouts
+from oomproof.guard.gpu_pause import GpuPause, Result, held_by, host_memory_problem
+from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.host_view import HostView
-from oomproof.guard.job import Job
-from oomproof.guard.push_out import PushOut
+from oomproof.guard.job_handle import Job
+from oomproof.guard.swap_out import PushOut
 from oomproof.machine import swap
 from oomproof.machine.gpu import Query
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
 
 CARD_SECONDS = 10.0  # a driver that has to wake its cards takes some
-_STILL_SECONDS = 10.0  # a process that waits for a slow disk stands still when the disk has answered
+_PAUSE_SECONDS = 10.0  # a process that waits for a slow disk stops when the disk has answered
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -46,81 +46,81 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = living(arguments.run)
-    mark = found.frozen()
-    if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(found.attempt).paused):
-        tell(f"{found.name} stands still already; let it go on: oomproof resume {found.name}")
+    target = live_run(arguments.run)
+    mark = target.frozen()
+    if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(target.attempt).paused):
+        tell(f"{target.name} stands still already; let it go on: oomproof resume {target.name}")
         return 0
-    job = Job(found.started())
-    errands = Errands()
+    job = Job(target.started())
+    task_thread = TaskThread()
     try:
         # first: from now on it is not the guard's
-        pause = freezing.new_id()
-        freezing.write_mark(found.attempt, "user", "oomproof pause", pause=pause, moving=arguments.gpu)
+        pause = freezer.new_id()
+        freezer.write_mark(target.attempt, "user", "oomproof pause", pause=pause, moving=arguments.gpu)
         if arguments.gpu:
-            tell(_give_gpu_back(found, job))
-            freezing.write_mark(found.attempt, "user", "oomproof pause", pause=pause)
-        Actions(job, found.attempt, errands, [], by="user").take("freeze", "oomproof pause")
-        if not job.freezer.wait_frozen(_STILL_SECONDS):
+            tell(_give_gpu_back(target, job))
+            freezer.write_mark(target.attempt, "user", "oomproof pause", pause=pause)
+        Actions(job, target.attempt, task_thread, [], by="user").take("freeze", "oomproof pause")
+        if not job.freezer.wait_frozen(_PAUSE_SECONDS):
             tell(
-                f"not all of {found.name} stands still yet: a process of it waits inside the kernel; see "
+                f"not all of {target.name} stands still yet: a process of it waits inside the kernel; see "
                 f"ps -o pid,stat,wchan:30,cmd -p {job.leader}"
             )
-        tell(f"{found.name} stands still ({job.freezer.how}); {_freed(job)}")
-        for one in timeouts.look(job.pids(), found.argv, found.info.get("env") or {}):
-            tell(f"while it stands still: {one.text}")
-        tell(f"let it go on: oomproof resume {found.name}")
+        tell(f"{target.name} stands still ({job.freezer.how}); {_freed(job)}")
+        for timeout in pause_timeouts.look(job.pids(), target.argv, target.info.get("env") or {}):
+            tell(f"while it stands still: {timeout.text}")
+        tell(f"let it go on: oomproof resume {target.name}")
     finally:
-        errands.close()
+        task_thread.close()
         job.close()
     return 0
 
 
-def living(text: str | None, status: int = OUR_FAILURE) -> runs.Run:
+def live_run(text: str | None, status: int = OUR_FAILURE) -> run_folders.Run:
     """The run, which must have a job that lives and can be reached. One that has lost its keeper gets a new one."""
-    found = runs.find_here(text)
-    if found.state() == "starting":
-        raise OomproofError(f"{found.name} is just starting", "try again in a moment")
-    if not found.keeper_lives():
-        if not found.job_lives():
+    run = run_folders.find_here(text)
+    if run.state() == "starting":
+        raise OomproofError(f"{run.name} is just starting", "try again in a moment")
+    if not run.keeper_lives():
+        if not run.job_lives():
             raise OomproofError(
-                f"{found.name} is not running ({found.state()})", "list what runs: oomproof runs", status
+                f"{run.name} is not running ({run.state()})", "list what runs: oomproof runs", status
             )
         from oomproof.runner.stand_in import revive
 
-        revive(found)
-        tell(f"the process that kept {found.name} was killed; a new one keeps it from now on")
-    if not isinstance(found.started().get("job"), dict):
+        revive(run)
+        tell(f"the process that kept {run.name} was killed; a new one keeps it from now on")
+    if not isinstance(run.started().get("job"), dict):
         raise OomproofError(
-            f"the pids of {found.name} are not known: its started.json is missing or damaged",
-            f"look for its processes: grep -ls OOMPROOF_RUN={found.id} /proc/[0-9]*/environ",
+            f"the pids of {run.name} are not known: its started.json is missing or damaged",
+            f"look for its processes: grep -ls OOMPROOF_RUN={run.id} /proc/[0-9]*/environ",
         )
-    return found
+    return run
 
 
 def tell(text: str) -> None:
     print(f"oomproof: {text}", file=sys.stderr)
 
 
-def _give_gpu_back(found: runs.Run, job: Job) -> str:
-    """Before it stands still: its own CUDA threads move the memory."""
+def _give_gpu_back(run: run_folders.Run, job: Job) -> str:
+    """Before it is paused: its own CUDA threads move the memory."""
     job.freezer.thaw()  # harmless for one that runs
-    settings = found.info.get("settings") or {}
+    settings = run.info.get("settings") or {}
     pids = job.pids()
     held = held_by(pids, Query().answer(CARD_SECONDS).gpus)
     size = sum(held.values())
     left = job.limit_left(job.memory())
-    available = HostView().room()[0]
-    problem = host_room_problem(size, available, int(settings.get("floor", 0)), left)
-    result = Result(False, problem=problem) if problem else GpuPause(found.attempt).give_back(pids, held)
+    available = HostView().headroom()[0]
+    problem = host_memory_problem(size, available, int(settings.get("floor", 0)), left)
+    result = Result(False, problem=problem) if problem else GpuPause(run.attempt).give_back(pids, held)
     if not result.done:
-        freezing.remove_mark(found.attempt)
-        cure = (
+        freezer.remove_mark(run.attempt)
+        hint = (
             "it will end with a CUDA error"
             if result.lost
-            else f"it runs on; without the card: oomproof pause {found.name}"
+            else f"it runs on; without the card: oomproof pause {run.name}"
         )
-        raise OomproofError(f"the GPU memory of {found.name} cannot be given back: {result.problem}", cure)
+        raise OomproofError(f"the GPU memory of {run.name} cannot be given back: {result.problem}", hint)
     return (
         f"{format_size(result.size)} of GPU memory went to its host memory in {format_duration(result.seconds)}; "
         "the card is free for others"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 
-from oomproof.cli.pause import CARD_SECONDS, living, tell
+from oomproof.cli.pause import CARD_SECONDS, live_run, tell
 from oomproof.errors import OomproofError
-from oomproof.guard import freezing
-from oomproof.guard.actions import Actions, Errands
+from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
-from oomproof.guard.job import Job
+from oomproof.guard.guard_actions import Actions, TaskThread
+from oomproof.guard.job_handle import Job
 from oomproof.machine.gpu import Query
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
 
 
@@ -27,32 +27,32 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = living(arguments.run)
-    mark = found.frozen()
-    job = Job(found.started())
-    errands = Errands()
+    target = live_run(arguments.run)
+    mark = target.frozen()
+    job = Job(target.started())
+    task_thread = TaskThread()
     try:
-        if not mark and not job.freezer.is_frozen() and not GpuPause(found.attempt).paused:
-            tell(f"{found.name} does not stand still; nothing to do")
+        if not mark and not job.freezer.is_frozen() and not GpuPause(target.attempt).paused:
+            tell(f"{target.name} does not stand still; nothing to do")
             return 0
-        actions = Actions(job, found.attempt, errands, [], by="user")
+        actions = Actions(job, target.attempt, task_thread, [], by="user")
         actions.take("thaw", "oomproof resume")
-        _give_the_card_again(found, job)
-        freezing.remove_mark(found.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
-        tell(f"{found.name} goes on; follow it: oomproof logs -f {found.name}")
+        _restore_gpu_memory(target, job)
+        freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
+        tell(f"{target.name} goes on; follow it: oomproof logs -f {target.name}")
         if mark.get("by") == "guard":
             tell(
                 f"it was paused for want of memory ({mark.get('why')}); it is not paused again in this shortage"
             )
     finally:
-        errands.close()
+        task_thread.close()
         job.close()
     return 0
 
 
-def _give_the_card_again(found: runs.Run, job: Job) -> None:
-    """For one whose GPU memory was given back. Without room on the card it goes on standing still; nothing is lost."""
-    pause = GpuPause(found.attempt)
+def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:
+    """For one whose GPU memory was given back. Without free memory on the card it stays paused; nothing is lost."""
+    pause = GpuPause(run.attempt)
     if not pause.paused:
         return
     result = pause.take_back(Query().answer(CARD_SECONDS).gpus)
@@ -62,13 +62,13 @@ def _give_the_card_again(found: runs.Run, job: Job) -> None:
         )
     elif result.lost:
         raise OomproofError(
-            f"{found.name} could not be restored: {result.problem}",
+            f"{run.name} could not be restored: {result.problem}",
             "it will end with a CUDA error; start it again from its last checkpoint",
         )
     else:
-        if found.frozen():
+        if run.frozen():
             job.freezer.freeze()
         raise OomproofError(
-            f"{found.name} cannot go on yet: {result.problem}",
-            f"make room on the card (nvidia-smi), then again: oomproof resume {found.name}",
+            f"{run.name} cannot go on yet: {result.problem}",
+            f"make room on the card (nvidia-smi), then again: oomproof resume {run.name}",
         )

@@ -28,17 +28,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomproof.cli.background import Said, into_the_background
-from oomproof.cli.status import exit_status
+from oomproof.cli.background import Announce, run_in_background
+from oomproof.cli.exit_status import exit_status
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
-from oomproof.guard.actions import STOP_TEXT
+from oomproof.guard.guard_actions import STOP_TEXT
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import script_of
-from oomproof.ledger.runtime import runtime_folder
+from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.printable import printable
-from oomproof.recording import runs, state_files
+from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
-from oomproof.runner.admission import Ticket, ask
+from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED
 from oomproof.runner.run_flags import add_flags, of_run
 from oomproof.runner.supervise import (
@@ -50,7 +50,7 @@ from oomproof.runner.supervise import (
     supervise,
     working_folder,
 )
-from oomproof.runner.waiting import Cancelled
+from oomproof.runner.waiting_run import Cancelled
 
 if TYPE_CHECKING:  # what a start does not need
     from oomproof.diagnosis.conclusion import Conclusion
@@ -100,14 +100,16 @@ def run(arguments: argparse.Namespace) -> int:
             runtime_folder()  # what is odd about it is told while there is a terminal
         return _detach(order, report)
     try:
-        return _finish(_supervise(order, _hello, lambda *_: None), report, quiet=False)
+        return _finish(_supervise(order, _startup_message, lambda *_: None), report, quiet=False)
     except Cancelled as cancelled:
         _tell("oomproof: gave up waiting; nothing was started")
         return 128 + cancelled.number
 
 
-def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], None]) -> Outcome:
-    run = runs.new_run()
+def _supervise(
+    order: Order, startup_message: Any, on_waiting: Callable[[run_folders.Run, str], None]
+) -> Outcome:
+    run = run_folders.new_run()
     # from now on, and as long as this process lives: between waiting and running nobody may take it for a failed start
     with contextlib.suppress(OSError):  # a full disk: what is written next says it in words
         state_files.take_lock(run.guard_lock)
@@ -118,9 +120,9 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
             if ticket.waited:
                 _look_for_twins(order)  # it may have been started meanwhile
             if order.chosen.gpu_share:
-                share = _turn_on_the_card(run, order, lambda text: on_waiting(run, text))
+                share = _wait_for_gpu_turn(run, order, lambda text: on_waiting(run, text))
             return supervise(
-                run, order, lambda sentence: hello(run, order, sentence, ticket.told), ticket, share
+                run, order, lambda sentence: startup_message(run, order, sentence, ticket.told), ticket, share
             )
         except (OomproofError, KeyboardInterrupt):
             ticket.drop()
@@ -136,8 +138,8 @@ def _supervise(order: Order, hello: Any, on_waiting: Callable[[runs.Run, str], N
         raise
 
 
-def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ticket:
-    """Room for the run, after a wait if need be; while it waits it can be listed and stopped."""
+def _admit(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None]) -> Ticket:
+    """Memory for the run, after a wait if need be; while it waits it can be listed and stopped."""
 
     def waiting(text: str) -> None:
         host = HostView()
@@ -155,7 +157,7 @@ def _admit(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> Ti
     return ask(run, order.argv, order.chosen.name, asked, folder, _tell, waiting)
 
 
-def _turn_on_the_card(run: runs.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
+def _wait_for_gpu_turn(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
     """With --gpu-share: its place on the card, after a wait if need be."""
     from oomproof.runner.gpu_share import join
 
@@ -172,11 +174,11 @@ def _look_for_twins(order: Order) -> None:
         return
     from oomproof.machine import twins
 
-    found = twins.of(order.argv, folder, os.environ, os.getppid())
-    if not found:
+    twin_jobs = twins.of(order.argv, folder, os.environ, os.getppid())
+    if not twin_jobs:
         return
-    closest = found[0]
-    alike = [twin for twin in found if twin.likeness == closest.likeness]
+    closest = twin_jobs[0]
+    alike = [twin for twin in twin_jobs if twin.likeness == closest.likeness]
     pids = " and ".join(str(twin.pid) for twin in alike)
     pids = f"pid {pids}" if len(alike) == 1 else f"pids {pids}"
     if closest.likeness == "output":
@@ -201,7 +203,7 @@ def _tell(text: str) -> None:
         os.write(2, (printable(text) + "\n").encode())
 
 
-def _hello(run: runs.Run, order: Order, sentence: str, told: list[str]) -> None:
+def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: list[str]) -> None:
     _tell(f"oomproof: run {run.id}: {sentence}")
     for line in told:
         _tell(f"oomproof: {line}")
@@ -232,15 +234,15 @@ def gpu_is_here() -> bool:
 def _check_command(name: str) -> None:
     """Told before anything is made: the same statuses as a shell gives."""
     folders = [""] if "/" in name else os.get_exec_path()
-    found = [path for folder in folders if os.path.exists(path := os.path.join(folder, name))]
-    if any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in found):
+    paths = [path for folder in folders if os.path.exists(path := os.path.join(folder, name))]
+    if any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths):
         return
-    if not found:
+    if not paths:
         raise OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
-    if os.path.isdir(found[0]):
+    if os.path.isdir(paths[0]):
         raise OomproofError(f"{name} is a folder", "name the program inside it", CANNOT_EXECUTE)
-    cure = f"oomproof run -- python {name}" if name.endswith(".py") else f"chmod +x {found[0]}"
-    raise OomproofError(f"{name}: not executable", cure, CANNOT_EXECUTE)
+    hint = f"oomproof run -- python {name}" if name.endswith(".py") else f"chmod +x {paths[0]}"
+    raise OomproofError(f"{name}: not executable", hint, CANNOT_EXECUTE)
 
 
 def _check_stop_file(path: Path | None) -> None:
@@ -268,19 +270,19 @@ class _OneSignal:
     _NUMBERS = (*FORWARDED, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self._heard = 0
+        self._signals = 0
         for number in self._NUMBERS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._hear)
+                signal.signal(number, self._on_signal)
 
-    def _hear(self, *_: object) -> None:
-        self._heard += 1
-        if self._heard == 2:
+    def _on_signal(self, *_: object) -> None:
+        self._signals += 1
+        if self._signals == 2:
             raise _Enough
 
     def close(self) -> None:
         """To the end of the process. Ignored, for the interpreter gives a handler of ours up before it has ended."""
-        self._heard = 2
+        self._signals = 2
         for number in self._NUMBERS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -292,14 +294,14 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
             from oomproof.diagnosis.conclusion import conclude
-            from oomproof.reports import saving
-            from oomproof.reports.verdict import fitted, three_lines
+            from oomproof.reports import report_file
+            from oomproof.reports.verdict_text import fitted, three_lines
 
             conclusion = conclude(outcome.run)
             if report is not None:
-                from oomproof.reports import saving
+                from oomproof.reports import report_file
 
-                saving.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
+                report_file.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
@@ -318,13 +320,13 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
 def _detach(order: Order, report: Path | None) -> int:
     """The front goes into the background with the job; this process tells how to follow, and ends."""
 
-    def work(said: Said) -> int:
-        def started(run: runs.Run, _: Order, sentence: str, told: list[str]) -> None:
+    def work(said: Announce) -> int:
+        def started(run: run_folders.Run, _: Order, sentence: str, told: list[str]) -> None:
             said(run.id, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
 
-        def waiting(run: runs.Run, sentence: str) -> None:
+        def waiting(run: run_folders.Run, sentence: str) -> None:
             said(run.id, f"waiting in the background: {sentence}")
 
         return _finish(_supervise(order, started, waiting), report, quiet=True)
 
-    return into_the_background(work)
+    return run_in_background(work)

@@ -19,12 +19,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from oomproof.cli.damage import readable
+from oomproof.cli.damaged_runs import readable
 from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 from oomproof.recording.series import Unreadable
-from oomproof.reports import runs as report
+from oomproof.reports import run_tables as report
 from oomproof.units import parse_size
 
 if TYPE_CHECKING:
@@ -75,43 +75,43 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = runs.list_runs()
-    shown = found if arguments.all or arguments.json else found[:20]
+    listed = run_folders.list_runs()
+    shown = listed if arguments.all or arguments.json else listed[:20]
     summaries = report.summaries_of(shown)
     if arguments.json:
-        print(json.dumps({"schema": 1, "runs": [one.as_json() for one in summaries]}, indent=1))
+        print(json.dumps({"schema": 1, "runs": [summary.as_json() for summary in summaries]}, indent=1))
         return 0
     print(report.history(summaries, _width()))
-    if len(found) > len(shown):
-        print(f"({len(found) - len(shown)} older: oomproof runs --all)")
+    if len(listed) > len(shown):
+        print(f"({len(listed) - len(shown)} older: oomproof runs --all)")
     return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
-    with readable(found):
-        return _show_one(arguments, found)
+    shown = run_folders.find(arguments.run)
+    with readable(shown):
+        return _show_one(arguments, shown)
 
 
-def _show_one(arguments: argparse.Namespace, found: runs.Run) -> int:
+def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
     if arguments.json:
-        told = conclusion_of(found)
+        told = conclusion_of(shown)
         value = {
             "schema": 1,
-            "run": report.summarize(found, told).as_json(),
-            "info": found.info,
-            "exit": found.exit(),
-            "agent": report.agent_words(found),
-            "phases": report.phases_json(found),
+            "run": report.summarize(shown, told).as_json(),
+            "info": shown.info,
+            "exit": shown.exit(),
+            "agent": report.agent_text(shown),
+            "phases": report.phases_json(shown),
         }
         print(json.dumps({**value, "verdict": told.as_json if told else None}, indent=1))
         return 0
-    print(report.show(found, _width()))
+    print(report.show(shown, _width()))
     return 0
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    before, after = runs.find(arguments.before), runs.find(arguments.after)
+    before, after = run_folders.find(arguments.before), run_folders.find(arguments.after)
     with readable(before, after):
         if arguments.json:
             rows = [{"what": a, "before": b, "after": c} for a, b, c in report.compare_rows(before, after)]
@@ -122,11 +122,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    found = runs.find(arguments.run)
-    recording = found.attempt.recording()
+    exported = run_folders.find(arguments.run)
+    recording = exported.attempt.recording()
     if recording.problem:
         raise OomproofError(
-            f"{found.id}: {recording.problem}", "see what there is: oomproof runs show " + found.id
+            f"{exported.id}: {recording.problem}", "see what there is: oomproof runs show " + exported.id
         )
     out = csv.writer(sys.stdout, lineterminator="\n")
     names = ["wall_seconds", "anon", "shmem", "file", "swap", "kernel", "limit_headroom", "processes"]
@@ -137,48 +137,48 @@ def _export(arguments: argparse.Namespace) -> int:
                 out.writerow([f"{t + recording.wall_offset:.3f}", *values])
     except Unreadable as error:
         raise OomproofError(
-            f"{found.id}: the recording cannot be read from here on: {error}",
-            "see what there is: oomproof runs show " + found.id,
+            f"{exported.id}: the recording cannot be read from here on: {error}",
+            "see what there is: oomproof runs show " + exported.id,
         ) from error
     return 0
 
 
 def _prune(arguments: argparse.Namespace) -> int:
     from oomproof.recording import prune
-    from oomproof.reports.pruned import pruned
+    from oomproof.reports.prune_report import pruned
 
     if arguments.yes and arguments.dry_run:
         raise OomproofError("--yes removes, --dry-run does not", "give one of them", USAGE)
     rules = _rules(arguments)
-    found = [prune.stored(run) for run in runs.list_runs()]
-    used = sum(each.size for each in found)
-    going = prune.choose(found, rules)
+    stored_runs = [prune.stored(run) for run in run_folders.list_runs()]
+    used = sum(stored_run.size for stored_run in stored_runs)
+    going = prune.choose(stored_runs, rules)
     failed = {}
-    for each in going if arguments.yes else ():
-        if (why := prune.remove(each.run)) is not None:
-            failed[each.run.id] = why
-    freed = sum(each.size for each in going if each.run.id not in failed)
+    for stored in going if arguments.yes else ():
+        if (why := prune.remove(stored.run)) is not None:
+            failed[stored.run.id] = why
+    freed = sum(stored.size for stored in going if stored.run.id not in failed)
     if arguments.json:
         rows = [
-            {"id": each.run.id, "name": each.run.name, "created": each.created, "bytes": each.size,
-             "problem": failed.get(each.run.id)}
-            for each in going
+            {"id": stored.run.id, "name": stored.run.name, "created": stored.created, "bytes": stored.size,
+             "problem": failed.get(stored.run.id)}
+            for stored in going
         ]  # fmt: skip
         value = {
             "schema": 1,
             "removed": arguments.yes,
             "runs": rows,
             "bytes": freed,
-            "kept": len(found) - len(going),
+            "kept": len(stored_runs) - len(going),
         }
         print(json.dumps(value, indent=1))
         return 1 if failed else 0
-    print(pruned(going, failed, len(found), used, freed, arguments.yes, rules == prune.Rules()))
+    print(pruned(going, failed, len(stored_runs), used, freed, arguments.yes, rules == prune.Rules()))
     return 1 if failed else 0
 
 
 def _rules(arguments: argparse.Namespace) -> Rules:
-    from oomproof.evidence.since import parse_since
+    from oomproof.evidence.time_expressions import parse_since
     from oomproof.recording.prune import Rules
 
     return Rules(

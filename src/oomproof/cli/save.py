@@ -12,9 +12,9 @@ import sys
 import time
 
 from oomproof.errors import OomproofError
-from oomproof.guard.actions import deed
+from oomproof.guard.guard_actions import action_record
 from oomproof.machine.clock import boottime
-from oomproof.recording import requests, runs
+from oomproof.recording import requests, run_folders
 from oomproof.units import format_duration
 
 _TICK = 0.1
@@ -34,30 +34,30 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find_here(arguments.run)
-    if not found.keeper_lives():
+    target = run_folders.find_here(arguments.run)
+    if not target.keeper_lives():
         raise OomproofError(
-            f"{found.name} is not running ({found.state()})",
-            f"see how it ended: oomproof runs show {found.id}; list what runs: oomproof runs",
+            f"{target.name} is not running ({target.state()})",
+            f"see how it ended: oomproof runs show {target.id}; list what runs: oomproof runs",
         )
-    attempt = found.attempt
+    attempt = target.attempt
     listening = requests.listeners(attempt, "save")
     if not listening:
         raise OomproofError(
-            f"nobody in {found.name} answers a request to save",
+            f"nobody in {target.name} answers a request to save",
             "a Hugging Face Trainer and Lightning do, once they train; `oomproof stop` also asks plain loops",
         )
     began = boottime()
     requests.ask_to_save(attempt, "oomproof save")
-    attempt.add_action(deed("user", "save", "oomproof save"))
+    attempt.add_action(action_record("user", "save", "oomproof save"))
     print(f"oomproof: asked {', '.join(listening)} to save", file=sys.stderr)
     deadline = time.monotonic() + arguments.timeout
     while time.monotonic() < deadline:
         if not attempt.save_file.exists():
-            print(f"oomproof: {_saved(found, began)}; {found.name} goes on", file=sys.stderr)
+            print(f"oomproof: {_saved(target, began)}; {target.name} goes on", file=sys.stderr)
             return 0
-        if found.exit() or not found.keeper_lives():
-            raise OomproofError(f"{found.name} ended before it saved", f"see why: oomproof why {found.id}")
+        if target.exit() or not target.keeper_lives():
+            raise OomproofError(f"{target.name} ended before it saved", f"see why: oomproof why {target.id}")
         time.sleep(_TICK)
     raise OomproofError(
         f"not saved within {format_duration(arguments.timeout)}",
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
 
-def _saved(run: runs.Run, since: float) -> str:
+def _saved(run: run_folders.Run, since: float) -> str:
     """The words of whoever saved; the recording has them a moment after the file is gone."""
     for _ in range(30):
         with run.attempt.recording().series() as series:

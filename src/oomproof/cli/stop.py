@@ -14,15 +14,15 @@ import signal
 import sys
 import time
 
-from oomproof.cli.pause import CARD_SECONDS, living
+from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import OomproofError
-from oomproof.guard import freezing
-from oomproof.guard.actions import Actions, Errands
+from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
-from oomproof.guard.job import Job
+from oomproof.guard.guard_actions import Actions, TaskThread
+from oomproof.guard.job_handle import Job
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
-from oomproof.recording import runs, state_files
+from oomproof.recording import run_folders, state_files
 from oomproof.runner.run_flags import from_json
 from oomproof.units import format_duration
 
@@ -41,24 +41,26 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find_here(arguments.run)
-    if found.waits():
-        return _cancel(found)
-    found = living(found.id, 0)
-    chosen = from_json(found.info.get("settings") or {})
+    target = run_folders.find_here(arguments.run)
+    if target.waits():
+        return _cancel(target)
+    target = live_run(target.id, 0)
+    chosen = from_json(target.info.get("settings") or {})
     grace = arguments.grace if arguments.grace is not None else chosen.grace
-    job = Job(found.started())
-    errands = Errands()
-    stop_files = [found.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
-    actions = Actions(job, found.attempt, errands, stop_files, chosen.stop_signal, by="user")
+    job = Job(target.started())
+    task_thread = TaskThread()
+    stop_files = [target.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
+    actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user")
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
     words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
     try:
-        if found.frozen() or job.freezer.is_frozen():  # it could not answer; a kill needs no thaw of its own
+        if (
+            target.frozen() or job.freezer.is_frozen()
+        ):  # it could not answer; a kill needs no resume of its own
             if steps != ["kill"]:
                 actions.take("thaw", "oomproof stop")
-            freezing.remove_mark(found.attempt)
-        pause = GpuPause(found.attempt)
+            freezer.remove_mark(target.attempt)
+        pause = GpuPause(target.attempt)
         if pause.paused and steps != ["kill"] and not pause.take_back(Query().answer(CARD_SECONDS).gpus).done:
             print(
                 "oomproof: its GPU memory could not be restored: it may not be able to save", file=sys.stderr
@@ -67,20 +69,20 @@ def run(arguments: argparse.Namespace) -> int:
             actions.take(step, "oomproof stop")
             wait = 30.0 if step == "kill" else grace
             print(f"oomproof: {words[step]}; waiting up to {format_duration(wait)}", file=sys.stderr)
-            if _ended(found, wait):
-                print(f"oomproof: {found.name} has ended", file=sys.stderr)
+            if _ended(target, wait):
+                print(f"oomproof: {target.name} has ended", file=sys.stderr)
                 return 0
     finally:
-        errands.close()
+        task_thread.close()
         job.close()
     raise OomproofError(
-        f"{found.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
+        f"{target.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
         f"see its state: ps -o pid,stat,wchan:30,cmd -p {job.leader}",
     )
 
 
-def _cancel(run: runs.Run) -> int:
-    """It waits for room: its front leaves the queue when told to end."""
+def _cancel(run: run_folders.Run) -> int:
+    """It waits for memory: its front leaves the queue when told to end."""
     front = state_files.read_json(run.waiting_file).get("front") or {}
     pid, start = front.get("pid"), front.get("start")
     if not isinstance(pid, int) or not processes.is_alive(pid, start):
@@ -94,7 +96,7 @@ def _cancel(run: runs.Run) -> int:
     return 0
 
 
-def _ended(run: runs.Run, seconds: float) -> bool:
+def _ended(run: run_folders.Run, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if run.exit() or not run.keeper_lives():

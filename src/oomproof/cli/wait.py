@@ -9,9 +9,9 @@ import argparse
 import sys
 import time
 
-from oomproof.cli.status import exit_status
+from oomproof.cli.exit_status import exit_status
 from oomproof.errors import NOT_NOW, OomproofError
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 
 _TICK = 0.1
 
@@ -23,20 +23,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find_here(arguments.run)
-    while found.waits():
+    target = run_folders.find_here(arguments.run)
+    while target.waits():
         time.sleep(_TICK)
-    while found.folder.exists() and (found.keeper_lives() or found.state() == "starting"):
+    while target.folder.exists() and (target.keeper_lives() or target.state() == "starting"):
         time.sleep(_TICK)
-    if not found.folder.exists():
-        raise OomproofError(f"{found.name} gave up waiting: it was never started", "", NOT_NOW)
+    if not target.folder.exists():
+        raise OomproofError(f"{target.name} gave up waiting: it was never started", "", NOT_NOW)
     # The guard judges a moment after the keeper has gone; without one, this is how it looks from here.
-    while found.guard_lives():
+    while target.guard_lives():
         time.sleep(_TICK)
     from oomproof.diagnosis.conclusion import conclusion_of
-    from oomproof.reports.verdict import fitted, three_lines
+    from oomproof.reports.verdict_text import fitted, three_lines
 
-    told = conclusion_of(found)
+    told = conclusion_of(target)
     if told is not None:
         print(fitted(three_lines(told.verdict), sys.stderr), file=sys.stderr)
-    return exit_status(found, told)
+    return exit_status(target, told)

@@ -12,13 +12,13 @@ import argparse
 import os
 import sys
 
-from oomproof.cli.pause import living
-from oomproof.cli.status import exit_status
+from oomproof.cli.exit_status import exit_status
+from oomproof.cli.pause import live_run
 from oomproof.errors import OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs, state_files
+from oomproof.recording import run_folders, state_files
 from oomproof.runner.run_flags import from_json
 from oomproof.runner.supervise import Watch, guard_settings
 
@@ -30,56 +30,56 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = runs.find_here(arguments.run)
-    if found.waits():
-        raise OomproofError(f"{found.name} waits for room", f"wait for it: oomproof wait {found.id}")
-    found = living(found.id, 0)
-    lock = state_files.take_lock(found.guard_lock)
+    target = run_folders.find_here(arguments.run)
+    if target.waits():
+        raise OomproofError(f"{target.name} waits for room", f"wait for it: oomproof wait {target.id}")
+    target = live_run(target.id, 0)
+    lock = state_files.take_lock(target.guard_lock)
     if lock is None:
         raise OomproofError(
-            f"{found.name} has its guard", f"follow its output: oomproof logs -f {found.id}", 0
+            f"{target.name} has its guard", f"follow its output: oomproof logs -f {target.id}", 0
         )
     from oomproof.cli.logs import follow
     from oomproof.runner import stand_in
 
-    started = found.started()
-    adopted = os.pidfd_open(int(started["job"]["pid"])) if found.info.get("adopted") else None
-    chosen, host = from_json(found.info.get("settings") or {}), HostView()
-    settings = guard_settings(chosen, host, found.info.get("claim"))
+    started = target.started()
+    adopted = os.pidfd_open(int(started["job"]["pid"])) if target.info.get("adopted") else None
+    chosen, host = from_json(target.info.get("settings") or {}), HostView()
+    settings = guard_settings(chosen, host, target.info.get("claim"))
     agent = not chosen.no_agent and adopted is None
     watch = Watch(
-        found, started, settings, host, lambda text: print(text, file=sys.stderr, flush=True), chosen, agent
+        target, started, settings, host, lambda text: print(text, file=sys.stderr, flush=True), chosen, agent
     )
     state_files.write_json(
-        found.attempt.started_file,
+        target.attempt.started_file,
         {**started, "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())}},
     )
     watch.writer.event(boottime(), "guard", "the guard was taken up again")
-    print(f"oomproof: guarding {found.name} again; Ctrl-C leaves it running", file=sys.stderr)
+    print(f"oomproof: guarding {target.name} again; Ctrl-C leaves it running", file=sys.stderr)
     watch.start()
     # Held, not read: should the keeper be killed, the job's next line must not end it.
     held = stand_in.reopen(started, [watch.job.leader])
     try:
-        follow(found, from_end=True)
-        while not found.keeper_lives() and not found.exit() and found.job_lives() and not adopted:
+        follow(target, from_end=True)
+        while not target.keeper_lives() and not target.exit() and target.job_lives() and not adopted:
             print("oomproof: its keeper was killed; a new one keeps it from now on", file=sys.stderr)
             watch.job.keeper = 0
-            stand_in.revive(found)
-            follow(found, from_end=True)
+            stand_in.revive(target)
+            follow(target, from_end=True)
     except KeyboardInterrupt:
-        print(f"\noomproof: left; {found.name} runs on without its guard", file=sys.stderr)
+        print(f"\noomproof: left; {target.name} runs on without its guard", file=sys.stderr)
         return 0
     finally:
         watch.stop()
         for fd in held.values():
             os.close(fd)
     if adopted is not None:
-        from oomproof.runner.adopt import stay
+        from oomproof.runner.adoption import stay
 
-        stay(found, int(started["job"]["pid"]), adopted)
+        stay(target, int(started["job"]["pid"]), adopted)
     from oomproof.diagnosis.conclusion import conclude
-    from oomproof.reports.verdict import fitted, three_lines
+    from oomproof.reports.verdict_text import fitted, three_lines
 
-    conclusion = conclude(found)
+    conclusion = conclude(target)
     print(fitted(three_lines(conclusion.verdict), sys.stderr), file=sys.stderr)
-    return exit_status(found, conclusion)
+    return exit_status(target, conclusion)

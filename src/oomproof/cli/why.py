@@ -24,10 +24,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomproof.cli.damage import readable
+from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, printable
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
     from oomproof.diagnosis.verdict import Verdict
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OomproofError(flag, "see: oomproof why --help", USAGE)
     if arguments.again and (arguments.all or _are_files(arguments.what)):
         raise OomproofError("--again goes with one run", "oomproof why --again RUN", USAGE)
-    return _patterns(arguments) if arguments.all else _one(arguments)
+    return _patterns(arguments) if arguments.all else _explain_one(arguments)
 
 
 def _are_files(what: list[str]) -> bool:
@@ -98,28 +98,28 @@ def _show(value: dict[str, Any], text: str, as_json: bool, coloured: bool = Fals
     return 0
 
 
-def _one(arguments: argparse.Namespace) -> int:
-    from oomproof.reports.verdict import long_form, three_lines
+def _explain_one(arguments: argparse.Namespace) -> int:
+    from oomproof.reports.verdict_text import long_form, three_lines
 
     story = ""
     verdict: Verdict
-    found: runs.Run | None = None
+    run: run_folders.Run | None = None
     if _are_files(arguments.what):
         from oomproof.diagnosis.judge import judge_texts
-        from oomproof.evidence.texts.collect import read_texts
-        from oomproof.evidence.texts.names import by_name
+        from oomproof.evidence.texts.text_case import read_texts
+        from oomproof.evidence.texts.text_names import by_name
 
         verdict = judge_texts(by_name(read_texts(arguments.what)))
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
-        found = _found(arguments.what[0] if arguments.what else None)
-        with readable(found):
-            verdict = _judged(found, arguments.again)
+        run = _found(arguments.what[0] if arguments.what else None)
+        with readable(run):
+            verdict = _judged(run, arguments.again)
             if verdict.cause == "machine-down" and not arguments.short:
-                story = _outage(found)
-    with readable(found) if found is not None else nullcontext():
-        _write_files(arguments, verdict, found)
+                story = _outage(run)
+    with readable(run) if run is not None else nullcontext():
+        _write_files(arguments, verdict, run)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if arguments.short:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
@@ -128,28 +128,28 @@ def _one(arguments: argparse.Namespace) -> int:
     return _show(verdict.to_json(), text + printable(story), arguments.json, colour)
 
 
-def _judged(run: runs.Run, again: bool) -> Verdict:
+def _judged(run: run_folders.Run, again: bool) -> Verdict:
     from oomproof.diagnosis.conclusion import conclude_again, conclude_once
 
     if not again:
         return conclude_once(run).verdict
-    found, gone = conclude_again(run)
+    conclusion, gone = conclude_again(run)
     if gone:
         _say(f"less can be read now than when it was judged ({', '.join(gone)}): that verdict stands")
-    return found.verdict
+    return conclusion.verdict
 
 
-def _found(name: str | None) -> runs.Run:
+def _found(name: str | None) -> run_folders.Run:
     try:
-        return runs.find(name)
+        return run_folders.find(name)
     except OomproofError:
         if name is None or not ("/" in name or "." in name):
             raise
-        cure = "check the path; `oomproof runs` lists the runs, `-` reads standard input"
-        raise OomproofError(f"no file and no run is called {name!r}", cure, USAGE) from None
+        hint = "check the path; `oomproof runs` lists the runs, `-` reads standard input"
+        raise OomproofError(f"no file and no run is called {name!r}", hint, USAGE) from None
 
 
-def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: runs.Run | None) -> None:
+def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folders.Run | None) -> None:
     """The pages and the bundle that were asked for; what was written goes to standard error."""
     force = arguments.force
     if arguments.md:
@@ -176,47 +176,47 @@ def _say(text: str) -> None:
     print(f"oomproof: {text}", file=sys.stderr)
 
 
-def _outage(run: runs.Run) -> str:
+def _outage(run: run_folders.Run) -> str:
     """The machine went down: the story over all runs that were alive then."""
-    from oomproof.diagnosis.outage import judge_outage
-    from oomproof.evidence.outage import outage_of
-    from oomproof.reports.outage import outage_text
+    from oomproof.diagnosis.outage_verdict import judge_outage
+    from oomproof.evidence.outage_finder import outage_of
+    from oomproof.reports.outage_report import outage_text
 
     facts = outage_of(run)
     return "\n\n" + outage_text(judge_outage(facts), width=_width()) if facts else ""
 
 
 def _patterns(arguments: argparse.Namespace) -> int:
+    from oomproof.diagnosis.death_patterns import find_patterns
     from oomproof.diagnosis.endings import endings_of_runs, endings_of_texts, runs_of
-    from oomproof.diagnosis.patterns import find_patterns
-    from oomproof.reports.patterns import patterns_text
+    from oomproof.reports.pattern_report import patterns_text
 
     what = arguments.what
     endings = (
         endings_of_texts(what)
         if _are_files(what)
-        else endings_of_runs(runs_of(what[0] if what else runs.find(None).name))
+        else endings_of_runs(runs_of(what[0] if what else run_folders.find(None).name))
     )
     patterns = find_patterns(endings, _intervals(arguments.interval))
     return _show(patterns.to_json(), patterns_text(patterns, width=_width()), arguments.json)
 
 
 def _intervals(words: list[str]) -> dict[str, int]:
-    found = {}
+    intervals = {}
     for word in words:
         kind, _, number = word.partition("=")
         if not kind or not number.isdigit() or int(number) < 1:
             raise OomproofError(f"--interval {word}: not KIND=N", "for example --interval eval=50", USAGE)
-        found[kind] = int(number)
-    return found
+        intervals[kind] = int(number)
+    return intervals
 
 
 def _system(arguments: argparse.Namespace) -> int:
-    from oomproof.evidence.since import parse_since
-    from oomproof.evidence.system import system_kills
-    from oomproof.reports.system import system_text
+    from oomproof.evidence.system_kills import system_kills
+    from oomproof.evidence.time_expressions import parse_since
+    from oomproof.reports.system_kill_table import system_text
 
     now = time.time()
     since = parse_since(arguments.since, now) if arguments.since else now - _WEEK
-    found = system_kills(since)
-    return _show(found.to_json(), system_text(found, width=_width()), arguments.json)
+    kills = system_kills(since)
+    return _show(kills.to_json(), system_text(kills, width=_width()), arguments.json)

@@ -6,7 +6,7 @@ import math
 import shlex
 
 from oomproof.diagnosis.verdict import Change, Remedy
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
@@ -50,26 +50,31 @@ def again(case: CaseFile, advice: str) -> str:
 
 def merged(first: tuple[Remedy, ...], more: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
     """One remedy for each thing to change, in the first list's order: the one that says from what to what."""
-    keys = {each.change.key: each for each in more if each.change is not None and each.change.after}
-    found = [keys.pop(each.change.key, each) if each.change is not None else each for each in first]
-    have = {each.change.key for each in found if each.change is not None}
-    rest = [each for each in more if each.change is None or each.change.key not in have]
+    keys = {remedy.change.key: remedy for remedy in more if remedy.change is not None and remedy.change.after}
+    remedies = [
+        keys.pop(remedy.change.key, remedy) if remedy.change is not None else remedy for remedy in first
+    ]
+    have = {remedy.change.key for remedy in remedies if remedy.change is not None}
+    rest = [remedy for remedy in more if remedy.change is None or remedy.change.key not in have]
     # the batch is tried last
     return tuple(
-        sorted([*found, *rest], key=lambda each: each.change is not None and each.change.key == "batch_size")
+        sorted(
+            [*remedies, *rest],
+            key=lambda remedy: remedy.change is not None and remedy.change.key == "batch_size",
+        )
     )
 
 
 def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
     """Each change of the environment as the command that makes it."""
     return tuple(
-        replace(each, command=f"{each.change.key}={each.change.after} {command(case)}")
-        if each.command is None
-        and each.change is not None
-        and each.change.kind == "env"
-        and each.change.after
-        else each
-        for each in remedies
+        replace(remedy, command=f"{remedy.change.key}={remedy.change.after} {command(case)}")
+        if remedy.command is None
+        and remedy.change is not None
+        and remedy.change.kind == "env"
+        and remedy.change.after
+        else remedy
+        for remedy in remedies
     )
 
 
@@ -79,7 +84,7 @@ def read_output(case: CaseFile) -> str:
 
 
 def higher_limit(case: CaseFile, limit: int | None) -> int | None:
-    """The next limit to try, or None when the machine had no room for it."""
+    """The next limit to try, or None when the machine had no headroom for it."""
     if limit is None or case.host is None:
         return None
     wanted = int(limit * _MORE)
@@ -89,20 +94,20 @@ def higher_limit(case: CaseFile, limit: int | None) -> int | None:
 
 def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
     """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last."""
-    newest = max((each.last for each in case.processes.values()), default=0.0)
-    alive = [each for each in case.processes.values() if each.last >= newest - _SAME_SAMPLE]
-    workers = [each for each in alive if each.role == "worker"]
-    found = []
+    newest = max((process.last for process in case.processes.values()), default=0.0)
+    alive = [process for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE]
+    workers = [process for process in alive if process.role == "worker"]
+    remedies = []
     if len(workers) > 1:
         fewer = len(workers) // 2
-        shares = [each.share for each in workers]
+        shares = [worker.share for worker in workers]
         # what is shared with the main process stays whatever the workers are; only their own pages go
         own = sum(share for share in shares if share is not None) if None not in shares else None
         saves = own * (len(workers) - fewer) // len(workers) if own is not None else None
         title = f"fewer DataLoader workers: {len(workers)} now, try {fewer}"
         change = Change("code", "num_workers", before=str(len(workers)), after=str(fewer))
-        found.append(Remedy(title, "measured" if saves else "rule", saves or None, change=change))
-    return (*found, ONE_DATA_COPY, HALF_THE_BATCH)
+        remedies.append(Remedy(title, "measured" if saves else "rule", saves or None, change=change))
+    return (*remedies, ONE_DATA_COPY, HALF_THE_BATCH)
 
 
 def twin(case: CaseFile) -> tuple[Remedy, ...]:

@@ -8,17 +8,17 @@ from typing import Any
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.judge import judge
-from oomproof.diagnosis.kept import mistaken
+from oomproof.diagnosis.stored_verdict import is_mistaken
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.errors import OomproofError
-from oomproof.evidence.collect import collect
-from oomproof.evidence.facts import CaseFile
-from oomproof.ledger import history
-from oomproof.machine.identity import host_name
-from oomproof.recording import run_summary, runs, state_files
+from oomproof.evidence.case_collector import collect
+from oomproof.evidence.case_file import CaseFile
+from oomproof.ledger import peak_history
+from oomproof.machine.host_identity import host_name
+from oomproof.recording import run_folders, run_summary, state_files
 from oomproof.records import dataclass
 
-_GOES_ON = ("running", "frozen", "lost its guard", "starting", "waiting", runs.ELSEWHERE)
+_GOES_ON = ("running", "frozen", "lost its guard", "starting", "waiting", run_folders.ELSEWHERE)
 
 
 @dataclass(frozen=True)
@@ -39,29 +39,29 @@ class Conclusion:
         return cause_of(self.cause).memory
 
 
-def conclude(run: runs.Run) -> Conclusion:
+def conclude(run: run_folders.Run) -> Conclusion:
     """Judges a run that has ended, and stores the verdict, its peak and its line of the history."""
     case = collect(run.attempt)
     return _store(run, case, judge(case))
 
 
-def conclude_once(run: runs.Run) -> Conclusion:
+def conclude_once(run: run_folders.Run) -> Conclusion:
     """The stored verdict; judged and stored when nobody did, or when a log was closed to whoever did and is open now. Of a
     run that goes on, how it stands now, not stored."""
-    found = conclusion_of(run)
-    if found is None:
+    stored = conclusion_of(run)
+    if stored is None:
         return Conclusion(judge(collect(run.attempt)), stored=False)
-    if not found.stored:
+    if not stored.stored:
         return conclude(run)
-    if any(gap.how_to_grant for gap in found.verdict.missing):
+    if any(gap.how_to_grant for gap in stored.verdict.missing):
         case = collect(run.attempt)
         verdict = judge(case)
-        if case.elsewhere is None and verdict.knows_more_than(found.verdict):
+        if case.elsewhere is None and verdict.knows_more_than(stored.verdict):
             return _store(run, case, verdict)
-    return found
+    return stored
 
 
-def conclude_again(run: runs.Run) -> tuple[Conclusion, tuple[str, ...]]:
+def conclude_again(run: run_folders.Run) -> tuple[Conclusion, tuple[str, ...]]:
     """Judged anew and stored, unless less can be read now than then: (what stands, the sources that are gone)."""
     before = conclusion_of(run)
     case = collect(run.attempt)
@@ -75,10 +75,10 @@ def conclude_again(run: runs.Run) -> tuple[Conclusion, tuple[str, ...]]:
     return _store(run, case, verdict), ()
 
 
-def conclusion_of(run: runs.Run) -> Conclusion | None:
+def conclusion_of(run: run_folders.Run) -> Conclusion | None:
     """The stored verdict, or one for this reader alone when nobody has judged; None while the run goes on."""
     kept = run.attempt.verdict()
-    if _is_whole(kept.get("verdict")) and not mistaken(kept, run.attempt):
+    if _is_whole(kept.get("verdict")) and not is_mistaken(kept, run.attempt):
         with contextlib.suppress(
             KeyError, TypeError, ValueError, AttributeError
         ):  # damaged, or of another version
@@ -88,20 +88,20 @@ def conclusion_of(run: runs.Run) -> Conclusion | None:
     return Conclusion(judge(collect(run.attempt)), stored=False)
 
 
-def _store(run: runs.Run, case: CaseFile, verdict: Verdict) -> Conclusion:
-    found = Conclusion(verdict, stored=False)
+def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion:
+    conclusion = Conclusion(verdict, stored=False)
     if case.elsewhere is not None:
-        return found  # its own host knows more: nothing said from here is stored
+        return conclusion  # its own host knows more: nothing said from here is stored
     if not run.is_ours():
-        return found  # root looks at a user's run: a file of root's there would be in the user's way
+        return conclusion  # root looks at a user's run: a file of root's there would be in the user's way
     try:
-        state_files.write_json(run.attempt.verdict_file, {**found.as_json, "host": host_name()})
+        state_files.write_json(run.attempt.verdict_file, {**conclusion.as_json, "host": host_name()})
     except OomproofError:
         pass  # a full disk: said on the terminal all the same
     figures = run.attempt.recording().figures()
-    history.keep(run, case.job_peak, figures.peaks.gpu, whole=found.cause == "finished")
+    peak_history.keep(run, case.job_peak, figures.peaks.gpu, whole=conclusion.cause == "finished")
     with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
-        run_summary.keep(run, run_summary.make(run, found.as_json, figures))
+        run_summary.keep(run, run_summary.make(run, conclusion.as_json, figures))
     return Conclusion(verdict, stored=True)
 
 

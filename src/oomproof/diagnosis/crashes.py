@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.evidence.agent_files import Crash
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _KINDS = {
     signal.SIGSEGV: "Segmentation fault",
@@ -20,9 +20,9 @@ _RECENT = 60.0  # seconds before the end
 def crash_of(case: CaseFile, number: int) -> Crash | None:
     """The stack that goes with this signal: the leader's own, else that of the last process that died so."""
     kind = _KINDS.get(signal.Signals(number)) if number in set(signal.Signals) else None
-    found = [crash for crash in case.crashes if crash.kind == kind]
-    own = [crash for crash in found if crash.pid == case.leader]
-    return (own or found)[-1] if found else None
+    crashes = [crash for crash in case.crashes if crash.kind == kind]
+    own = [crash for crash in crashes if crash.pid == case.leader]
+    return (own or crashes)[-1] if crashes else None
 
 
 def crash_of_another(case: CaseFile, number: int) -> Crash | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from oomproof.evidence.describe import signal_name
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_evidence import signal_name
+from oomproof.evidence.case_file import CaseFile
 from oomproof.records import dataclass
 
 # Only these are taken from 128+N: other codes above 128 are more often a program's own.

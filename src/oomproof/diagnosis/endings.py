@@ -8,16 +8,16 @@ from itertools import islice
 from pathlib import Path
 
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.diagnosis.kept import verdict_of
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
+from oomproof.diagnosis.stored_verdict import verdict_of
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
-from oomproof.evidence.files import number, part, string
+from oomproof.evidence.json_files import number, part, string
 from oomproof.evidence.recording_tail import last_samples
-from oomproof.evidence.texts.collect import TextCase, read_texts
+from oomproof.evidence.texts.line_reader import open_lines
 from oomproof.evidence.texts.progress import is_finish
-from oomproof.evidence.texts.reading import open_lines
-from oomproof.recording import runs
+from oomproof.evidence.texts.text_case import TextCase, read_texts
+from oomproof.recording import run_folders
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.series import JobRow
 from oomproof.recording.state_files import load
@@ -28,31 +28,33 @@ _TAIL = 64 << 10
 _TREND = 1800.0  # seconds before the end that say whether it still grew
 
 
-def runs_of(name: str) -> list[runs.Run]:
+def runs_of(name: str) -> list[run_folders.Run]:
     """All runs of that name, id or script, oldest first. A name only one run has stands for its script.
     Raises OomproofError when there is none."""
-    everything = runs.list_runs()
-    found = [run for run in everything if name in (run.info.get("name"), run.id)]
-    found = found or [run for run in everything if name in (_script(run), os.path.basename(_script(run)))]
-    if not found:
-        found = [runs.find(name)]
-    if len(found) == 1 and (script := _script(found[0])):
-        found = [run for run in everything if _script(run) == script]
-    return sorted(found, key=lambda run: (run.created, run.id))
+    everything = run_folders.list_runs()
+    matching = [run for run in everything if name in (run.info.get("name"), run.id)]
+    matching = matching or [
+        run for run in everything if name in (_script(run), os.path.basename(_script(run)))
+    ]
+    if not matching:
+        matching = [run_folders.find(name)]
+    if len(matching) == 1 and (script := _script(matching[0])):
+        matching = [run for run in everything if _script(run) == script]
+    return sorted(matching, key=lambda run: (run.created, run.id))
 
 
-def _script(run: runs.Run) -> str:
+def _script(run: run_folders.Run) -> str:
     return string(part(run.info, "code").get("script")) or ""
 
 
-def endings_of_runs(found: Iterable[runs.Run]) -> list[Ending]:
+def endings_of_runs(listed: Iterable[run_folders.Run]) -> list[Ending]:
     """Every attempt that has ended, with what its recording and its output tell."""
     endings = []
-    found = list(found)
+    listed = list(listed)
     # runs of one name are told apart by their ids
-    names = {run.id: run.name for run in found}
+    names = {run.id: run.name for run in listed}
     alike = len(set(names.values())) < len(names)
-    for run in found:
+    for run in listed:
         attempts = run.attempts()
         for attempt in attempts:
             label = run.id if alike else run.name
@@ -63,7 +65,7 @@ def endings_of_runs(found: Iterable[runs.Run]) -> list[Ending]:
     return endings
 
 
-def _of_attempt(run: runs.Run, attempt: Attempt, label: str) -> Ending | None:
+def _of_attempt(run: run_folders.Run, attempt: Attempt, label: str) -> Ending | None:
     verdict = verdict_of(attempt)
     if verdict.cause == "not-a-crash" or verdict.kind.stopped_by == "person":
         return None  # still running, or ended because somebody wished it
@@ -111,7 +113,7 @@ def _text(path: Path) -> TextCase | None:
 
 
 def _gpu_used(attempt: Attempt) -> str | None:
-    used = [each.index for each in last_samples(attempt.recording_file).gpus if each.job_used]
+    used = [sample.index for sample in last_samples(attempt.recording_file).gpus if sample.job_used]
     return f"gpu {', '.join(map(str, used))}" if used else None
 
 

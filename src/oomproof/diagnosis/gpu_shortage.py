@@ -11,8 +11,8 @@ from typing import Literal
 
 from oomproof.diagnosis.advice import HALF_THE_BATCH, as_flag, command
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
-from oomproof.evidence.facts import CaseFile
-from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_words
+from oomproof.evidence.case_file import CaseFile
+from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text
 from oomproof.records import dataclass, replace
 from oomproof.units import GIB, format_size
 
@@ -41,16 +41,16 @@ def gpu_of(oom: GpuOom) -> Gpu:
 
 def with_account(claim: WeightedCause, oom: GpuOom, case: CaseFile) -> WeightedCause:
     """What the job's output says of a CUDA out of memory, in the words of the account behind it."""
-    found = shortage(oom, case)
+    cause = shortage(oom, case)
     where = f" in {oom.phase}" if oom.phase else ""
     where += f", step {oom.step}" if oom.phase and oom.step is not None else ""
     return replace(
         claim,
-        headline=f"out of GPU memory (CUDA){where}: {found.headline}",
-        why=f"{claim.why}; {found.why}",
-        next=found.next,
+        headline=f"out of GPU memory (CUDA){where}: {cause.headline}",
+        why=f"{claim.why}; {cause.why}",
+        next=cause.next,
         gpu=gpu_of(oom),
-        remedies=found.remedies,
+        remedies=cause.remedies,
         phase=oom.phase,
         step=oom.step,
     )
@@ -77,7 +77,7 @@ def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     }
     remedies = list(parts.get(kind, ()))
     for part in parts.values():
-        remedies += [each for each in part if each not in remedies]
+        remedies += [piece for piece in part if piece not in remedies]
     remedies.append(HALF_THE_BATCH)
     return Shortage(kind, _headline(kind, oom), _why(kind, oom), _next(remedies[0], case), tuple(remedies))
 
@@ -106,10 +106,14 @@ def kind_of(oom: GpuOom) -> Kind:
 def crowding(oom: GpuOom) -> tuple[str, int] | None:
     """(why a neighbour is to blame, bytes it could give) or None. One that was there all along, and uses what it has,
     is part of how large the card is for this job."""
-    twins = [each for each in oom.neighbours if each.twin and (each.used is None or each.used >= oom.missing)]
+    twins = [
+        neighbour
+        for neighbour in oom.neighbours
+        if neighbour.twin and (neighbour.used is None or neighbour.used >= oom.missing)
+    ]
     if twins:
-        return "twin", max(each.used or 0 for each in twins)
-    idle = sum(each.unused or 0 for each in oom.neighbours)
+        return "twin", max(twin.used or 0 for twin in twins)
+    idle = sum(neighbour.unused or 0 for neighbour in oom.neighbours)
     if idle >= oom.missing:
         return "idle", idle
     if oom.outside_first is not None:
@@ -121,7 +125,7 @@ def crowding(oom: GpuOom) -> tuple[str, int] | None:
 
 def largest_holder(oom: GpuOom) -> Owner | None:
     return max(
-        (each for each in oom.owners if each.kind in _HOLDERS), key=lambda each: each.bytes, default=None
+        (owner for owner in oom.owners if owner.kind in _HOLDERS), key=lambda owner: owner.bytes, default=None
     )
 
 
@@ -163,11 +167,14 @@ def _headline(kind: Kind, oom: GpuOom) -> str:
 
 
 def _neighbour_headline(oom: GpuOom) -> str:
-    found = crowding(oom)
-    assert found is not None
-    why, size = found
+    crowd = crowding(oom)
+    assert crowd is not None
+    why, size = crowd
     if why == "twin":
-        twin = max((each for each in oom.neighbours if each.twin), key=lambda each: each.used or 0)
+        twin = max(
+            (neighbour for neighbour in oom.neighbours if neighbour.twin),
+            key=lambda neighbour: neighbour.used or 0,
+        )
         held = f" and holds {format_size(twin.used)}" if twin.used is not None else ""
         return f"the same job runs twice on this card: pid {twin.pid} is its twin{held}"
     if why == "idle":
@@ -181,7 +188,7 @@ def _neighbour_headline(oom: GpuOom) -> str:
 
 
 def _idlest(oom: GpuOom) -> OnTheCard:
-    return max(oom.neighbours, key=lambda each: each.unused or 0)
+    return max(oom.neighbours, key=lambda neighbour: neighbour.unused or 0)
 
 
 def _why(kind: Kind, oom: GpuOom) -> str:
@@ -191,20 +198,22 @@ def _why(kind: Kind, oom: GpuOom) -> str:
         else ""
     )
     told = [asked, f"its tensors hold {format_size(oom.allocated)} of {format_size(oom.reserved)} reserved"]
-    top = [each for each in oom.owners if each.bytes >= max(1, oom.allocated // 20)][:3]
+    top = [owner for owner in oom.owners if owner.bytes >= max(1, oom.allocated // 20)][:3]
     if top:
-        told.append("alive are " + ", ".join(f"{each.owner} {format_size(each.bytes)}" for each in top))
+        told.append("alive are " + ", ".join(f"{owner.owner} {format_size(owner.bytes)}" for owner in top))
     if kind == "neighbour":
-        told += [neighbour_words(each) for each in oom.neighbours[:3]]
+        told += [neighbour_text(neighbour) for neighbour in oom.neighbours[:3]]
     elif kind == "split":
         told.append("the allocator had already given back every segment that was wholly free")
     elif oom.neighbours or (oom.others or 0) > GIB:
-        others = oom.others if oom.others is not None else sum(each.used or 0 for each in oom.neighbours)
+        others = (
+            oom.others if oom.others is not None else sum(neighbour.used or 0 for neighbour in oom.neighbours)
+        )
         told.append(f"others on the card hold {format_size(others)}, as they did before")
     if oom.retries:
         times = "once" if oom.retries == 1 else f"{oom.retries} times"
         told.append(f"the driver had refused {times} before")
-    return "; ".join(each for each in told if each)
+    return "; ".join(sentence for sentence in told if sentence)
 
 
 def _next(first: Remedy, case: CaseFile) -> str:
@@ -229,12 +238,15 @@ def _raise_limit(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
 
 
 def _neighbour(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
-    found = crowding(oom)
-    if found is None:
+    crowd = crowding(oom)
+    if crowd is None:
         return ()
-    why, size = found
+    why, size = crowd
     if why == "twin":
-        twin = max((each for each in oom.neighbours if each.twin), key=lambda each: each.used or 0)
+        twin = max(
+            (neighbour for neighbour in oom.neighbours if neighbour.twin),
+            key=lambda neighbour: neighbour.used or 0,
+        )
         stop = f"oomproof stop {twin.run}" if twin.run else f"kill {twin.pid}"
         return (
             Remedy("run it once, not twice: end the twin first", "measured", twin.used, stop),
@@ -270,12 +282,12 @@ def _release_it(who: OnTheCard) -> Remedy:
 
 def _cache(oom: GpuOom) -> tuple[Remedy, ...]:
     held, call = oom.held("kv-cache"), oom.generating
-    found = []
+    remedies = []
     if call is not None and 0 < call.fitting_new_tokens < call.new_tokens:
         saves = call.cache - call.cache * (call.tokens - call.new_tokens + call.fitting_new_tokens) // max(
             1, call.tokens
         )
-        found.append(
+        remedies.append(
             Remedy(
                 f"fewer new tokens: max_new_tokens {call.new_tokens} to {call.fitting_new_tokens}", "predicted", saves,
                 change=Change("argument", "max_new_tokens", before=str(call.new_tokens), after=str(call.fitting_new_tokens)),
@@ -283,26 +295,26 @@ def _cache(oom: GpuOom) -> tuple[Remedy, ...]:
         )  # fmt: skip
     if call is not None and 0 < call.fitting_batch < call.batch:
         saves = call.cache - call.cache * call.fitting_batch // max(1, call.batch)
-        found.append(
+        remedies.append(
             Remedy(
                 f"generate for fewer at a time: {call.batch} to {call.fitting_batch}, in more calls", "predicted", saves,
                 change=Change("argument", "eval_batch_size", before=str(call.batch), after=str(call.fitting_batch)),
             )
         )  # fmt: skip
-    if not found:
-        found.append(
+    if not remedies:
+        remedies.append(
             Remedy(
                 "let the cache go when the generation is done, or generate for fewer sequences at a time", "measured", held,
                 change=Change("code", "past_key_values", after="None"),
             )
         )  # fmt: skip
-    found.append(
+    remedies.append(
         Remedy(
             'keep the cache in the host\'s memory: generate(..., cache_implementation="offloaded"), slower',
             change=Change("code", "cache_implementation", after="offloaded"),
         )
     )
-    return tuple(found)
+    return tuple(remedies)
 
 
 def _held(oom: GpuOom) -> tuple[Remedy, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -22,7 +22,7 @@ class Headroom:
 
     @property
     def ample(self) -> bool | None:
-        """Room on every side that is known; None when nothing is."""
+        """Headroom on every side that is known; None when nothing is."""
         if self.host_ample is None:
             return None
         return self.host_ample and self.limit_ample is not False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.causes import kernel_kill
 from oomproof.diagnosis import rules
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import (
     PHASES,
     Certainty,
@@ -20,11 +21,10 @@ from oomproof.diagnosis.verdict import (
     Victim,
     WeightedCause,
 )
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile, KernelKill
+from oomproof.evidence.case_file import CaseFile, KernelKill
 
 if TYPE_CHECKING:
-    from oomproof.evidence.texts.collect import TextCase
+    from oomproof.evidence.texts.text_case import TextCase
 
 Rule = Callable[[CaseFile], list[WeightedCause]]
 
@@ -51,7 +51,7 @@ def judge(case: CaseFile) -> Verdict:
 
 def judge_texts(texts: TextCase) -> Verdict:
     """Texts without a run, as ``oomproof why FILE`` reads them. ``not-a-crash`` when none tells of a death."""
-    from oomproof.diagnosis.from_texts import evidence_of_texts
+    from oomproof.diagnosis.text_claims import evidence_of_texts
 
     return judge(CaseFile(texts=texts, evidence=evidence_of_texts(texts), missing=texts.missing))
 
@@ -125,16 +125,16 @@ def _capped(certainty: Certainty, probability: float) -> Certainty:
 
 def _merged(claims: list[WeightedCause], cause: str) -> tuple[Remedy, ...]:
     """Of the verdict's own cause only: advice against a cause that did not happen costs people days."""
-    found: list[Remedy] = []
+    remedies: list[Remedy] = []
     for claim in claims:
         if claim.cause == cause:
-            found.extend(remedy for remedy in claim.remedies if remedy not in found)
-    return tuple(found)
+            remedies.extend(remedy for remedy in claim.remedies if remedy not in remedies)
+    return tuple(remedies)
 
 
 def _kills(case: CaseFile) -> tuple[Kill, ...]:
     if case.texts is not None:
-        from oomproof.diagnosis.from_texts import kills_in_texts
+        from oomproof.diagnosis.text_claims import kills_in_texts
 
         return kills_in_texts(case.texts)
     offset = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oomproof.causes import cause_of
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _RECENT = 60.0  # a worker killed longer before the end than this is only one of two stories
 _LOST_WORKER = re.compile(
@@ -17,10 +17,10 @@ _LOST_WORKER = re.compile(
 def told(case: CaseFile) -> str | None:
     """What the job's own process found when its loader failed, in PyTorch's words; None when no worker was lost."""
     end = case.status.boottime if case.status else None
-    found = [each for each in case.told if each.kind == "worker-lost"]
-    if not found or (end is not None and end - found[-1].t > _RECENT):
+    messages = [message for message in case.told if message.kind == "worker-lost"]
+    if not messages or (end is not None and end - messages[-1].t > _RECENT):
         return None
-    return found[0].text
+    return messages[0].text
 
 
 def explains_the_end(case: CaseFile) -> bool:

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 
 if TYPE_CHECKING:
-    from oomproof.evidence.texts.collect import TextCase
     from oomproof.evidence.texts.finding import Finding
+    from oomproof.evidence.texts.text_case import TextCase
 
 
 def output_claims(case: CaseFile) -> list[WeightedCause]:
     """The best first; none where the output tells of no failure, or was not read."""
     if case.output.text is None:
         return []
-    from oomproof.diagnosis.from_texts import claims_of_texts
+    from oomproof.diagnosis.text_claims import claims_of_texts
 
     claims = claims_of_texts(_of_this_job(case, case.output.text))
     return [] if cause_of(claims[0].cause).good else claims
@@ -26,7 +26,7 @@ def output_claims(case: CaseFile) -> list[WeightedCause]:
 
 def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:
     """A job may print the machine's log: kills and faults of other processes are not its own end."""
-    return replace(text, system=tuple(each for each in text.system if _may_be_ours(case, each)))
+    return replace(text, system=tuple(finding for finding in text.system if _may_be_ours(case, finding)))
 
 
 def _may_be_ours(case: CaseFile, finding: Finding) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from oomproof.diagnosis.chances import more_after
+from oomproof.diagnosis.coincidence import more_after
 from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, tied
 from oomproof.diagnosis.pattern_steps import percent
 
@@ -15,12 +15,12 @@ _MOST = 6  # of one step from run to run; a rewrite of everything is told as suc
 def changes(endings: Sequence[Ending]) -> list[Statement]:
     """One statement for each place in the row of runs where something changed; what changed together there
     cannot be told apart."""
-    found = []
+    changed = []
     for at in range(1, len(endings)):
         told = _difference(endings[at - 1], endings[at], endings[: at - 1])
         if told:
-            found.append(_weighed(told, endings[:at], endings[at:]))
-    return found
+            changed.append(_weighed(told, endings[:at], endings[at:]))
+    return changed
 
 
 def _difference(before: Ending, after: Ending, earlier: Sequence[Ending]) -> str:
@@ -31,13 +31,13 @@ def _difference(before: Ending, after: Ending, earlier: Sequence[Ending]) -> str
         if old == new or not before.settings or not after.settings:
             continue
         # going back to what was there before tells nothing that the first change did not
-        if all(each.settings.get(key) != new or not each.settings for each in earlier):
+        if all(ending.settings.get(key) != new or not ending.settings for ending in earlier):
             words.append(f"{key} {_cut(old)} → {_cut(new)}")
     words += [
         f"{name} changed"
         for key, name in _CODE.items()
         if _differs(before.code, after.code, key)
-        and all(each.code.get(key) != after.code.get(key) for each in earlier)
+        and all(ending.code.get(key) != after.code.get(key) for ending in earlier)
     ]
     if len(words) > _MOST:
         return f"{', '.join(words[:_MOST])} and {len(words) - _MOST} more"
@@ -56,12 +56,12 @@ def _cut(value: str | None) -> str:
 
 
 def _weighed(told: str, before: Sequence[Ending], after: Sequence[Ending]) -> Statement:
-    died_before, died_after = sum(each.died for each in before), sum(each.died for each in after)
+    died_before, died_after = sum(ending.died for ending in before), sum(ending.died for ending in after)
     counts = f"{died_before} of {len(before)} runs died before it, {died_after} of {len(after)} after"
     where = f"between {before[-1].label} and {after[0].label}: {told}"
     if died_before == 0 and died_after:
         chance = more_after(died_before, len(before), died_after, len(after))
-        lived = next(number for number, each in enumerate(after) if each.died)
+        lived = next(number for number, ending in enumerate(after) if ending.died)
         if lived:  # then something else came between
             counts += f", the first {lived} of which lived"
         text = f"{where}; the deaths began after it ({counts}; by accident: {percent(chance)})"

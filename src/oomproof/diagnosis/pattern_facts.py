@@ -90,15 +90,15 @@ class Patterns:
 
     @property
     def deaths(self) -> tuple[Ending, ...]:
-        return tuple(each for each in self.endings if each.died)
+        return tuple(ending for ending in self.endings if ending.died)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": 1,
             "runs": len(self.endings),
-            "deaths": [_ending_json(each) for each in self.deaths],
-            "statements": [each.to_json() for each in self.statements],
-            "changes": [each.to_json() for each in self.changes],
+            "deaths": [_ending_json(death) for death in self.deaths],
+            "statements": [statement.to_json() for statement in self.statements],
+            "changes": [change.to_json() for change in self.changes],
             "gaps": {
                 "days": list(self.gaps.days),
                 "steps": list(self.gaps.steps),
@@ -112,19 +112,19 @@ class Patterns:
         }
 
 
-def _ending_json(each: Ending) -> dict[str, Any]:
-    memory = each.memory
+def _ending_json(ending: Ending) -> dict[str, Any]:
+    memory = ending.memory
     return {
-        "label": each.label,
-        "time": each.wall,
-        "cause": each.cause,
-        "device": each.device,
-        "step": each.step,
-        "total": each.total,
-        "epoch": each.epoch,
-        "phase": each.phase,
-        "uptime": each.uptime,
-        "last_line": each.last_line,
+        "label": ending.label,
+        "time": ending.wall,
+        "cause": ending.cause,
+        "device": ending.device,
+        "step": ending.step,
+        "total": ending.total,
+        "epoch": ending.epoch,
+        "phase": ending.phase,
+        "uptime": ending.uptime,
+        "last_line": ending.last_line,
         "held_bytes": memory.held if memory else None,
         "available_bytes": memory.available if memory else None,
         "growing": memory.growing if memory else None,

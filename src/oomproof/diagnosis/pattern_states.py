@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from oomproof.diagnosis.chances import alike_lifetimes
+from oomproof.diagnosis.coincidence import alike_lifetimes
 from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, tied
 from oomproof.diagnosis.pattern_steps import percent
 from oomproof.units import format_duration, format_size
@@ -19,8 +19,10 @@ def state_patterns(deaths: Sequence[Ending], untested: list[tuple[str, str]]) ->
     return [
         *_memory(deaths, untested),
         *_uptime(deaths, untested),
-        *_one_of(deaths, "device", [each.device for each in deaths], "on"),
-        *_one_of(deaths, "phase", [None if each.phase == "unknown" else each.phase for each in deaths], "in"),
+        *_one_of(deaths, "device", [death.device for death in deaths], "on"),
+        *_one_of(
+            deaths, "phase", [None if death.phase == "unknown" else death.phase for death in deaths], "in"
+        ),
         *_rhythm(deaths, untested),
     ]
 
@@ -34,20 +36,20 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
-    known = [each.memory for each in deaths if each.memory is not None]
-    trends = [each.growing for each in known if each.growing is not None]
-    held = [each.held for each in known if each.held]
-    found = []
+    known = [death.memory for death in deaths if death.memory is not None]
+    trends = [memory.growing for memory in known if memory.growing is not None]
+    held = [memory.held for memory in known if memory.held]
+    statements = []
     if len(trends) < 2:
         reason = "fewer than two deaths have a recording long enough; run the next ones with: oomproof run --"
         untested.append(("growing or constant memory", reason))
     else:
         growing = sum(trends)
-        rates = [each.rate for each in known if each.growing]
+        rates = [memory.rate for memory in known if memory.growing]
         if growing == len(trends):
             rate = format_size(_middle(rates) * 3600)
             # a coin for each: growth and rest are taken as equally likely beforehand
-            found.append(
+            statements.append(
                 tied(
                     "memory",
                     f"memory was growing at all {growing} deaths, by {rate} an hour in the middle",
@@ -56,31 +58,33 @@ def _memory(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[S
             )
         elif growing == 0:
             text = f"not a leak that was still growing: memory was constant at all {len(trends)} deaths"
-            found.append(excluded("memory growth", text, len(trends)))
+            statements.append(excluded("memory growth", text, len(trends)))
         else:
             text = f"memory was growing at {growing} of {len(trends)} deaths and constant at the others"
-            found.append(Statement("memory", "open", text))
+            statements.append(Statement("memory", "open", text))
     if len(held) >= 2:
         low, high = min(held), max(held)
         alike = (high - low) <= _ALIKE * _middle(held)
         levels = f"{format_size(low)} to {format_size(high)}"
         if alike:
             text = f"all deaths found the job at one level of memory: {levels}, as at a limit"
-            found.append(Statement("memory level", "open", text))
+            statements.append(Statement("memory level", "open", text))
         else:
             text = f"not at one level of memory: it held {levels}"
-            found.append(excluded("memory level", text, len(held) - 1))
-    room = [each.available for each in known if each.available is not None]
-    if len(room) >= 2 and len(held) == len(room) and min(room) > _AMPLE * max(held):
-        text = f"not a full machine: at least {format_size(min(room))} was available at every death"
-        if any(each.headroom is not None and each.headroom <= _AMPLE * (each.held or 0) for each in known):
+            statements.append(excluded("memory level", text, len(held) - 1))
+    available = [memory.available for memory in known if memory.available is not None]
+    if len(available) >= 2 and len(held) == len(available) and min(available) > _AMPLE * max(held):
+        text = f"not a full machine: at least {format_size(min(available))} was available at every death"
+        if any(
+            memory.headroom is not None and memory.headroom <= _AMPLE * (memory.held or 0) for memory in known
+        ):
             text += "; but the job's own limit was near"
-        found.append(excluded("memory shortage", text, len(room)))
-    return found
+        statements.append(excluded("memory shortage", text, len(available)))
+    return statements
 
 
 def _uptime(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
-    times = [each.uptime for each in deaths if each.uptime is not None and each.uptime > 0]
+    times = [death.uptime for death in deaths if death.uptime is not None and death.uptime > 0]
     if len(times) < 2:
         untested.append(("equal uptime", "fewer than two deaths tell how long the run had lasted"))
         return []
@@ -108,7 +112,7 @@ def _one_of(deaths: Sequence[Ending], topic: str, values: Sequence[str | None], 
 
 
 def _rhythm(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
-    walls = sorted(each.wall for each in deaths if each.wall is not None)
+    walls = sorted(death.wall for death in deaths if death.wall is not None)
     between = [later - earlier for earlier, later in pairwise(walls)]
     if len(between) < 2:
         untested.append(("a regular interval in days", "it takes three deaths with a date"))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from oomproof.diagnosis.chances import at_least, range_within
+from oomproof.diagnosis.coincidence import at_least, range_within
 from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, excluded, tied
 from oomproof.evidence import run_settings
 from oomproof.records import replace
@@ -24,11 +24,11 @@ _EDGE = 0.02  # of an epoch
 def step_patterns(
     deaths: Sequence[Ending], intervals: Mapping[str, int], untested: list[tuple[str, str]]
 ) -> list[Statement]:
-    steps = [each.step for each in deaths if each.step is not None and each.step > 0]
+    steps = [death.step for death in deaths if death.step is not None and death.step > 0]
     if len(steps) < 2:
         untested.append(("steps", "fewer than two deaths tell their step"))
         return _epoch_ends(deaths, untested)
-    found = [_one_step(deaths, steps)]
+    statements = [_one_step(deaths, steps)]
     tested = {kind: number for kind, number in intervals.items() if kind != "log"}
     resolution = _resolution(steps, intervals.get("log"))
     for kind, interval in tested.items():
@@ -36,7 +36,7 @@ def step_patterns(
         if _counted_anew(deaths, interval) and statement.found != "open":
             text = f"{statement.text}; counted from the start of each epoch, which the interval may not be"
             statement = replace(statement, text=text, strength="weak")
-        found.append(statement)
+        statements.append(statement)
     if not tested:
         untested.append(
             (
@@ -48,16 +48,16 @@ def step_patterns(
     if common > 1 and len(set(steps)) >= 3 and resolution == 1 and common not in tested.values():
         chance = at_least(len(steps), len(steps), 1 / common)
         text = f"all steps are multiples of {common}; that may be how often the log prints, not when the job dies"
-        found.append(Statement("steps", "open", text, chance, "weak"))
-    found += _epoch_ends(deaths, untested)
-    return found
+        statements.append(Statement("steps", "open", text, chance, "weak"))
+    statements += _epoch_ends(deaths, untested)
+    return statements
 
 
 def _counted_anew(deaths: Sequence[Ending], interval: int) -> bool:
     """Whether the steps seem to begin anew in each epoch, while the interval runs on over its end."""
-    epochs = {each.epoch for each in deaths if each.epoch is not None}
+    epochs = {death.epoch for death in deaths if death.epoch is not None}
     whole = all(float(epoch).is_integer() for epoch in epochs)
-    return len(epochs) > 1 and whole and any(each.total and each.total % interval for each in deaths)
+    return len(epochs) > 1 and whole and any(death.total and death.total % interval for death in deaths)
 
 
 def _resolution(steps: Sequence[int], log: int | None) -> int:
@@ -67,7 +67,7 @@ def _resolution(steps: Sequence[int], log: int | None) -> int:
 
 def _one_step(deaths: Sequence[Ending], steps: Sequence[int]) -> Statement:
     low, high = min(steps), max(steps)
-    span = max([high, *(each.total for each in deaths if each.total)])
+    span = max([high, *(death.total for death in deaths if death.total)])
     if high - low <= max(1, high // 50):
         chance = range_within((high - low + 1) / span, len(steps))
         where = f"step {low}" if low == high else f"steps {low} to {high}"
@@ -132,7 +132,7 @@ def _width(interval: int, resolution: int) -> int:
 
 
 def _epoch_ends(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
-    parts = [part for each in deaths if (part := _part_of_epoch(each)) is not None]
+    parts = [part for death in deaths if (part := _part_of_epoch(death)) is not None]
     if len(parts) < 2:
         untested.append(("epoch ends", "fewer than two deaths tell how far into an epoch they were"))
         return []
@@ -146,24 +146,24 @@ def _epoch_ends(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> li
     return [excluded("epoch ends", text, len(parts) - len(ends), chance)]
 
 
-def _part_of_epoch(each: Ending) -> float | None:
-    if each.epoch is not None and not float(each.epoch).is_integer():
-        return each.epoch % 1.0
-    per_epoch = run_settings.steps_per_epoch(each.settings)
-    if per_epoch and each.step is not None:
-        return (each.step % per_epoch) / per_epoch
+def _part_of_epoch(ending: Ending) -> float | None:
+    if ending.epoch is not None and not float(ending.epoch).is_integer():
+        return ending.epoch % 1.0
+    per_epoch = run_settings.steps_per_epoch(ending.settings)
+    if per_epoch and ending.step is not None:
+        return (ending.step % per_epoch) / per_epoch
     # a bar beside a whole epoch's number counts the batches of that epoch
-    if each.epoch is not None and each.total and each.step is not None and each.step <= each.total:
-        return each.step / each.total
+    if ending.epoch is not None and ending.total and ending.step is not None and ending.step <= ending.total:
+        return ending.step / ending.total
     return None
 
 
 def gaps(deaths: Sequence[Ending], intervals: Mapping[str, int]) -> Gaps:
-    walls = sorted(each.wall for each in deaths if each.wall is not None)
-    batches = {batch for each in deaths if (batch := run_settings.batch_size(each.settings))}
+    walls = sorted(death.wall for death in deaths if death.wall is not None)
+    batches = {batch for death in deaths if (batch := run_settings.batch_size(death.settings))}
     return Gaps(
         tuple((later - earlier) / 86400 for earlier, later in pairwise(walls)),
-        tuple(each.step for each in deaths if each.step is not None),
+        tuple(death.step for death in deaths if death.step is not None),
         batches.pop() if len(batches) == 1 else None,  # runs of different batches have no common count
         intervals.get("accumulation"),
     )

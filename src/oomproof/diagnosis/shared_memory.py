@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.units import MIB
 
 _FULL_SHARE, _FULL_BYTES = 0.05, 16 * MIB  # one batch of images is larger: the next does not fit
@@ -10,7 +10,7 @@ _FULL_SHARE, _FULL_BYTES = 0.05, 16 * MIB  # one batch of images is larger: the 
 
 def shm_left(case: CaseFile) -> int | None:
     """The least of what was seen free: by the time of the exit the dead job has given its pages back."""
-    return min((each for each in (case.shm_low, case.shm_free) if each is not None), default=None)
+    return min((free for free in (case.shm_low, case.shm_free) if free is not None), default=None)
 
 
 def shm_full(case: CaseFile) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.evidence.facts import Action, CaseFile
+from oomproof.evidence.case_file import Action, CaseFile
 
 _SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
 _ASK_WINDOW = 600.0  # saving a large checkpoint takes minutes (100 GB at 200 MB/s: 8)
@@ -51,7 +51,7 @@ def _exited_cleanly(case: CaseFile) -> bool:
 
 
 def paused(case: CaseFile) -> tuple[float, bool]:
-    """(seconds it stood still in all its finished pauses, whether it stands still now): no hang, but our own doing."""
+    """(seconds it was paused in all its finished pauses, whether it is paused now): no hang, but our own doing."""
     events = [(action.boottime, action.action) for action in case.actions]
     events += [(event.boottime, event.kind) for event in case.keeper_events if event.boottime is not None]
     total, since = 0.0, None

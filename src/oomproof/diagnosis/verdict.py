@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oomproof.causes import CAUSES, Cause, cause_of
-from oomproof.evidence.facts import Evidence, KernelKill, Missing
+from oomproof.evidence.case_file import Evidence, KernelKill, Missing
 from oomproof.records import dataclass
 
 SCHEMA = 1
@@ -164,13 +164,13 @@ class Verdict:
                 "victim": plain(self.victim),
                 "gpu": plain(self.gpu),
             },
-            "causes": [plain(each) for each in self.causes],
-            "evidence": [plain(each) for each in self.evidence],
+            "causes": [plain(cause) for cause in self.causes],
+            "evidence": [plain(item) for item in self.evidence],
             "kills": [
-                {"time": each.time, "cause": each.cause, "victim": plain(each.victim)} for each in self.kills
+                {"time": kill.time, "cause": kill.cause, "victim": plain(kill.victim)} for kill in self.kills
             ],
-            "missing": [plain(each) for each in self.missing],
-            "remedies": [each.to_json() for each in self.remedies],
+            "missing": [plain(source) for source in self.missing],
+            "remedies": [remedy.to_json() for remedy in self.remedies],
         }
 
 
@@ -185,7 +185,7 @@ def plain(record: Any) -> dict[str, Any] | None:
 def from_json(value: Mapping[str, Any]) -> Verdict:
     """A verdict as ``verdict.json`` holds it. Raises KeyError, TypeError or ValueError for anything else."""
     head = value["verdict"]
-    found = Verdict(
+    verdict = Verdict(
         run=value["run"],
         attempt=value["attempt"],
         **{key: head[key] for key in ("cause", "certainty", "probability", "headline", "why", "next")},
@@ -194,16 +194,16 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
         victim=Victim(**head["victim"]) if head["victim"] else None,
         gpu=Gpu(**head["gpu"]) if head["gpu"] else None,
         causes=tuple(
-            RankedCause(each["cause"], each["probability"], tuple(each["evidence"]), each["test"])
-            for each in value["causes"]
+            RankedCause(cause["cause"], cause["probability"], tuple(cause["evidence"]), cause["test"])
+            for cause in value["causes"]
         ),
-        evidence=tuple(Evidence(**each) for each in value["evidence"]),
-        kills=tuple(Kill(each["time"], each["cause"], Victim(**each["victim"])) for each in value["kills"]),
-        missing=tuple(Missing(**each) for each in value["missing"]),
-        remedies=tuple(_remedy(each) for each in value["remedies"]),
+        evidence=tuple(Evidence(**item) for item in value["evidence"]),
+        kills=tuple(Kill(kill["time"], kill["cause"], Victim(**kill["victim"])) for kill in value["kills"]),
+        missing=tuple(Missing(**source) for source in value["missing"]),
+        remedies=tuple(_remedy(remedy) for remedy in value["remedies"]),
     )
-    _check(found)
-    return found
+    _check(verdict)
+    return verdict
 
 
 def _check(record: Any) -> None:
@@ -218,9 +218,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(each, get_args(hint)[0]) for each in value)
+        return isinstance(value, tuple) and all(_fits(element, get_args(hint)[0]) for element in value)
     if get_args(hint):
-        return any(_fits(value, each) for each in get_args(hint))
+        return any(_fits(value, option) for option in get_args(hint))
     if hint is float:
         return isinstance(value, int | float) and abs(value) < 1e12  # seconds and shares; also no NaN
     if hasattr(value, "__dataclass_fields__"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomproof.recording import now, stacks
+from oomproof.recording import position_record, stack_dumps
 from oomproof.records import dataclass
 
 _TAIL = 256 << 10  # bytes of one file: the stacks of some hundred threads
@@ -17,21 +17,21 @@ class Crash:
     pid: int
     kind: str  # as faulthandler calls it: "Segmentation fault", "Aborted", "Bus error", …
     wall: float | None  # when its file was last written
-    frames: tuple[stacks.Frame, ...] = ()
+    frames: tuple[stack_dumps.Frame, ...] = ()
 
     @property
     def where(self) -> str:
-        return stacks.where(self.frames)
+        return stack_dumps.where(self.frames)
 
     @property
     def line(self) -> str | None:
         """The user's own line: `train.py:12`."""
-        frame = stacks.users_frame(self.frames)
+        frame = stack_dumps.users_frame(self.frames)
         return None if frame is None else f"{frame.file}:{frame.line}"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AgentMessage:
     """An event that came from inside the job."""
 
     t: float
@@ -39,13 +39,13 @@ class Told:
     text: str
 
 
-def position(folder: Path) -> now.Now | None:
+def position(folder: Path) -> position_record.PositionRecord | None:
     """Where the job stood; None when no agent was there to tell."""
-    return now.best(now.read_all(folder))
+    return position_record.best(position_record.read_all(folder))
 
 
 def crashes(folder: Path) -> tuple[Crash, ...]:
-    found = []
+    crashed = []
     try:
         paths = sorted(folder.glob("*-fault.txt"))
     except OSError:
@@ -60,5 +60,7 @@ def crashes(folder: Path) -> tuple[Crash, ...]:
             pid = int(path.name.split("-")[0])
         except (OSError, ValueError):
             continue
-        found += [Crash(pid, dump.fatal, wall, dump.frames) for dump in stacks.parse(text) if dump.fatal]
-    return tuple(sorted(found, key=lambda crash: crash.wall or 0.0))
+        crashed += [
+            Crash(pid, dump.fatal, wall, dump.frames) for dump in stack_dumps.parse(text) if dump.fatal
+        ]
+    return tuple(sorted(crashed, key=lambda crash: crash.wall or 0.0))

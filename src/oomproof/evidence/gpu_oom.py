@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from oomproof.evidence.files import integer, number, string
+from oomproof.evidence.json_files import integer, number, string
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.runs import Run
+from oomproof.recording.run_folders import Run
 from oomproof.records import dataclass, replace
 from oomproof.units import format_size
 
@@ -117,11 +117,11 @@ def last_oom(attempt: Attempt) -> GpuOom | None:
     """The newest account in the attempt's folder, neighbours looked up among our own runs."""
     newest: GpuOom | None = None
     for path in _files(attempt.agent_folder, "*-cuda-oom-*.json"):
-        found = parse(_load(path))
-        if found is not None and (
-            newest is None or (found.wall or 0.0, found.number) >= (newest.wall or 0.0, newest.number)
+        oom = parse(_load(path))
+        if oom is not None and (
+            newest is None or (oom.wall or 0.0, oom.number) >= (newest.wall or 0.0, newest.number)
         ):
-            newest = found
+            newest = oom
     if newest is None:
         return None
     return _with_our_runs(newest, attempt)
@@ -131,8 +131,8 @@ def host_owners(attempt: Attempt) -> tuple[Owner, ...]:
     """Who kept tensors alive in the host's memory, or on Apple's GPU, when an allocation there was refused."""
     owners: list[Owner] = []
     for path in _files(attempt.agent_folder, "*-tensors.json"):
-        owners += [_owner(each) for each in _dicts(_load(path).get("owners"))]
-    return tuple(sorted(owners, key=lambda each: -each.bytes)[:6])
+        owners += [_owner(owner) for owner in _dicts(_load(path).get("owners"))]
+    return tuple(sorted(owners, key=lambda owner: -owner.bytes)[:6])
 
 
 def parse(value: dict[str, Any]) -> GpuOom | None:
@@ -163,19 +163,21 @@ def parse(value: dict[str, Any]) -> GpuOom | None:
         expandable=value.get("expandable") is True,
         phase=string(value.get("phase")) or "",
         step=integer(value.get("step")),
-        owners=tuple(_owner(each) for each in _dicts(value.get("owners"))),
+        owners=tuple(_owner(owner) for owner in _dicts(value.get("owners"))),
         unseen=integer(value.get("unseen")) or 0,
         neighbours=tuple(
-            _on_the_card(each) for each in _dicts(value.get("neighbours")) if integer(each.get("pid"))
+            _on_the_card(neighbour)
+            for neighbour in _dicts(value.get("neighbours"))
+            if integer(neighbour.get("pid"))
         ),
         generating=_generating(value.get("generating")),
         lines=tuple(
             Line(
-                str(each.get("line") or "?"), integer(each.get("bytes")) or 0, integer(each.get("count")) or 0
+                str(line.get("line") or "?"), integer(line.get("bytes")) or 0, integer(line.get("count")) or 0
             )
-            for each in _dicts(value.get("lines"))
+            for line in _dicts(value.get("lines"))
         ),
-        stack=tuple(str(each) for each in _list(value.get("stack"))[:8]),
+        stack=tuple(str(line) for line in _list(value.get("stack"))[:8]),
         torch=string(value.get("torch")) or "",
         snapshot=string(value.get("snapshot")),
         pid=integer(value.get("pid")),
@@ -208,15 +210,15 @@ def _generating(value: object) -> Generating | None:
         return None
     names = ("batch", "tokens", "new_tokens", "cache", "fitting_batch", "fitting_new_tokens")
     figures = [integer(value.get(name)) for name in names]
-    if any(each is None for each in figures):
+    if any(figure is None for figure in figures):
         return None
-    return Generating(*(each or 0 for each in figures))
+    return Generating(*(figure or 0 for figure in figures))
 
 
 def _with_our_runs(oom: GpuOom, attempt: Attempt) -> GpuOom:
     """Neighbours that are runs of ours have told how much of their memory they use; one that the driver does not list
     (it gives pids of another namespace, or none) is found by its card's id."""
-    found = {each.pid: each for each in oom.neighbours}
+    by_pid = {neighbour.pid: neighbour for neighbour in oom.neighbours}
     mine = Run(attempt.run_folder).info
     for path in _files(attempt.run_folder.parent, "*/[0-9]*/agent/*-allocator.json"):
         theirs = Attempt(path.parents[1])
@@ -228,13 +230,13 @@ def _with_our_runs(oom: GpuOom, attempt: Attempt) -> GpuOom:
         at, reserved = number(value.get("wall")), integer(value.get("reserved"))
         if pid is None or at is None or not reserved or not _was_alive(theirs, at, oom.wall):
             continue
-        known = found.get(pid)
+        known = by_pid.get(pid)
         same_card = oom.uuid is not None and value.get("uuid") == oom.uuid
         if known is None and not same_card:
             continue
         run = Run(theirs.run_folder).info
-        argv = [str(each) for each in _list(run.get("argv"))]
-        found[pid] = OnTheCard(
+        argv = [str(word) for word in _list(run.get("argv"))]
+        by_pid[pid] = OnTheCard(
             pid,
             known.used if known is not None and known.used is not None else reserved,
             (known.name if known is not None else "") or _short_name(argv),
@@ -242,7 +244,7 @@ def _with_our_runs(oom: GpuOom, attempt: Attempt) -> GpuOom:
             integer(value.get("unused")),
             theirs.run_folder.name,
         )
-    largest_first = sorted(found.values(), key=lambda each: -(each.used or 0))
+    largest_first = sorted(by_pid.values(), key=lambda neighbour: -(neighbour.used or 0))
     return replace(oom, neighbours=tuple(largest_first))
 
 
@@ -279,7 +281,7 @@ def describe(
     """(id, source, wall-clock seconds, text, what it says) for the list of evidence."""
     for index, owner in enumerate(on_host[:4], 1):
         says = "who kept tensors alive when the allocation was refused"
-        yield f"tensor.owner.{index}", "the job's tensors", None, _owner_words(owner), says
+        yield f"tensor.owner.{index}", "the job's tensors", None, _owner_text(owner), says
     if oom is None:
         return
     asked = f"asked for {format_size(oom.requested)}, " if oom.requested is not None else ""
@@ -294,29 +296,33 @@ def describe(
     )  # fmt: skip
     for index, owner in enumerate(oom.owners[:6], 1):
         says = "who kept tensors alive on the card"
-        yield f"gpu.owner.{index}", "the job's tensors", oom.wall, _owner_words(owner), says
-    for index, one in enumerate(oom.neighbours[:4], 1):
+        yield f"gpu.owner.{index}", "the job's tensors", oom.wall, _owner_text(owner), says
+    for index, neighbour in enumerate(oom.neighbours[:4], 1):
         yield (
             f"gpu.neighbour.{index}",
             "NVML",
             oom.wall,
-            neighbour_words(one),
+            neighbour_text(neighbour),
             "another process on the same card",
         )
 
 
-def _owner_words(owner: Owner) -> str:
+def _owner_text(owner: Owner) -> str:
     example = f", such as {owner.example}" if owner.example else ""
     many = "1 tensor" if owner.count == 1 else f"{owner.count} tensors"
     return f"{owner.owner}: {format_size(owner.bytes)} in {many}{example}"
 
 
-def neighbour_words(one: OnTheCard) -> str:
-    who = f"pid {one.pid}" + (f" ({one.name})" if one.name else "")
-    text = f"{who} holds {format_size(one.used)}" if one.used is not None else f"{who} is on the card too"
-    if one.unused is not None:
-        text += f", {format_size(one.unused)} of it reserved and unused"
-    return text + (", the same command as this job" if one.twin else "")
+def neighbour_text(neighbour: OnTheCard) -> str:
+    who = f"pid {neighbour.pid}" + (f" ({neighbour.name})" if neighbour.name else "")
+    text = (
+        f"{who} holds {format_size(neighbour.used)}"
+        if neighbour.used is not None
+        else f"{who} is on the card too"
+    )
+    if neighbour.unused is not None:
+        text += f", {format_size(neighbour.unused)} of it reserved and unused"
+    return text + (", the same command as this job" if neighbour.twin else "")
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
@@ -340,4 +346,4 @@ def _list(value: object) -> list[Any]:
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
-    return [each for each in _list(value) if isinstance(each, dict)]
+    return [item for item in _list(value) if isinstance(item, dict)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from oomproof.evidence.facts import Output
+from oomproof.evidence.case_file import Output
 from oomproof.recording.attempt import Attempt
 from oomproof.records import dataclass, field
 
@@ -51,11 +51,11 @@ class _Named:
 
 def _parsed(name: str, parts: list[tuple[Path, int]], last_line: str) -> Output:
     """By the parsers that read any other text; a job's output may hold an engine's or a guard's words as well."""
-    from oomproof.evidence.texts.collect import TextCase
-    from oomproof.evidence.texts.guards import GuardParser
-    from oomproof.evidence.texts.kernel import KernelParser
-    from oomproof.evidence.texts.reading import LONGEST, Lines
-    from oomproof.evidence.texts.training import TrainingParser
+    from oomproof.evidence.texts.guard_parser import GuardParser
+    from oomproof.evidence.texts.kernel_parser import KernelParser
+    from oomproof.evidence.texts.line_reader import LONGEST, Lines
+    from oomproof.evidence.texts.text_case import TextCase
+    from oomproof.evidence.texts.training_parser import TrainingParser
 
     def pieces() -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(data.split(b"\n"), first):
@@ -70,7 +70,7 @@ def _parsed(name: str, parts: list[tuple[Path, int]], last_line: str) -> Output:
         kernel.feed(number, line)
         guards.feed(number, line)
         job.feed(number, line)
-    system = sorted([*kernel.finish(), *guards.finish()], key=lambda each: each.line)
+    system = sorted([*kernel.finish(), *guards.finish()], key=lambda finding: finding.line)
     told = tuple(job.finish())
     text = TextCase((name,), tuple(system), told, job.progress, job.end)
     return Output(text.last_line or last_line, text, None)
@@ -93,7 +93,7 @@ def _blocks(parts: list[tuple[Path, int]], start: int, stop: int | None) -> Iter
 
 
 def _last_line(parts: list[tuple[Path, int]]) -> str:
-    path, size = next(each for each in reversed(parts) if each[1])
+    path, size = next(part for part in reversed(parts) if part[1])
     with open(path, "rb") as file:
         file.seek(max(0, size - _LAST))
         lines = file.read(_LAST).replace(b"\0", b"").replace(b"\r", b"\n").splitlines()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import IO
 
-from oomproof.evidence.facts import Missing
+from oomproof.evidence.case_file import Missing
 
 DEADLINE = 20.0  # seconds; a journal of a busy year on a slow disk
 _LINES = 3_000_000

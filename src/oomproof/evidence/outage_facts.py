@@ -13,7 +13,7 @@ class HostPoint(NamedTuple):
     available: int
     swap_total: int
     swap_free: int
-    psi_full: int | None = None  # microseconds since boot in which every task stood still
+    psi_full: int | None = None  # microseconds since boot in which every task stalled
 
 
 @dataclass(frozen=True, slots=True)

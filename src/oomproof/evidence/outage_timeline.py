@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomproof.evidence.files import number, string
+from oomproof.evidence.json_files import number, string
 from oomproof.evidence.outage_facts import HostPoint
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.runs import Run
+from oomproof.recording.run_folders import Run
 from oomproof.recording.state_files import load
 from oomproof.units import format_size
 
@@ -27,48 +27,48 @@ def timeline(
     kills: Sequence[tuple[float, str]],
 ) -> tuple[tuple[float, str], ...]:
     """``alive``: (run, attempt, when it began, wall clock at boottime 0)."""
-    found: list[tuple[float, str]] = []
+    moments: list[tuple[float, str]] = []
     for run, attempt, begin, offset in alive:
         if begin is not None:
-            found.append((begin, f"{run.name} started"))
-        found += _told(run, attempt, offset, last)
-    found += _ended_before(known, boot_id, {run.id for run, _, _, _ in alive}, last)
-    found += _crossings(host)
-    found += list(kills)
+            moments.append((begin, f"{run.name} started"))
+        moments += _told(run, attempt, offset, last)
+    moments += _ended_before(known, boot_id, {run.id for run, _, _, _ in alive}, last)
+    moments += _crossings(host)
+    moments += list(kills)
     if shutdown is not None:
-        found.append((shutdown, "the machine was told to shut down"))
-    found.append((last, _last_words(host)))
+        moments.append((shutdown, "the machine was told to shut down"))
+    moments.append((last, _last_message(host)))
     if next_boot is not None:
-        found.append((next_boot, "the machine booted again"))
-    found.sort(key=lambda each: each[0])
+        moments.append((next_boot, "the machine booted again"))
+    moments.sort(key=lambda moment: moment[0])
     # starts long ago stay: they say who was there first
-    return tuple(found if len(found) <= _MOST else [*found[:10], *found[10 - _MOST :]])
+    return tuple(moments if len(moments) <= _MOST else [*moments[:10], *moments[10 - _MOST :]])
 
 
 def _told(run: Run, attempt: Attempt, offset: float, last: float) -> list[tuple[float, str]]:
     """What the guard did and what the recording noted, without repeating itself."""
-    found: list[tuple[float, str]] = []
+    moments: list[tuple[float, str]] = []
     for line in attempt.actions():
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None and last - (at + offset) <= _BEFORE:
             why = string(line.get("why")) or ""
-            found.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
+            moments.append((at + offset, f"{run.name}: guard: {what}{f', {why}' if why else ''}"))
     with attempt.recording().series() as series:
         events = series.events(last=10)
-    done = tuple(found)
+    done = tuple(moments)
     for event in reversed(events):
         wall, told = event.t + offset, event.text or event.kind
         # an action is noted in both places
         if last - wall <= _BEFORE and not any(abs(at - wall) < 2.0 and told in words for at, words in done):
-            found.append((wall, f"{run.name}: {told}"))
-    return found
+            moments.append((wall, f"{run.name}: {told}"))
+    return moments
 
 
 def _ended_before(
     known: Sequence[Run], boot_id: str, alive: set[str], last: float
 ) -> list[tuple[float, str]]:
     """Runs of that boot that ended in its last minutes: a kill just before is part of the story."""
-    found = []
+    moments = []
     for run in known:
         if run.id in alive or run.info.get("boot_id") != boot_id:
             continue
@@ -80,12 +80,12 @@ def _ended_before(
                 if exited.get("signal")
                 else f"with status {exited.get('code')}"
             )
-            found.append((at, f"{run.name} ended {how}"))
-    return found
+            moments.append((at, f"{run.name} ended {how}"))
+    return moments
 
 
 def _crossings(host: Sequence[HostPoint]) -> list[tuple[float, str]]:
-    found = []
+    moments = []
     for mark in _MARKS:
         above = False
         for point in host:
@@ -93,7 +93,7 @@ def _crossings(host: Sequence[HostPoint]) -> list[tuple[float, str]]:
                 above = True
             elif above:
                 left, total = format_size(point.available), format_size(point.total)
-                found.append((point.wall, f"{left} of {total} available, less than {mark:.0%}"))
+                moments.append((point.wall, f"{left} of {total} available, less than {mark:.0%}"))
                 break
     swap = next(
         (point for point in host if point.swap_total and point.swap_free <= point.swap_total // 50), None
@@ -101,11 +101,11 @@ def _crossings(host: Sequence[HostPoint]) -> list[tuple[float, str]]:
     if swap is not None:
         # full from the first sample we have: it was so before
         already = " already" if host and swap is host[0] else ""
-        found.append((swap.wall, f"swap was{already} full ({format_size(swap.swap_total)})"))
-    return found
+        moments.append((swap.wall, f"swap was{already} full ({format_size(swap.swap_total)})"))
+    return moments
 
 
-def _last_words(host: Sequence[HostPoint]) -> str:
+def _last_message(host: Sequence[HostPoint]) -> str:
     if not host:
         return "last sign of life"
     point = host[-1]

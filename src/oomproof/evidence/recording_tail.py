@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from oomproof.evidence.agent_files import Told
-from oomproof.evidence.facts import GpuSample, HostSample, JobSample, ProcessSeen
+from oomproof.evidence.agent_files import AgentMessage
+from oomproof.evidence.case_file import GpuSample, HostSample, JobSample, ProcessSeen
 from oomproof.recording.reader import Recording, open_recording
 from oomproof.recording.series import GpuRow, HostRow, JobRow
 from oomproof.records import dataclass, field
@@ -28,7 +28,7 @@ class RecordingTail:
     phase: str = "unknown"
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
-    told: tuple[Told, ...] = ()
+    told: tuple[AgentMessage, ...] = ()
     openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
 
@@ -114,6 +114,6 @@ def last_samples(path: Path) -> RecordingTail:
             phase=phase,
             step=step,
             processes=_Processes(recording),
-            told=tuple(Told(event.t, event.kind, event.text) for event in told),
+            told=tuple(AgentMessage(event.t, event.kind, event.text) for event in told),
             openmp=openmp[0].text if openmp else None,
         )

@@ -35,30 +35,30 @@ _DATE = re.compile(
 
 def options(argv: Sequence[str]) -> dict[str, str]:
     """``--key value``, ``--key=value``, ``key=value`` and bare flags, as they stand on a command line."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     waiting: str | None = None
     for word in argv:
         if word.startswith("-") and not re.fullmatch(r"-\d[\d.e+-]*", word):
             if waiting is not None:
-                found[waiting] = "on"
+                settings[waiting] = "on"
             name, equals, value = word.lstrip("-").partition("=")
             waiting = None if equals else name
             if equals and name:
-                found[name] = value
+                settings[name] = value
         elif waiting is not None:
-            found[waiting], waiting = word, None
+            settings[waiting], waiting = word, None
         elif "=" in word and re.match(r"[+~]{0,2}[A-Za-z_][\w.]*=", word):  # hydra
             name, _, value = word.partition("=")
-            found[name.lstrip("+~")] = value
+            settings[name.lstrip("+~")] = value
     if waiting:
-        found[waiting] = "on"
-    found.pop("", None)
-    return found
+        settings[waiting] = "on"
+    settings.pop("", None)
+    return settings
 
 
 def intervals(settings: Mapping[str, str]) -> dict[str, int]:
     """``{"accumulation": 16, "eval": 50}`` out of any settings; 1 and 0 are no intervals."""
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for key, value in settings.items():
         name = key.rpartition(".")[2].replace("-", "_").lower()
         number = int(value) if value.isdecimal() and len(value) < 10 else 0
@@ -66,8 +66,8 @@ def intervals(settings: Mapping[str, str]) -> dict[str, int]:
             continue
         for kind, pattern in _INTERVALS:
             if pattern.match(name):
-                found.setdefault(kind, number)
-    return found
+                by_name.setdefault(kind, number)
+    return by_name
 
 
 def batch_size(settings: Mapping[str, str]) -> int | None:
@@ -89,22 +89,22 @@ def _first(settings: Mapping[str, str], pattern: re.Pattern[str]) -> int | None:
 def told_in(lines: Iterable[str]) -> dict[str, str]:
     """Settings a log prints about itself ("eval_steps=50", "'save_steps': 500", "Gradient Accumulation steps = 16"):
     only the intervals, sizes and the device that matter here, the first mention of each."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in lines:
         line = line[:4000]
         if match := _ACCUMULATION_WORDS.search(line):
-            found.setdefault("gradient_accumulation_steps", match[1])
+            settings.setdefault("gradient_accumulation_steps", match[1])
         if match := _BATCH_WORDS.search(line):
-            found.setdefault("batch_size", match[1])
+            settings.setdefault("batch_size", match[1])
         if match := _DEVICE.search(line):
-            found.setdefault("device", match[1].lower())
+            settings.setdefault("device", match[1].lower())
         for match in _ASSIGNED.finditer(line):
             name = match[1].replace("-", "_").lower()
             patterns = (_BATCH, _EPOCH_STEPS, *(pattern for _, pattern in _INTERVALS))
             # "batch 117" is progress; a size of that name needs to say so
             if name not in ("batch", "bs") and any(pattern.match(name) for pattern in patterns):
-                found.setdefault(name, match[2])
-    return found
+                settings.setdefault(name, match[2])
+    return settings
 
 
 def device(settings: Mapping[str, str]) -> str | None:

@@ -6,9 +6,9 @@ import time
 
 from oomproof.guard import detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
-from oomproof.guard.strangers import Strangers
+from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Facts
-from oomproof.ledger.live import ACTION_PAUSE
+from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.records import asdict
 
@@ -18,7 +18,7 @@ _ON_THE_MACHINE = ("freeze", "thaw", "term", "kill")
 class Actuator:
     """`act` first, then the policy's state, then `afterwards`: an act that fails is tried again at the next look."""
 
-    def __init__(self, guarded: GuardedJob, unmanaged: Strangers) -> None:
+    def __init__(self, guarded: GuardedJob, unmanaged: UnmanagedGrowth) -> None:
         self._guarded, self._unmanaged = guarded, unmanaged
 
     def act(self, action: Action, facts: Facts) -> bool:
@@ -42,7 +42,7 @@ class Actuator:
         if live is None or action.scope != "machine" or action.kind not in _ON_THE_MACHINE:
             return True
         resume = action.kind == "thaw"
-        pause = detect_resume.THAW_PAUSE if resume else ACTION_PAUSE
+        pause = detect_resume.RESUME_INTERVAL if resume else ACTION_PAUSE
         return self._guarded.best_effort(OTHERS, lambda: live.take_latch(t, pause, resume), True, ALONE)
 
     def why(self, action: Action) -> str:

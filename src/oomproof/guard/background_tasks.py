@@ -11,21 +11,21 @@ import threading
 from oomproof.guard import poll_interval
 from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob
 from oomproof.guard.host_view import HostView
-from oomproof.guard.strangers import Strangers
+from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import View
 from oomproof.machine.cgroups import JobMemory
 
-_HANDS_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
+_MANUAL_CHECK_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 
 
 class BackgroundTasks:
     def __init__(
-        self, guarded: GuardedJob, host: HostView, unmanaged: Strangers, acting: threading.RLock
+        self, guarded: GuardedJob, host: HostView, unmanaged: UnmanagedGrowth, acting: threading.RLock
     ) -> None:
         self._guarded, self._host, self._unmanaged, self._acting = guarded, host, unmanaged, acting
         self._try = guarded.best_effort
-        self.next_row = self._next_hands = self._next_scan = 0.0
+        self.next_row = self._next_manual_check = self._next_scan = 0.0
 
     def run(self, t: float, view: View | None) -> None:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
@@ -46,8 +46,8 @@ class BackgroundTasks:
         if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2:
             moment.hurry.set()
         self._try(RECORDING, lambda: self._record(t, memory), None, NO_ROWS)
-        if guarded.pause.by or t >= self._next_hands:  # a pause by hand may be noticed a little later
-            self._next_hands = t + _HANDS_ROWS * moment.sample_seconds
+        if guarded.pause.by or t >= self._next_manual_check:  # a pause by hand may be noticed a little later
+            self._next_manual_check = t + _MANUAL_CHECK_ROWS * moment.sample_seconds
             with self._acting:
                 guarded.notice_hands(t)
         guarded.tell_the_others(memory.use, t)

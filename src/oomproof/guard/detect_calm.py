@@ -21,7 +21,7 @@ def request_is_over(settings: Settings, facts: Facts, state: Done) -> bool:
 
 def calmed(settings: Settings, facts: Facts, state: JobState) -> tuple[JobState, list[Action]]:
     """Days later, an old SIGTERM must not make a kill of the next warning. And our own requests are taken back."""
-    if state.done.frozen_at is not None:
+    if state.done.paused_at is not None:
         return (state if state.calm_since is None else replace(state, calm_since=None)), []
     if state.done == Done() and state.calm_since is None and state.unasked_since is None:
         return state, []

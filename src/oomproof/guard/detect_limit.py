@@ -26,8 +26,8 @@ def default_limit_floor(limit: int) -> int:
 
 def on_limit(settings: Settings, facts: Facts) -> Action:
     """The job's own limit. Only growth is acted on: a job that sits just below its limit is fine there."""
-    room = facts.limit_headroom
-    if room is None or settings.limit is None:
+    available = facts.limit_headroom
+    if available is None or settings.limit is None:
         return NONE
     rate, lasting = max(0.0, facts.rate if facts.limit_rate is None else facts.limit_rate), facts.lasting
     share = settings.limit * LIMIT_SHARE
@@ -36,20 +36,20 @@ def on_limit(settings: Settings, facts: Facts) -> Action:
         return NONE  # the calm case: no sentence is built for nothing
     holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
     now = f"{holds} {format_size(rate)}/s"
-    # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of room last for hours).
-    if room <= line / 2 and rate * KILL_SECONDS >= room:
+    # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of headroom last for hours).
+    if available <= line / 2 and rate * KILL_SECONDS >= available:
         return Action("kill", now, "limit")
-    if room <= line and rate * TERM_SECONDS >= room:
+    if available <= line and rate * TERM_SECONDS >= available:
         return Action("term", now, "limit")
-    peak_room = room if facts.peak_headroom is None else min(room, facts.peak_headroom)
+    left_to_peak = available if facts.peak_headroom is None else min(available, facts.peak_headroom)
     usual = settings.usual_peak
     expected = usual is not None and facts.use <= usual < settings.limit
     if usual is not None and facts.use > usual * OUTGROWN:
         share = settings.limit * EARLY_SHARE
-    if lasting > 0 and not expected and peak_room <= min(share, lasting * settings.grace):
-        left = format_duration(max(0, peak_room) / lasting)
+    if lasting > 0 and not expected and left_to_peak <= min(share, lasting * settings.grace):
+        left = format_duration(max(0, left_to_peak) / lasting)
         return Action("ask", f"{holds} {format_size(lasting)}/s, full in about {left}", "limit")
     if facts.time_to_full is not None and facts.time_to_full < TREND_WARNING:
-        trend = f"{holds} {format_size(room / max(facts.time_to_full, 0.1))}/s"
+        trend = f"{holds} {format_size(available / max(facts.time_to_full, 0.1))}/s"
         return Action("warn", f"{trend}, full in about {format_duration(facts.time_to_full)}", "limit")
     return NONE

@@ -7,31 +7,31 @@ from oomproof.guard.view import (
     Done,
     Facts,
     Settings,
+    facts_text,
     grows,
-    in_words,
     ours,
 )
 from oomproof.records import replace
 from oomproof.units import format_size
 
-# Freezing loses nothing but time, so it may come sooner than SIGTERM: this many seconds of the present growth above the
-# floor, the margin at most. From the line to the last byte it took 0.02 s, 0.07 at worst on a machine with load 8
-# (bench/freeze.py); the rest is for a process that waits inside the kernel, for a page from swap, and stands still only
+# Pausing loses nothing but time, so it may come sooner than SIGTERM: this many seconds of the present growth above the
+# floor, the margin at most. From the threshold to the last byte it took 0.02 s, 0.07 at worst on a machine with load 8
+# (bench/freeze.py); the rest is for a process that waits inside the kernel, for a page from swap, and stops only
 # when it has it. Not longer: a loader that would have ended just above the floor would wait for hours for nothing.
-FREEZE_SECONDS = 0.25
+PAUSE_REACTION_SECONDS = 0.25
 _LEAST_SECONDS = (
     0.06  # the same where the margin is as low as the floor: as SIGTERM has (detect_shortage.REACT_TERM)
 )
 # With disk swap the machine stalls long before RAM and swap are full. In the replay with swap the pause came at 0.16, before
 # anybody else had stalled for half a second; SIGTERM, which costs the job, waits for three times as much (STALLED).
-FREEZE_STALLED = 0.10
-# It goes on when this many seconds of its own growth, a quarter of the floor at least, are free above the line it was
-# frozen at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
-THAW_SECONDS = 3.0
+PAUSE_STALLED = 0.10
+# It goes on when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
+# paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
+RESUME_SECONDS = 3.0
 
 
-def can_freeze(settings: Settings, facts: Facts, state: Done) -> bool:
-    """Whether a pause of this job could help anybody, now or when the line is reached."""
+def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
+    """Whether a pause of this job could help anybody, now or when the threshold is reached."""
     if settings.watch_only or settings.protected or settings.freeze_max <= 0:
         return False
     if not facts.freeze_turn or state.gave_up or state.term_at is not None:
@@ -39,35 +39,35 @@ def can_freeze(settings: Settings, facts: Facts, state: Done) -> bool:
     if facts.running == 0 and facts.waiting > 0:
         return False  # the last that runs: the others wait for it
     if facts.running == 0 and ours(facts):
-        return False  # alone, and itself the growth: nobody would ever give room
+        return False  # alone, and itself the growth: nobody would ever free memory
     # A pause stops growth. What a job holds comes free only where it can be pushed out.
     return grows(facts) or (facts.can_push and facts.use >= settings.floor / 8)
 
 
-def freeze_line(settings: Settings, facts: Facts) -> int:
+def pause_threshold(settings: Settings, facts: Facts) -> int:
     growth = max(0.0, facts.shrink)
     highest = max(settings.margin, settings.floor + growth * _LEAST_SECONDS)
-    return int(min(highest, settings.floor + growth * FREEZE_SECONDS))
+    return int(min(highest, settings.floor + growth * PAUSE_REACTION_SECONDS))
 
 
-def freeze_is_due(settings: Settings, facts: Facts) -> bool:
-    stalled = facts.stall > FREEZE_STALLED and facts.available <= settings.floor
+def pause_is_due(settings: Settings, facts: Facts) -> bool:
+    stalled = facts.stall > PAUSE_STALLED and facts.available <= settings.floor
     if stalled:
         return True
-    return facts.shrink > 0 and facts.available + facts.swap_free <= freeze_line(settings, facts)
+    return facts.shrink > 0 and facts.available + facts.swap_free <= pause_threshold(settings, facts)
 
 
-def thaw_room(settings: Settings, facts: Facts) -> int:
-    """RAM that must be available before a job frozen now goes on."""
-    line = freeze_line(settings, facts)
+def resume_headroom(settings: Settings, facts: Facts) -> int:
+    """RAM that must be available before a job paused now goes on."""
+    line = pause_threshold(settings, facts)
     if settings.need is not None and settings.need > facts.use:
         return settings.floor + settings.need - facts.use
-    hysteresis = max(settings.floor // 4, int(facts.rate * THAW_SECONDS))
+    hysteresis = max(settings.floor // 4, int(facts.rate * RESUME_SECONDS))
     return min(line + hysteresis, settings.margin + settings.floor)
 
 
 def freeze(settings: Settings, facts: Facts) -> Action:
-    why = in_words(facts)
+    why = facts_text(facts)
     if facts.rate > 0:
         why += f" and grows by {format_size(facts.rate)}/s"
     if facts.running:
@@ -80,10 +80,10 @@ def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
     """The state after the job was frozen."""
     return replace(
         state,
-        frozen_at=facts.t,
-        frozen_until=facts.t + settings.freeze_max,
-        thaw_room=thaw_room(settings, facts),
-        frozen_swap=facts.swap,
+        paused_at=facts.t,
+        paused_until=facts.t + settings.freeze_max,
+        resume_headroom=resume_headroom(settings, facts),
+        paused_swap=facts.swap,
         for_ours=facts.running > 0,
-        room_since=None,
+        headroom_since=None,
     )

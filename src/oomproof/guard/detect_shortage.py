@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import TERM_SECONDS
-from oomproof.guard.view import NONE, Action, Facts, Settings, headroom, in_words, ours
+from oomproof.guard.view import NONE, Action, Facts, Settings, facts_text, headroom, ours
 from oomproof.units import format_duration, format_size
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
@@ -18,37 +18,37 @@ LASTING_SECONDS = 10.0
 
 def on_machine(settings: Settings, facts: Facts) -> Action:
     """The machine's floor. Whose growth it is decides who is touched, and when."""
-    room = headroom(settings, facts)
+    available = headroom(settings, facts)
     shrink = max(0.0, facts.shrink)
     line = max(settings.floor, shrink * REACT_TERM)
-    if room > max(settings.margin, line):
+    if available > max(settings.margin, line):
         return NONE  # the calm case: no sentence is built for nothing
-    is_ours, state = ours(facts), in_words(facts)
+    is_ours, state = ours(facts), facts_text(facts)
     helps = facts.use >= settings.floor / 8  # ending a job that holds next to nothing frees next to nothing
     if is_ours and facts.my_turn and helps:
         growing = f"{state} and grows by {format_size(max(facts.rate, facts.sustained))}/s"
-        if room <= max(settings.floor / 2, shrink * REACT_KILL) and _reaches(
-            facts, room - settings.floor / 4
+        if available <= max(settings.floor / 2, shrink * REACT_KILL) and _reaches(
+            facts, available - settings.floor / 4
         ):
             return Action("kill", growing, "machine")
-        if room <= line and _reaches(facts, room - settings.floor / 2):
+        if available <= line and _reaches(facts, available - settings.floor / 2):
             return Action("term", growing, "machine")
-        if facts.sustained > 0 and room <= _ask_line(settings, facts):
-            left = format_duration(room / facts.sustained)
+        if facts.sustained > 0 and available <= _ask_threshold(settings, facts):
+            left = format_duration(available / facts.sustained)
             return Action("ask", f"{growing}: full in about {left}", "machine")
-    elif not is_ours and facts.my_turn and room <= settings.floor:
+    elif not is_ours and facts.my_turn and available <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
-        stranger = f"{state}; the growth is not this job's"
-        if room <= settings.floor / 4 and facts.use >= settings.floor / 4:
-            return Action("kill", stranger, "machine")
-        if room <= settings.floor / 2 and facts.use >= settings.floor / 4:
-            return Action("term", stranger, "machine")
-        # Asked when the next rung would come within the grace. Not by one breath of others, a few MiB in a third of a
+        unmanaged = f"{state}; the growth is not this job's"
+        if available <= settings.floor / 4 and facts.use >= settings.floor / 4:
+            return Action("kill", unmanaged, "machine")
+        if available <= settings.floor / 2 and facts.use >= settings.floor / 4:
+            return Action("term", unmanaged, "machine")
+        # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
         # second: in one replay the training was asked to stop for that, while the loader waited for it to end.
         lasting = min(shrink, facts.drain)
-        pressing = lasting > 0 and room - lasting * settings.grace <= settings.floor / 2
-        return Action("ask" if pressing else "warn", stranger, "machine")
-    if room <= settings.margin:
+        pressing = lasting > 0 and available - lasting * settings.grace <= settings.floor / 2
+        return Action("ask" if pressing else "warn", unmanaged, "machine")
+    if available <= settings.margin:
         return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
     return NONE
 
@@ -59,7 +59,7 @@ def _reaches(facts: Facts, gap: float) -> bool:
     return facts.rate > 0 and soon >= gap
 
 
-def _ask_line(settings: Settings, facts: Facts) -> float:
+def _ask_threshold(settings: Settings, facts: Facts) -> float:
     """What the growth takes within the grace, above the floor; a trickle is let come half a floor nearer."""
     taken_then = facts.sustained * settings.grace
     base = settings.floor if taken_then >= settings.floor / 2 else settings.floor / 2

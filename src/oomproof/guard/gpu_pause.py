@@ -36,7 +36,7 @@ class Result:
     lost: bool = False
 
 
-def host_room_problem(size: int, available: int, keep: int, limit_left: int | None) -> str:
+def host_memory_problem(size: int, available: int, keep: int, limit_left: int | None) -> str:
     """Why this machine's memory cannot hold what the card gives back; empty when it can. ``keep`` stays free."""
     wanted = int(size * _HOST_FACTOR)
     if limit_left is not None and wanted > limit_left:
@@ -55,11 +55,14 @@ def host_room_problem(size: int, available: int, keep: int, limit_left: int | No
 def held_by(pids: Iterable[int], cards: Iterable[Gpu]) -> dict[int, int]:
     """Card → bytes that these processes hold there."""
     mine = set(pids)
-    found = {card.index: sum(one.used or 0 for one in card.processes if one.pid in mine) for card in cards}
-    return {index: size for index, size in found.items() if size}
+    by_card = {
+        card.index: sum(process.used or 0 for process in card.processes if process.pid in mine)
+        for card in cards
+    }
+    return {index: size for index, size in by_card.items() if size}
 
 
-def card_room_problem(held: Mapping[int, int], cards: Sequence[Gpu]) -> str:
+def card_memory_problem(held: Mapping[int, int], cards: Sequence[Gpu]) -> str:
     """Why these bytes do not fit on their cards again; empty when they do, or when no card tells."""
     for card in cards:
         size = held.get(card.index, 0)
@@ -85,20 +88,20 @@ class GpuPause:
         """``held``: what it holds on each card. ``turn``: its place among those that take turns on a card, for whoever
         has to restore it in the guard's place. The job must not be frozen: its own CUDA threads do the work."""
         size = sum(held.values())
-        found = self._ask("find", pids, 15.0)
-        if not found.ok:
-            return Result(False, problem=found.problem or "the driver did not answer")
-        if not found.pids:
+        reply = self._ask("find", pids, 15.0)
+        if not reply.ok:
+            return Result(False, problem=reply.problem or "the driver did not answer")
+        if not reply.pids:
             return Result(False, problem="none of its processes uses CUDA")
-        named = [[pid, processes.start_time(pid)] for pid in found.pids]
+        named = [[pid, processes.start_time(pid)] for pid in reply.pids]
         cards = {str(index): size for index, size in held.items()}
         marked = {"boot_id": processes.boot_id(), "pids": named, "cards": cards}
         state_files.write_json(self._marker, {**marked, "turn": turn} if turn else marked)
-        answer = self._ask("pause", found.pids, _PATIENCE + size / _SLOWEST)
+        answer = self._ask("pause", reply.pids, _PATIENCE + size / _SLOWEST)
         if answer.ok:
             return Result(True, size, answer.seconds)
         # Whatever was left half done (the driver hung, the helper died) is undone before anybody is told.
-        undone = self._ask("resume", found.pids, _PATIENCE + size / _SLOWEST)
+        undone = self._ask("resume", reply.pids, _PATIENCE + size / _SLOWEST)
         problem = answer.problem or "it could not be paused"
         if undone.ok:
             self._marker.unlink(missing_ok=True)
@@ -107,9 +110,9 @@ class GpuPause:
         return Result(False, problem=problem, lost=bool(answer.lost or undone.lost))
 
     def take_back(self, cards: Sequence[Gpu]) -> Result:
-        """The job must not be frozen. No room yet is a problem to try again; nothing is lost by it.
+        """The job must not be frozen. No free memory yet is a problem to try again; nothing is lost by it.
 
-        The driver is asked only when there is room: on an H200 (driver 580) a thaw without it had not come back after
+        The driver is asked only when there is free memory: on an H200 (driver 580) a resume without it had not come back after
         three minutes. What held it up was not looked into.
         """
         try:
@@ -122,7 +125,7 @@ class GpuPause:
         if kept.get("boot_id") != processes.boot_id() or not pids:
             self._marker.unlink(missing_ok=True)
             return Result(True)
-        if problem := card_room_problem(held, cards):
+        if problem := card_memory_problem(held, cards):
             return Result(False, size, problem=problem)
         answer = self._ask("resume", pids, _PATIENCE + size / _SLOWEST)
         if answer.ok or answer.lost:

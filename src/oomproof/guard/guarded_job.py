@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from oomproof.guard.actions import Actions
 from oomproof.guard.best_effort import BestEffort
-from oomproof.guard.growth import JobGrowth
-from oomproof.guard.job import Job
-from oomproof.guard.pause import Pause
+from oomproof.guard.guard_actions import Actions
+from oomproof.guard.job_growth import JobGrowth
+from oomproof.guard.job_handle import Job
+from oomproof.guard.job_pause import Pause
 from oomproof.guard.poll_interval import SAMPLE_MAX
 from oomproof.guard.view import JobView, Settings
-from oomproof.ledger import live as ledger
-from oomproof.ledger.live import LiveRun
+from oomproof.ledger import live_runs as ledger
+from oomproof.ledger.live_runs import LiveRun
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
@@ -40,7 +40,7 @@ class Moment:
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
     hurry: threading.Event = field(
         default_factory=threading.Event
-    )  # room is thin: the sampler shall look too
+    )  # headroom is thin: the sampler looks more often too
 
 
 class GuardedJob:
@@ -109,8 +109,8 @@ class GuardedJob:
     def headroom(self) -> int:
         """Up to the nearest line, as of the last look."""
         moment = self.moment
-        room = moment.available + moment.swap_free - self.settings.floor
-        return max(0, room if moment.limit_headroom is None else min(room, moment.limit_headroom))
+        available = moment.available + moment.swap_free - self.settings.floor
+        return max(0, available if moment.limit_headroom is None else min(available, moment.limit_headroom))
 
     def event(self, t: float, kind: str, text: str, **data: object) -> None:
         self.best_effort(RECORDING, lambda: self.writer.event(t, kind, text, **data), None, NO_ROWS)
@@ -124,9 +124,9 @@ class GuardedJob:
 
     def notice_hands(self, t: float) -> None:
         """`oomproof pause` and `resume` came from outside."""
-        self.best_effort("looking for a pause by hand", lambda: self._look_for_hands(t), None)
+        self.best_effort("looking for a pause by hand", lambda: self._check_manual_pause(t), None)
 
-    def _look_for_hands(self, t: float) -> None:
+    def _check_manual_pause(self, t: float) -> None:
         before = self.pause.by
         self.pause.look()
         if self.pause.by == before:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import deque
 
-from oomproof.machine import limits, swap
+from oomproof.machine import cgroup_limits, swap
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2
 from oomproof.machine.pressure import PressureReader
 
@@ -32,7 +32,7 @@ class HostView:
         self.swap_total = swap.disk(areas)[0] if self._has_zram else first.swap_total
         # Every limit over us: one higher up may leave less than a smaller one below it. Each is compared with what
         # that very cgroup holds.
-        over_us = limits.read("self", proc, sys)
+        over_us = cgroup_limits.read("self", proc, sys)
         wanted = [level for level in over_us.levels if level.limit < first.total]
         paths = [*(level.path for level in wanted), *(level.path for level in over_us.swap_levels)]
         self._views: dict[str, Cgroup] = {
@@ -53,7 +53,7 @@ class HostView:
     def ram(self) -> int:
         return min([self.mem_total, *(limit for _, limit in self._outer)])
 
-    def room(self) -> tuple[int, int]:
+    def headroom(self) -> tuple[int, int]:
         """(available, free disk swap)"""
         available, swap_free = self._memory.available_and_swap_free()
         if self._has_zram and swap_free:

@@ -1,10 +1,10 @@
-"""The ladder of one job: which rung this moment calls for, and which may be taken now."""
+"""The ladder of one job: which action this moment calls for, and which may be taken now."""
 
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import on_limit
-from oomproof.guard.detect_pause import can_freeze, freeze, freeze_is_due, frozen
-from oomproof.guard.detect_resume import thawed, while_frozen
+from oomproof.guard.detect_pause import can_pause, freeze, frozen, pause_is_due
+from oomproof.guard.detect_resume import thawed, while_paused
 from oomproof.guard.detect_shortage import on_machine
 from oomproof.guard.view import NONE, Action, Done, Facts, Settings
 from oomproof.records import replace
@@ -14,20 +14,20 @@ LADDER = ("none", "warn", "ask", "freeze", "term", "kill")
 
 
 def wanted(settings: Settings, facts: Facts) -> Action:
-    """The rung this moment calls for, whatever was done before."""
+    """The action this moment calls for, whatever was done before."""
     limit, machine = on_limit(settings, facts), on_machine(settings, facts)
     return machine if LADDER.index(machine.kind) > LADDER.index(limit.kind) else limit
 
 
 def choose(settings: Settings, facts: Facts, state: Done) -> Action:
-    """The rung to take now; each rung is taken once, a lower one never after a higher one."""
+    """The action to take now; each action is taken once, a lower one never after a higher one."""
     if state.killed_at is not None:
         return NONE
     if facts.frozen:
-        return while_frozen(settings, facts, state)
-    if can_freeze(settings, facts, state):
+        return while_paused(settings, facts, state)
+    if can_pause(settings, facts, state):
         limit, machine = on_limit(settings, facts), on_machine(settings, facts)
-        if freeze_is_due(settings, facts):
+        if pause_is_due(settings, facts):
             machine = freeze(settings, facts)
         elif machine.kind in ("ask", "term", "kill"):  # a pause is still to come, and it costs less
             machine = replace(machine, kind="warn")
@@ -58,7 +58,7 @@ def _already(state: Done, kind: str, t: float) -> bool:
     if kind == "ask":
         return state.asked_at is not None or state.term_at is not None
     if kind == "freeze":
-        return state.frozen_at is not None or state.term_at is not None
+        return state.paused_at is not None or state.term_at is not None
     if kind == "term":
         return state.term_at is not None
     return kind == "none"
@@ -68,7 +68,7 @@ def taken(settings: Settings, action: Action, facts: Facts, state: Done) -> Done
     """The state after that action was carried out."""
     if action.kind == "freeze":
         return frozen(settings, facts, state)
-    if state.frozen_at is not None or facts.frozen:
+    if state.paused_at is not None or facts.frozen:
         state = thawed(state, action.gave_up)
     if action.kind == "warn":
         return replace(state, warned_at=facts.t)

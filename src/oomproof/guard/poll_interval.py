@@ -1,4 +1,4 @@
-"""How soon to look again, and how often to record: as the nearest line comes near."""
+"""How soon to look again, and how often to record: as the nearest threshold comes near."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FASTEST_FILL = 6000 * MIB
 # Under a limit, of a job that has not grown for 15 s: looked at in time unless it then fills 3 GiB/s from the first moment on.
 STILL_FILL = 1500 * MIB
 POLL_MIN, POLL_MAX = 0.01, 1.0
-POLL_FAST = 0.002  # where the present growth reaches the line within POLL_MIN
+POLL_FAST = 0.002  # where the present growth reaches the threshold within POLL_MIN
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
 SAMPLE_MAX, SAMPLE_MIN = 1.0, 0.1  # seconds between recorded rows, calm and thin
@@ -25,15 +25,18 @@ def poll_seconds(
     settings: Settings, machine: View | Facts, job: JobView | Facts, still: bool = False
 ) -> float:
     """Sleep for as long as the fastest possible fill takes to reach the nearest line."""
-    room = headroom(settings, machine) - settings.floor
-    seconds = room / FASTEST_FILL
+    available = headroom(settings, machine) - settings.floor
+    seconds = available / FASTEST_FILL
     if job.limit_headroom is not None:
         # half: eight threads fill 11 GiB/s, and a small limit is crossed within one poll (bench/guard.py)
         below = (job.limit_headroom - settings.limit_floor) // 2
-        room, seconds = min(room, below), min(seconds, below / (STILL_FILL if still else FASTEST_FILL))
+        available, seconds = (
+            min(available, below),
+            min(seconds, below / (STILL_FILL if still else FASTEST_FILL)),
+        )
     quiet = job.sustained == 0 and job.rate <= 0
     least = POLL_MIN_CALM if quiet else POLL_MIN
-    if job.rate * POLL_MIN > max(room, MIB):
+    if job.rate * POLL_MIN > max(available, MIB):
         least = POLL_FAST
     return min(POLL_MAX, max(least, seconds))
 

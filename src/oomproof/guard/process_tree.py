@@ -40,13 +40,13 @@ class _Member:
     __slots__ = ("anon", "anon_extra", "fd", "file", "pid", "shared", "shmem", "shmem_extra", "start", "swap",
                  "swap_extra", "text")  # fmt: skip
 
-    def __init__(self, one: processes.ProcessMemory, forked: bool) -> None:
-        self.pid, self.start = one.pid, one.start
-        self.anon, self.shmem, self.file, self.swap = one.anon, one.shmem, one.file, one.swap
+    def __init__(self, memory: processes.ProcessMemory, forked: bool) -> None:
+        self.pid, self.start = memory.pid, memory.start
+        self.anon, self.shmem, self.file, self.swap = memory.anon, memory.shmem, memory.file, memory.swap
         # what is counted elsewhere too
-        self.anon_extra = one.anon if forked else 0
-        self.shmem_extra = one.shmem if forked else 0
-        self.swap_extra = one.swap if forked else 0
+        self.anon_extra = memory.anon if forked else 0
+        self.shmem_extra = memory.shmem if forked else 0
+        self.swap_extra = memory.swap if forked else 0
         self.fd: int | None = None
         self.text = b""  # statm as it was read last
         self.shared = -1  # of it, in pages
@@ -141,15 +141,15 @@ class ProcessTree:
         pids = self._list_pids()
         known = {*pids}
         for pid in pids:
-            found = processes.memory(pid, self._proc) if pid not in self._members else None
-            if found is not None:
-                self._members[pid] = _Member(found, forked=_HAS_PROC and bool(self._members))
+            memory = processes.memory(pid, self._proc) if pid not in self._members else None
+            if memory is not None:
+                self._members[pid] = _Member(memory, forked=_HAS_PROC and bool(self._members))
                 self._forked, self._known_sum = True, None
-        for one in [*self._members.values()]:
-            if one.pid not in known and one.fd is None:  # the number may be somebody else's by now
-                start = processes.start_time(one.pid, self._proc)
-                if start is not None and start != one.start:
-                    self._drop(one)
+        for member in [*self._members.values()]:
+            if member.pid not in known and member.fd is None:  # the number may be somebody else's by now
+                start = processes.start_time(member.pid, self._proc)
+                if start is not None and start != member.start:
+                    self._drop(member)
         self._keep_descriptors()
         if pids:
             self._newest = newest
@@ -158,70 +158,78 @@ class ProcessTree:
         self._next_list = time.monotonic() + (time.thread_time() - begun) / _LIST_SHARE
 
     def _keep_descriptors(self) -> None:
-        heaviest = sorted(self._members.values(), key=lambda one: one.counted, reverse=True)
-        for place, one in enumerate(heaviest):
-            if place >= self._kept:
-                one.close()
-            elif one.fd is None and _HAS_PROC:
-                one.fd = _open(f"{self._proc}/{one.pid}/statm")
+        heaviest = sorted(self._members.values(), key=lambda member: member.counted, reverse=True)
+        for index, member in enumerate(heaviest):
+            if index >= self._kept:
+                member.close()
+            elif member.fd is None and _HAS_PROC:
+                member.fd = _open(f"{self._proc}/{member.pid}/statm")
                 # between the list and the open the number may have changed hands
-                if one.fd is not None and processes.start_time(one.pid, self._proc) not in (None, one.start):
-                    self._drop(one)
+                if member.fd is not None and processes.start_time(member.pid, self._proc) not in (
+                    None,
+                    member.start,
+                ):
+                    self._drop(member)
 
     def _measure(self, kept: bool) -> None:
-        for one in [one for one in self._members.values() if (one.fd is not None) == kept]:
+        for member in [member for member in self._members.values() if (member.fd is not None) == kept]:
             try:
                 if not _HAS_PROC:
-                    self._read_all(one)
+                    self._read_all(member)
                     continue
-                text = self._statm(one)
+                text = self._statm(member)
             except (FileNotFoundError, ProcessLookupError):
-                self._drop(one)
+                self._drop(member)
                 continue
             except OSError:  # no descriptor, no memory: it holds what it held
                 continue
-            if text != one.text:
-                self._note(one, text)
+            if text != member.text:
+                self._note(member, text)
 
-    def _statm(self, one: _Member) -> bytes:
-        if one.fd is not None:
-            return os.pread(one.fd, 128, 0)
-        fd = os.open(f"{self._proc}/{one.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+    def _statm(self, member: _Member) -> bytes:
+        if member.fd is not None:
+            return os.pread(member.fd, 128, 0)
+        fd = os.open(f"{self._proc}/{member.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, 128, 0)
         finally:
             os.close(fd)
 
-    def _note(self, one: _Member, text: bytes) -> None:
+    def _note(self, member: _Member, text: bytes) -> None:
         fields = text.split(None, 3)
         try:
             resident, shared = int(fields[1]), int(fields[2])
         except (IndexError, ValueError):
             return
-        one.text, self._known_sum = text, None
+        member.text, self._known_sum = text, None
         anon = max(0, resident - shared) * _PAGE
         if (
-            shared != one.shared or anon < one.anon or one.swap
+            shared != member.shared or anon < member.anon or member.swap
         ):  # the rest of the figures may have changed too
-            one.shared = shared
-            self._read_all(one)
+            member.shared = shared
+            self._read_all(member)
         else:
-            one.anon = anon
+            member.anon = anon
 
-    def _read_all(self, one: _Member) -> None:
-        found = processes.memory(one.pid, self._proc)
-        if found is not None and found.start == one.start:
-            one.anon, one.shmem, one.file, one.swap = found.anon, found.shmem, found.file, found.swap
-            one.clamp()
+    def _read_all(self, member: _Member) -> None:
+        memory = processes.memory(member.pid, self._proc)
+        if memory is not None and memory.start == member.start:
+            member.anon, member.shmem, member.file, member.swap = (
+                memory.anon,
+                memory.shmem,
+                memory.file,
+                memory.swap,
+            )
+            member.clamp()
             self._known_sum = None
         elif not _HAS_PROC:
-            self._drop(one)
+            self._drop(member)
 
-    def _drop(self, one: _Member) -> None:
-        one.close()
-        self._members.pop(one.pid, None)
+    def _drop(self, member: _Member) -> None:
+        member.close()
+        self._members.pop(member.pid, None)
         self._known_sum = None
-        if one.counted > _MIB:  # what it shared is counted by nobody now
+        if member.counted > _MIB:  # what it shared is counted by nobody now
             self._forked = True
             self._walker.ask()
 
@@ -232,46 +240,48 @@ class ProcessTree:
 
     def _add_up(self) -> JobMemory:
         anon = shmem = file = swap = 0
-        for one in self._members.values():
-            anon += one.anon - one.anon_extra
-            shmem += one.shmem - one.shmem_extra
-            swap += one.swap - one.swap_extra
-            file += one.file
+        for member in self._members.values():
+            anon += member.anon - member.anon_extra
+            shmem += member.shmem - member.shmem_extra
+            swap += member.swap - member.swap_extra
+            file += member.file
         return JobMemory(anon, shmem, file, swap, 0, anon + shmem)
 
     def _use(self) -> int:
         return self._sum().use
 
     def _extra(self) -> int:
-        return sum(one.extra for one in self._members.values())
+        return sum(member.extra for member in self._members.values())
 
     # --- shared pages ---------------------------------------------------------------------------------------------
 
     def settle(self, seconds: float) -> None:
         """Before an act that ends or stops the job: a walk now, waited for at most that long."""
         with self._lock:
-            sizes = [one.counted for one in self._members.values()]
+            sizes = [member.counted for member in self._members.values()]
         if sum(sizes) - max(sizes, default=0) > _SMALL:
             self._walker.wait(seconds)
 
     def walk(self, most: int | None = None) -> dict[int, int]:
         """Finds out what is shared, of the heaviest ``most`` processes; returns pid → PSS."""
         with self._lock:
-            heaviest = sorted(self._members.values(), key=lambda one: one.counted, reverse=True)[:most]
+            heaviest = sorted(self._members.values(), key=lambda member: member.counted, reverse=True)[:most]
             forked = self._forked
             if most is None:
                 self._forked = False
-        found = [(one, overlap) for one in heaviest if (overlap := processes.overlap(one.pid, self._proc))]
+        overlaps = [
+            (member, overlap) for member in heaviest if (overlap := processes.overlap(member.pid, self._proc))
+        ]
         with self._lock:
             before = self._use()
-            for one, overlap in found:
-                one.anon_extra, one.swap_extra = overlap.anon, overlap.swap
-                one.shmem_extra = max(0, one.shmem - overlap.shmem_pss)
-                one.clamp()
+            for member, overlap in overlaps:
+                member.anon_extra, member.swap_extra = overlap.anon, overlap.swap
+                member.shmem_extra = max(0, member.shmem - overlap.shmem_pss)
+                member.clamp()
             self._known_sum = None
             if forked:
                 self.corrected += self._use() - before
-        return {one.pid: overlap.pss for one, overlap in found}
+        return {member.pid: overlap.pss for member, overlap in overlaps}
 
     def pids(self) -> list[int]:
         with self._lock:
@@ -280,8 +290,8 @@ class ProcessTree:
     def close(self) -> None:
         self._walker.close()
         with self._lock:
-            for one in self._members.values():
-                one.close()
+            for member in self._members.values():
+                member.close()
             if self._loadavg is not None:
                 os.close(self._loadavg)
                 self._loadavg = None

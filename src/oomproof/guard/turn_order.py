@@ -14,9 +14,9 @@ class Turns:
     """What the others mean for one job, at one moment."""
 
     to_end: bool = True  # newest unprotected job whose end would help
-    to_freeze: bool = False  # the job whose pause would help, newest first
-    to_thaw: bool = True  # no older job waits to go on
-    running: int = 0  # others that are not paused: who can finish and give room
+    to_pause: bool = False  # the job whose pause would help, newest first
+    to_resume: bool = True  # no older job waits to go on
+    running: int = 0  # others that are not paused: who can finish and free memory
     waiting: int = 0  # others that their guards have paused: they wait for this one too
 
 
@@ -43,8 +43,8 @@ def turns(me: JobView, others: Sequence[JobView], worth: int, shrink: float, can
     pool = holders if can_push and holders else growers or holders
     return Turns(
         to_end=not any(helps(job) and before_me(job) for job in others),
-        to_freeze=bool(pool) and max(pool, key=lambda job: (not job.reserved, job.name)).name == me.name,
-        to_thaw=not any(job.frozen == "guard" and job.name < me.name for job in others),
+        to_pause=bool(pool) and max(pool, key=lambda job: (not job.reserved, job.name)).name == me.name,
+        to_resume=not any(job.frozen == "guard" and job.name < me.name for job in others),
         running=sum(not job.frozen for job in others),
         waiting=sum(job.frozen == "guard" for job in others),
     )

@@ -7,7 +7,7 @@ from oomproof.units import MIB, format_size
 
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 # Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
-# is still paused. Sooner where something in the job counts the seconds (guard/timeouts.py).
+# is still paused. Sooner where something in the job counts the seconds (guard/pause_timeouts.py).
 FREEZE_MAX = 6 * 3600.0
 
 
@@ -19,7 +19,7 @@ class Settings:
     limit: int | None = None  # the job's own limit, when the user set one
     limit_floor: int = 0
     watch_only: bool = False
-    protected: bool = False  # never frozen; ended for the machine's sake only after every other run
+    protected: bool = False  # never paused; ended for the machine's sake only after every other run
     freeze_max: float = FREEZE_MAX  # seconds a pause may last; 0: never pause
     need: int | None = None  # what the job will hold at most, where that is known
     usual_peak: int | None = (
@@ -85,12 +85,12 @@ class Facts:
     my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8
     freeze_turn: bool = False  # the run of ours whose pause would help
     thaw_turn: bool = True  # no older run of ours waits to go on
-    running: int = 0  # other live runs of ours that are not frozen
-    waiting: int = 0  # other live runs of ours that their guards froze
+    running: int = 0  # other live runs of ours that are not paused
+    waiting: int = 0  # other live runs of ours that their guards paused
     others_idle: bool = False  # none of those running has used any CPU for a long while
-    frozen: str = ""  # by whom this job stands still: guard, hand
+    frozen: str = ""  # by whom this job is paused: guard, hand
     swap: int = 0  # the job's own, of ``use``
-    can_push: bool = False  # a frozen job can be pushed out to disk swap
+    can_push: bool = False  # a paused job can be pushed out to disk swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class Done:
     asked_for: str = ""  # the scope of that request: limit or machine
     term_at: float | None = None
     killed_at: float | None = None
-    frozen_at: float | None = None  # by us; None when it runs or somebody else made it stand still
-    frozen_until: float = 0.0
-    thaw_room: int = 0  # it goes on when this much RAM is available (and what was pushed out since)
-    frozen_swap: int = 0  # what it had in swap when it was frozen
-    for_ours: bool = False  # frozen so that another run of ours can finish
-    room_since: float | None = None  # since when the room to go on has been there
+    paused_at: float | None = None  # by us; None when it runs or somebody else paused it
+    paused_until: float = 0.0
+    resume_headroom: int = 0  # it goes on when this much RAM is available (and what was pushed out since)
+    paused_swap: int = 0  # what it had in swap when it was paused
+    for_ours: bool = False  # paused so that another run of ours can finish
+    headroom_since: float | None = None  # since when the headroom to go on has been there
     gave_up: bool = False  # pausing did not help in this shortage: no more of it
 
 
@@ -127,7 +127,7 @@ class Action:
     kind: str  # of policy.LADDER, or thaw, or withdraw (a request is taken back)
     why: str = ""
     scope: str = ""  # limit or machine
-    gave_up: bool = False  # a thaw because the pause did not help: the ladder goes on
+    gave_up: bool = False  # a resume because the pause did not help: the ladder goes on
     job: str = ""  # its name in the view
     facts: Facts | None = None  # what it was decided on
 
@@ -156,6 +156,6 @@ def grows(facts: Facts) -> bool:
     return facts.rate >= max(MIB, facts.shrink / 4)
 
 
-def in_words(facts: Facts) -> str:
+def facts_text(facts: Facts) -> str:
     swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left"
     return f"{format_size(facts.available)} of RAM available{swap}, the job holds {format_size(facts.use)}"

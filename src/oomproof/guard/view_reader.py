@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from oomproof import trend
 from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView
-from oomproof.guard.policy import DRAIN_SECONDS
+from oomproof.guard.idle_runs import Idleness
 from oomproof.guard.view import JobView, View, is_near
-from oomproof.guard.waiting import Idleness
-from oomproof.ledger.live import BY_GUARD, BY_HAND, Live
+from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live
 
 _ONLY_THE_LIMIT = "only the job's own limit is guarded"
 _BY = {BY_GUARD: "guard", BY_HAND: "hand"}
@@ -20,18 +20,18 @@ _BY = {BY_GUARD: "guard", BY_HAND: "hand"}
 class ViewReader:
     def __init__(self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort) -> None:
         self._host, self._jobs, self._try = host, jobs, best_effort
-        self._room = trend.Growth()
+        self._headroom = trend.Growth()
         self._idleness = Idleness()
         self._was_paused = False
 
     def read(self, t: float) -> View:
         """What cannot be read is unknown, not full and not gone."""
-        room = self._try("reading the machine's memory", self._host.room, None, _ONLY_THE_LIMIT)
+        headroom = self._try("reading the machine's memory", self._host.headroom, None, _ONLY_THE_LIMIT)
         stall = self._try("reading memory pressure", lambda: self._host.stall(t), 0.0)
-        available, swap_free = room if room is not None else (self._host.ram, 0)
+        available, swap_free = headroom if headroom is not None else (self._host.ram, 0)
         jobs = [view for job in self._jobs if (view := job.read(t, available, swap_free)) is not None]
-        if room is not None:
-            self._room.add(t, available + swap_free)
+        if headroom is not None:
+            self._headroom.add(t, available + swap_free)
         near = any(is_near(job.settings, available, swap_free) for job in self._jobs)
         paused = any(job.frozen for job in jobs)
         others = self._others(t) if jobs and (near or paused) else []
@@ -43,8 +43,8 @@ class ViewReader:
             available,
             swap_free,
             stall,
-            shrink=-self._room.rate(0.3),
-            drain=-self._room.rate(DRAIN_SECONDS) if near else 0.0,
+            shrink=-self._headroom.rate(0.3),
+            drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
             jobs=tuple(jobs),
             others=tuple(map(_seen, others)),
             others_idle=paused and self._idleness.look(t, others),
@@ -56,8 +56,8 @@ class ViewReader:
         if live is None:
             return []
         mine, nobody = {job.name for job in self._jobs}, list[Live]()
-        found = self._try(OTHERS, lambda: live.others(t), nobody, ALONE)
-        return [run for run in found if run.name not in mine]
+        others = self._try(OTHERS, lambda: live.others(t), nobody, ALONE)
+        return [run for run in others if run.name not in mine]
 
 
 def _seen(run: Live) -> JobView:

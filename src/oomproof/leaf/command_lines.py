@@ -70,10 +70,10 @@ def short_name(command: Sequence[str]) -> str:
     if not command:
         return ""
     program = os.path.basename(command[0]) or command[0]
-    found = program_target(command[1:])
-    if found is None:
+    target = program_target(command[1:])
+    if target is None:
         return program
-    return f"{program} {found[0] if found[0].startswith('-m ') else os.path.basename(found[0])}"
+    return f"{program} {target[0] if target[0].startswith('-m ') else os.path.basename(target[0])}"
 
 
 def is_keeper(command: Sequence[str]) -> bool:

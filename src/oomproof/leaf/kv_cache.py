@@ -98,8 +98,8 @@ def layout_of(config: Any, windows: bool = True) -> Layout | str:
         ] * count
     shared = _first(text, "num_kv_shared_layers") or 0
     layers = []
-    for index, each in enumerate(list(types)[: count - shared]):
-        name = str(each)
+    for index, layer_kind in enumerate(list(types)[: count - shared]):
+        name = str(layer_kind)
         if any(part in name for part in _UNKNOWN):
             return f"its layers of type {name} keep a state that is no key/value cache"
         limit = window if "sliding" in name else chunk if "chunked" in name else None
@@ -127,17 +127,18 @@ def need_of(layout: Layout, call: Call) -> Need:
     return Need(cache, copy, logits)
 
 
-def largest_that_fits(layout: Layout, call: Call, group: int, room: int) -> Any:
-    """(batch, new tokens): the largest batch at this length, and the largest length at this batch, within ``room``.
+def largest_that_fits(layout: Layout, call: Call, group: int, available: int) -> Any:
+    """(batch, new tokens): the largest batch at this length, and the largest length at this batch, within ``available``.
 
     ``group`` is how many rows of the cache one example takes (beams). 0 where not even one fits."""
     batch = _most(
-        call.rows // max(1, group), lambda n: need_of(layout, call._replace(rows=n * group)).total <= room
+        call.rows // max(1, group),
+        lambda n: need_of(layout, call._replace(rows=n * group)).total <= available,
     )
 
     def shorter(new: int) -> bool:
         tokens = call.tokens - call.new_tokens + new
-        return need_of(layout, call._replace(tokens=tokens, new_tokens=new)).total <= room
+        return need_of(layout, call._replace(tokens=tokens, new_tokens=new)).total <= available
 
     return batch, _most(call.new_tokens, shorter)
 

@@ -95,30 +95,30 @@ def is_alive(pid: int, start: int | None, proc: str = "/proc") -> bool:
 
 def children(pid: int, proc: str = "/proc") -> list[int]:
     """Direct children, over all threads of the process: a child hangs on the thread that forked it."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         threads = os.listdir(f"{proc}/{pid}/task")
     except OSError:
-        return found
+        return pids
     for thread in threads:
         text = read_bytes(f"{proc}/{pid}/task/{thread}/children")
         if text:
-            found.extend(int(word) for word in text.split())
-    return found
+            pids.extend(int(word) for word in text.split())
+    return pids
 
 
 def descendants(pid: int, proc: str = "/proc") -> list[int]:
     """The tree below ``pid``, without it, oldest generation first. Never lists all of /proc."""
-    found: list[int] = []
+    pids: list[int] = []
     queue = [pid]
     seen = {pid}
     while queue:
         for child in children(queue.pop(0), proc):
             if child not in seen:
                 seen.add(child)
-                found.append(child)
+                pids.append(child)
                 queue.append(child)
-    return found
+    return pids
 
 
 def name_of(pid: int, proc: str = "/proc") -> str:

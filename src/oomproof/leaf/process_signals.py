@@ -37,14 +37,14 @@ def peek_status(pid: int) -> int | None:
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return None
     try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except OSError:
         return None
-    if found is None:
+    if status is None:
         return None
-    if found.si_code == os.CLD_EXITED:
-        return found.si_status << 8
-    return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
+    if status.si_code == os.CLD_EXITED:
+        return status.si_status << 8
+    return status.si_status | (0x80 if status.si_code == os.CLD_DUMPED else 0)
 
 
 def become_subreaper() -> bool:

@@ -1,6 +1,6 @@
 """May this run start now? Plain arithmetic on plain values; nothing here reads or writes anything.
 
-    room = headroom − what admitted runs have yet to grow − what strangers are about to take
+    available = headroom − what admitted runs have yet to grow − what unmanaged processes are about to take
 
 First come, first served within a priority. A later run is let past the ones ahead of it only when that delays nobody:
 whichever of the admitted runs end, in whatever order, everyone ahead could start at the same moment as without it.
@@ -58,7 +58,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AdmissionRequest:
     """A run that asks. ``gpu`` None with a need: any card will do."""
 
     run: str
@@ -69,7 +69,7 @@ class Wish:
     asked: float = 0.0
 
     @property
-    def place(self) -> tuple[int, float, str]:
+    def order(self) -> tuple[int, float, str]:
         """Sorts the queue."""
         return (-self.priority, self.asked, self.run)
 
@@ -92,51 +92,57 @@ class Decision:
     behind: tuple[str, ...] = ()
 
 
-def promised(claims: Iterable[Claim], strangers: int = 0) -> int:
+def reserved(claims: Iterable[Claim], unmanaged: int = 0) -> int:
     """What is spoken for beyond what is held already."""
-    return sum(claim.yet for claim in claims) + max(0, strangers)
+    return sum(claim.yet for claim in claims) + max(0, unmanaged)
 
 
 def decide(
     headroom: int,
     claims: Sequence[Claim],
-    queue: Sequence[Wish],
-    mine: Wish,
+    queue: Sequence[AdmissionRequest],
+    mine: AdmissionRequest,
     cards: Sequence[Card] = (),
-    strangers: int = 0,
+    unmanaged: int = 0,
 ) -> Decision:
-    """``headroom`` is what the budget leaves before any promise; ``queue`` are all that wait, in any order, with or without ``mine``."""
-    room = headroom - promised(claims, strangers)
-    short = max(0, mine.need - room)
+    """``headroom`` is what the budget leaves before any reservation; ``queue`` are all that wait, in any order, with or without ``mine``."""
+    available = headroom - reserved(claims, unmanaged)
+    short = max(0, mine.need - available)
     gpu, gpu_short = _card_for(mine, cards, claims) if mine.gpu_need else (None, 0)
     if short or gpu_short:
         return Decision("short", short, gpu_short, gpu)
-    ahead = sorted((wish for wish in queue if wish.place < mine.place), key=lambda wish: wish.place)
-    delayed = _delayed(room, claims, ahead, mine, cards)
+    ahead = sorted(
+        (request for request in queue if request.order < mine.order), key=lambda request: request.order
+    )
+    delayed = _delayed(available, claims, ahead, mine, cards)
     if delayed:
         return Decision("behind", gpu=gpu, behind=delayed)
     return Decision("start", gpu=gpu)
 
 
 def _delayed(
-    room: int, claims: Sequence[Claim], ahead: Sequence[Wish], mine: Wish, cards: Sequence[Card]
+    available: int,
+    claims: Sequence[Claim],
+    ahead: Sequence[AdmissionRequest],
+    mine: AdmissionRequest,
+    cards: Sequence[Card],
 ) -> tuple[str, ...]:
     """Those ahead who would, or might, start later if ``mine`` started now."""
-    found = []
+    delayed = []
     # Which sums can the ends of runs give back? Bit n: n steps. Each is rounded down, which the slack makes up for.
     sums = 1
     for claim in claims:
         sums |= sums << (min(claim.gives, _MOST) // _STEP)
     parts = len(claims)
     taken = 0  # by those ahead, once they run
-    for wish in ahead:
-        missing = wish.need + taken - room
-        if _loses(sums, parts, missing, mine.need) or _same_card(wish, mine):
-            found.append(wish.run)
-        taken += wish.need
-        sums |= sums << (min(wish.need, _MOST) // _STEP)  # it will run and end as well
+    for request in ahead:
+        missing = request.need + taken - available
+        if _loses(sums, parts, missing, mine.need) or _same_card(request, mine):
+            delayed.append(request.run)
+        taken += request.need
+        sums |= sums << (min(request.need, _MOST) // _STEP)  # it will run and end as well
         parts += 1
-    return tuple(found)
+    return tuple(delayed)
 
 
 def _loses(sums: int, parts: int, missing: int, mine: int) -> bool:
@@ -153,24 +159,26 @@ def _loses(sums: int, parts: int, missing: int, mine: int) -> bool:
     return window != 0
 
 
-def _same_card(ahead: Wish, mine: Wish) -> bool:
+def _same_card(ahead: AdmissionRequest, mine: AdmissionRequest) -> bool:
     """A card that somebody ahead waits for is not taken from under them."""
     if not ahead.gpu_need or not mine.gpu_need:
         return False
     return ahead.gpu is None or mine.gpu is None or ahead.gpu == mine.gpu
 
 
-def _card_for(mine: Wish, cards: Sequence[Card], claims: Sequence[Claim]) -> tuple[int | None, int]:
-    """(card, bytes short on it): the asked one, else the one with the most room."""
-    room = {card.index: card_room(card, claims) for card in cards if mine.gpu in (None, card.index)}
-    if not room:
+def _card_for(
+    mine: AdmissionRequest, cards: Sequence[Card], claims: Sequence[Claim]
+) -> tuple[int | None, int]:
+    """(card, bytes short on it): the asked one, else the one with the most free memory."""
+    available = {card.index: card_available(card, claims) for card in cards if mine.gpu in (None, card.index)}
+    if not available:
         return mine.gpu, mine.gpu_need
-    best = max(room, key=lambda index: (room[index], -index))
-    return best, max(0, mine.gpu_need - room[best])
+    best = max(available, key=lambda index: (available[index], -index))
+    return best, max(0, mine.gpu_need - available[best])
 
 
-def card_room(card: Card, claims: Sequence[Claim]) -> int:
-    """What is free on the card and promised to nobody."""
+def card_available(card: Card, claims: Sequence[Claim]) -> int:
+    """What is free on the card and reserved by nobody."""
     here = [claim for claim in claims if claim.gpu_need and claim.gpu == card.index and not claim.parked]
     if card.hides is not None:
         return card.free - max(0, sum(claim.gpu_need for claim in here) - card.hides)

@@ -24,7 +24,7 @@ def default_margin(ram_total: int) -> int:
 
 
 def default_floor(ram_total: int) -> int:
-    """Where the guard acts: 4 % of RAM, at least 512 MiB, and never above the line where it warns."""
+    """Where the guard acts: 4 % of RAM, at least 512 MiB, and never above the margin, where it warns."""
     return min(max(512 * MIB, ram_total * 4 // 100), default_margin(ram_total))
 
 
@@ -37,7 +37,7 @@ class Budget:
     swap_total: int  # on disk
     swap_free: int  # on disk
     margin: int
-    promised: int = 0  # what admitted runs have yet to grow
+    reserved: int = 0  # what admitted runs have yet to grow
     limited_by: str | None = None  # the cgroup, when it binds tighter than the host
     zram_total: int = 0  # told, not counted
 
@@ -48,7 +48,7 @@ class Budget:
     @property
     def headroom(self) -> int:
         """What is left above the margin; below zero when the machine is already past it."""
-        return self.available + self.swap_free - self.margin - self.promised
+        return self.available + self.swap_free - self.margin - self.reserved
 
     @property
     def now(self) -> int:
@@ -74,7 +74,7 @@ def budget(
     swap_limit_left: int | None = None,
     limited_by: str | None = None,
     margin: int | None = None,
-    promised: int = 0,
+    reserved: int = 0,
 ) -> Budget:
     """The budget of this moment. ``limit*`` are the tightest memory limit and what it leaves; None: none."""
     total = ram_total if limit is None else min(ram_total, limit)
@@ -86,7 +86,7 @@ def budget(
         swap_total=swap_total if swap_limit is None else min(swap_total, swap_limit),
         swap_free=max(0, swap_free if swap_limit_left is None else min(swap_free, swap_limit_left)),
         margin=default_margin(total) if margin is None else margin,
-        promised=promised,
+        reserved=reserved,
         limited_by=limited_by if binds else None,
         zram_total=zram_total,
     )
@@ -118,11 +118,11 @@ def answer(budget: Budget, need: int) -> Answer:
             f"needs {format_size(need)}; {has}{swap}, {margin}: never fits, short by {format_size(short)}"
         )
         return Answer("never", need, short, sentence)
-    terms = [f"{format_size(budget.available)} available", _swap_words(budget), margin]
+    terms = [f"{format_size(budget.available)} available", _swap_text(budget), margin]
     if budget.limited_by:
         terms[0] += " under the memory limit"
-    if budget.promised:
-        terms.append(f"{format_size(budget.promised)} promised to running jobs")
+    if budget.reserved:
+        terms.append(f"{format_size(budget.reserved)} promised to running jobs")
     short = max(0, need - budget.headroom)
     end = (
         f"short by {format_size(short)}" if short else f"fits, {format_size(budget.headroom - need)} to spare"
@@ -131,7 +131,7 @@ def answer(budget: Budget, need: int) -> Answer:
     return Answer("not-now" if short else "fits", need, short, sentence)
 
 
-def _swap_words(budget: Budget) -> str:
+def _swap_text(budget: Budget) -> str:
     if budget.swap_total and budget.swap_free <= budget.swap_total * _FULL:
         return "swap full"
     if budget.swap_total:

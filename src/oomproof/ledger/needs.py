@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomproof.ledger.entries import Peak
+from oomproof.ledger.ledger_entries import Peak
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 

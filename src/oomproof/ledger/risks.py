@@ -1,17 +1,17 @@
-"""What is risky on this machine, why, and the exact command that cures it. Facts in, risks out."""
+"""What is risky on this machine, why, and the exact command that fixes it. Facts in, risks out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from oomproof.ledger.budget import Budget
-from oomproof.ledger.facts import Facts
+from oomproof.ledger.machine_facts import Facts
 from oomproof.machine import swap
 from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
 
 _LARGE = 512 * MIB
-_SWAP_FULL = 0.05  # free part below which the next burst finds no room
+_SWAP_FULL = 0.05  # free part below which the next burst finds no memory
 _SWAP_NOTEWORTHY = 256 * MIB
 _ZRAM_HELPS = 0.10  # below this saving the CPU time is spent for nothing
 _SHM_SMALL = 1 * GIB  # Docker gives 64 MiB; eight workers with two 64 MiB batches each hold 1 GiB
@@ -28,7 +28,7 @@ class Risk:
 
 def risks(facts: Facts, budget: Budget) -> tuple[Risk, ...]:
     """The most urgent first."""
-    found = (
+    checks = (
         _below_margin,
         _swap_full,
         _twins,
@@ -40,7 +40,7 @@ def risks(facts: Facts, budget: Budget) -> tuple[Risk, ...]:
         _no_daemon,
         _gpu,
     )
-    return tuple(risk for rule in found for risk in rule(facts, budget))
+    return tuple(risk for rule in checks for risk in rule(facts, budget))
 
 
 def _below_margin(facts: Facts, budget: Budget) -> Iterator[Risk]:

@@ -214,7 +214,7 @@ def own_paths(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
 
 def mounts(proc: str = "/proc") -> dict[str, tuple[str, str]]:
     """Controller ("" for unified) → (mount point, root of the mount inside the hierarchy)."""
-    found: dict[str, tuple[str, str]] = {}
+    by_controller: dict[str, tuple[str, str]] = {}
     for line in lines_of(f"{proc}/self/mountinfo"):
         left, _, right = line.partition(" - ")
         fields, tail = left.split(), right.split()
@@ -222,11 +222,11 @@ def mounts(proc: str = "/proc") -> dict[str, tuple[str, str]]:
             continue
         root, point = fields[3:5]
         if tail[0] == "cgroup2":
-            found.setdefault("", (point, root))
+            by_controller.setdefault("", (point, root))
         elif tail[0] == "cgroup":
             for option in tail[-1].split(","):
-                found.setdefault(option, (point, root))
-    return found
+                by_controller.setdefault(option, (point, root))
+    return by_controller
 
 
 def inside(path: str, root: str) -> str:

@@ -6,7 +6,7 @@ The keeper runs it too, when the guard was killed while its job was paused. Prin
 
     find PID ...     which of these are CUDA processes, and in what state
     pause PID ...    all of them or none: lock every one, then move their device memory into their host memory
-    resume PID ...   all of them or none: restore, then unlock; one that has no room stays as it was, to be tried again
+    resume PID ...   all of them or none: restore, then unlock; one that has no memory stays as it was, to be tried again
     resume-marked FILE   the processes a guard noted there; tried until it works, then the file is removed
 """
 
@@ -27,7 +27,7 @@ from oomproof.leaf.proc_files import is_stopped, start_time
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
 SUCCESS, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 0, 2, 3, 600
-_TRY_AGAIN = 5.0  # seconds between looks for room on the card
+_TRY_AGAIN = 5.0  # seconds between looks for free memory on the card
 LOCK_SECONDS = 10.0  # a lock waits for the work already on the card
 # What 580 answered here: 3 for a process without CUDA (a forked loader worker too), 304 for one that is gone,
 # 401 for a call that does not fit the state.
@@ -115,17 +115,17 @@ def _timed(step: Step, what: str, pid: int, call: Callable[[], int]) -> int:
 
 def find(driver: Driver, pids: Iterable[int]) -> dict[int, int]:
     """pid → state of those that use CUDA. Stopped ones are left out: they cannot be asked."""
-    found = {}
+    states = {}
     for pid in pids:
         if not is_stopped(pid):
             result, state = driver.state(pid)
             if result == SUCCESS:
-                found[pid] = state
-    return found
+                states[pid] = state
+    return states
 
 
 def pause(driver: Driver, pids: Sequence[int], step: Step, lock_seconds: float = LOCK_SECONDS) -> Answer:
-    """All are locked before the first is checkpointed: ranks that wait for each other must stand still together."""
+    """All are locked before the first is checkpointed: ranks that wait for each other must be paused together."""
     done: list[int] = []
     for what, call in (
         ("lock", lambda pid: driver.lock(pid, lock_seconds)),
@@ -149,7 +149,7 @@ def pause(driver: Driver, pids: Sequence[int], step: Step, lock_seconds: float =
 
 
 def resume(driver: Driver, pids: Sequence[int], step: Step) -> Answer:
-    """From whatever state they are in: back to running. When one has no room all give theirs back again."""
+    """From whatever state they are in: back to running. When one finds no memory all give theirs back again."""
     restored: list[int] = []
     for pid in pids:
         if driver.state(pid) != (SUCCESS, CHECKPOINTED):
@@ -193,23 +193,23 @@ def main(arguments: Sequence[str], driver: Driver | None = None) -> int:
             {"ok": False, "problem": "the driver is older than 570: it cannot give a job's GPU memory back"}
         )
     if verb == "find":
-        found = find(driver, pids)
-        return _say({"ok": True, "pids": list(found), "states": {str(pid): found[pid] for pid in found}})
+        states = find(driver, pids)
+        return _say({"ok": True, "pids": list(states), "states": {str(pid): states[pid] for pid in states}})
 
     def step(what: str, pid: int, result: int, seconds: float) -> None:
         _say({"step": what, "pid": pid, "result": result, "seconds": round(seconds, 3)})
 
     if verb == "resume-marked":
-        return 0 if _resume_when_there_is_room(driver, arguments[1], pids, step).ok else 1
+        return 0 if _resume_when_memory_is_free(driver, arguments[1], pids, step).ok else 1
     answer = pause(driver, pids, step) if verb == "pause" else resume(driver, pids, step)
     answer = answer._replace(seconds=round(time.monotonic() - started, 3))
     _say(answer._asdict())
     return 0 if answer.ok else 1
 
 
-def _resume_when_there_is_room(driver: Driver, path: str, pids: Sequence[int], step: Step) -> Answer:
-    """Another job may have the card. A restore that finds too little room never works again (304; NVIDIA/cuda-checkpoint,
-    issue 44, and seen on an H200 with driver 580): so room comes first, and runs that take turns must know of this one."""
+def _resume_when_memory_is_free(driver: Driver, path: str, pids: Sequence[int], step: Step) -> Answer:
+    """Another job may have the card. A restore that finds too little memory never works again (304; NVIDIA/cuda-checkpoint,
+    issue 44, and seen on an H200 with driver 580): so free memory comes first, and runs that take turns must know of this one."""
     began, mark = time.monotonic(), _read_mark(path)
     size = sum((mark.get("cards") or {}).values())
     turn = _turn(mark.get("turn"), size)
@@ -237,7 +237,7 @@ def _alive(pids: Sequence[int]) -> list[int]:
 
 
 def _may_go(needed: dict[str, int], turn: _Turn | None) -> bool:
-    return has_room(needed, free_on_cards()) if turn is None else turn.take(free_on_cards)
+    return has_free_memory(needed, free_on_cards()) if turn is None else turn.take(free_on_cards)
 
 
 def _turn(noted: dict[str, Any] | None, size: int) -> _Turn | None:
@@ -249,7 +249,7 @@ def _turn(noted: dict[str, Any] | None, size: int) -> _Turn | None:
 
 
 class _Turn:
-    """The run's place among those that take turns on a card, taken up after its guard (ledger/turns.py has the rule)."""
+    """The run's place among those that take turns on a card, taken up after its guard (ledger/gpu_turns.py has the rule)."""
 
     def __init__(self, noted: dict[str, Any], size: int) -> None:
         self._folder, self._card, self._size = noted["folder"], str(noted["card"]), size
@@ -271,22 +271,24 @@ class _Turn:
         os.pwrite(self._fd, json.dumps(self._place).encode().ljust(512), 0)
 
     def take(self, free: Callable[[], dict[str, int]]) -> bool:
-        """One at a time: two that wait must not both see the same room. ``free`` gives nothing where nobody can tell."""
+        """One at a time: two that wait must not both see the same free memory. ``free`` gives nothing where nobody can tell."""
         try:
             deciding = self._lock(os.path.join(self._folder, ".deciding"))
         except OSError:  # the folder is gone, and with it everybody's place
-            return has_room({self._card: self._size}, free())
+            return has_free_memory({self._card: self._size}, free())
         try:
             others = list(self._others())
             mine = (self._place["since"], self._place["run"])
             if any(other["state"] == "waiting" and (other["since"], other["run"]) < mine for other in others):
                 return False
             known = free()
-            room: float = known.get(self._card, 0) if known else float("inf")
+            free_bytes: float = known.get(self._card, 0) if known else float("inf")
             for other in others:  # what those on the card have not taken yet
                 if other["state"] == "on":
-                    room -= float("inf") if other["need"] is None else max(0, other["need"] - other["used"])
-            if not room >= self._size:
+                    free_bytes -= (
+                        float("inf") if other["need"] is None else max(0, other["need"] - other["used"])
+                    )
+            if not free_bytes >= self._size:
                 return False
             self.put("on")
             return True
@@ -308,7 +310,7 @@ class _Turn:
                 continue
 
 
-def has_room(needed: dict[str, int], free: dict[str, int]) -> bool:
+def has_free_memory(needed: dict[str, int], free: dict[str, int]) -> bool:
     """``free`` is empty where nobody can tell: then it is tried."""
     return not free or all(free.get(card, 0) >= size for card, size in needed.items())
 
@@ -403,13 +405,13 @@ def ask(verb: str, pids: Sequence[int], seconds: float, command: Sequence[str] |
 
 
 def _lines(text: bytes) -> list[dict[str, Any]]:
-    found = []
+    answers = []
     for line in text.splitlines():
         try:
-            found.append(json.loads(line))
+            answers.append(json.loads(line))
         except ValueError:
             continue
-    return [line for line in found if isinstance(line, dict)]
+    return [line for line in answers if isinstance(line, dict)]
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Query:
 
 def read_amd(sys: str = "/sys", first_index: int = 0) -> tuple[Gpu, ...]:
     """AMD cards, from what amdgpu writes into sysfs; per process from its compute driver (ROCm)."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for path in sorted(glob.glob(f"{sys}/class/drm/card*/device/mem_info_vram_total")):
         device = os.path.dirname(path)
         total, used = _number(path), _number(f"{device}/mem_info_vram_used")
@@ -93,9 +93,9 @@ def read_amd(sys: str = "/sys", first_index: int = 0) -> tuple[Gpu, ...]:
             continue
         name = read_text(f"{device}/product_name").strip() or "AMD GPU"
         processes = _kfd_processes(device, sys)
-        index = first_index + len(found)
-        found.append(Gpu(index, name, total, used, max(0, total - used), processes))
-    return tuple(found)
+        index = first_index + len(gpus)
+        gpus.append(Gpu(index, name, total, used, max(0, total - used), processes))
+    return tuple(gpus)
 
 
 def _kfd_processes(device: str, sys: str) -> tuple[GpuProcess, ...]:
@@ -122,23 +122,23 @@ def _kfd_processes(device: str, sys: str) -> tuple[GpuProcess, ...]:
 
 def query_nvml(nvml: Any, wsl: bool) -> Gpus:
     """One reading through an initialised NVML; what the driver refuses is None, not an error."""
-    found = []
+    gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             name = nvml.nvmlDeviceGetName(handle)
         except nvml.NVMLError as error:  # a card that fell off the bus
-            found.append(Gpu(index, "unreadable GPU", 0, 0, 0, note=str(error)))
+            gpus.append(Gpu(index, "unreadable GPU", 0, 0, 0, note=str(error)))
             continue
         name = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
         memory = _memory(nvml, handle)
         if memory is None:
             note = "unified memory: the GPU lives in the machine's RAM, and no cgroup limit sees its use"
-            found.append(Gpu(index, name, None, None, None, _nvml_processes(nvml, handle), note))
+            gpus.append(Gpu(index, name, None, None, None, _nvml_processes(nvml, handle), note))
             continue
         processes = _nvml_processes(nvml, handle)
-        found.append(Gpu(index, name, *memory, processes, _hidden(wsl, bool(processes), memory[1])))
-    return Gpus(tuple(found))
+        gpus.append(Gpu(index, name, *memory, processes, _hidden(wsl, bool(processes), memory[1])))
+    return Gpus(tuple(gpus))
 
 
 def _hidden(wsl: bool, listed: bool, used: int) -> str | None:

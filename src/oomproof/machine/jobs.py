@@ -31,7 +31,7 @@ LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
 # The exact share makes the kernel walk the page tables: 4 to 5 ms per GiB (Linux 6.18, 4 KiB pages).
 # 16 GiB of walking keep `check` inside its half second; what is heavier is estimated and says so.
 _WALK_BYTES = 16 << 30
-_WORTH_A_WALK = 32 << 20  # sharing below this does not change the picture
+_WORTH_A_WALK = 32 << 20  # sharing below this does not change the result
 _ONE_WALK = 32 << 20  # a read costs 0.15 ms however small the process: as much as walking this
 _SMALL = 1 << 20
 
@@ -76,13 +76,13 @@ class Job:
 
 def scan(proc: str = "/proc") -> dict[int, Process]:
     """Every process that has memory: one small read each (about 10 µs, so 3000 take 30 ms)."""
-    found = {}
+    by_pid = {}
     for name in os.listdir(proc):
         if name.isdigit():
             process = _process(int(name), proc)
             if process:
-                found[process.pid] = process
-    return found
+                by_pid[process.pid] = process
+    return by_pid
 
 
 def heaviest(

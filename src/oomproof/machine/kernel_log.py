@@ -41,7 +41,7 @@ class KernelLog:
 
 
 def suspended_seconds() -> float:
-    """What CLOCK_BOOTTIME has over the clock of printk, which stands still during suspend."""
+    """What CLOCK_BOOTTIME has over the clock of printk, which stops during suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -54,9 +54,9 @@ def drift(boottime: float) -> float:
 def parse_record(record: bytes, offset: float = 0.0) -> tuple[int, KernelLine] | None:
     """``prio,seq,usec,flags;text`` and its sequence number; None for what is no such record.
     Lines after the first are ``KEY=value`` fields of the record, not text."""
-    head, found, body = record.partition(b";")
+    head, separator, body = record.partition(b";")
     fields = head.split(b",")
-    if not found or len(fields) < 3:
+    if not separator or len(fields) < 3:
         return None
     try:
         sequence, microseconds = int(fields[1]), int(fields[2])

@@ -30,15 +30,15 @@ def machine_kills(proc: str = "/proc") -> int | None:
 
 def cgroup_kills(proc: str = "/proc") -> tuple[CgroupKills, ...]:
     """Cgroups that still exist and have lost a process to the OOM killer, most kills first."""
-    found = []
+    counted = []
     mounts = cgroups.mounts(proc)
     for controller, version in (("memory", 1), ("", 2)):
         point = mounts.get(controller, ("", ""))[0]
         for directory in _folders(point) if point else ():
             kills = _kills(directory, version)
             if kills:
-                found.append(CgroupKills(directory[len(point) :] or "/", kills, version))
-    return tuple(sorted(found, key=lambda each: -each.kills))
+                counted.append(CgroupKills(directory[len(point) :] or "/", kills, version))
+    return tuple(sorted(counted, key=lambda kill: -kill.kills))
 
 
 def _folders(point: str) -> Iterator[str]:

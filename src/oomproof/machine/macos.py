@@ -12,7 +12,7 @@ from oomproof.machine.gpu import Gpu, Gpus
 from oomproof.machine.jobs import Process
 from oomproof.machine.memory import Memory
 from oomproof.machine.swap import Swap
-from oomproof.machine.unowned import Unowned
+from oomproof.machine.unowned_memory import Unowned
 
 _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
 _PAGES = re.compile(r'^"?([^":]+)"?:\s+(\d+)\.?$', re.MULTILINE)
@@ -29,17 +29,17 @@ def parse_vm_stat(text: str) -> dict[str, int]:
 
 def parse_swapusage(text: str) -> Swap | None:
     """``vm.swapusage: total = 2048.00M  used = 1124.25M ...``: files on disk that macOS grows itself."""
-    found = _SWAP.search(text)
-    if not found:
+    match = _SWAP.search(text)
+    if not match:
         return None
-    total, used = (int(float(number) * (1 << 20)) for number in found.groups())
+    total, used = (int(float(number) * (1 << 20)) for number in match.groups())
     return Swap("/private/var/vm", total, used, 0)
 
 
 def parse_free_percentage(text: str) -> int | None:
     """``System-wide memory free percentage: 63%``, the last line of ``memory_pressure -Q``."""
-    found = _FREE.search(text)
-    return int(found[1]) if found else None
+    match = _FREE.search(text)
+    return int(match[1]) if match else None
 
 
 def memory_of(total: int, pages: dict[str, int], swap: Swap | None, free_percentage: int | None) -> Memory:
@@ -79,12 +79,12 @@ def scan() -> dict[int, Process]:
     """Processes through psutil; macOS tells other users' memory only to root."""
     import psutil
 
-    found = {}
+    by_pid = {}
     for process in psutil.process_iter(["pid", "ppid", "name", "memory_info", "uids"]):
         facts = process.info
         memory, uids = facts["memory_info"], facts["uids"]
         if memory:
-            found[facts["pid"]] = Process(
+            by_pid[facts["pid"]] = Process(
                 pid=facts["pid"],
                 parent=facts["ppid"] or 0,
                 session=facts["pid"],
@@ -95,7 +95,7 @@ def scan() -> dict[int, Process]:
                 file=0,
                 swap=0,
             )
-    return found
+    return by_pid
 
 
 def gpus(machine: str) -> Gpus:

@@ -29,7 +29,7 @@ class Memory:
 
 
 def parse(text: bytes) -> Memory:
-    """The whole picture; a newline is put before so that ``MemFree:`` never matches inside another name."""
+    """All fields; a newline is put before so that ``MemFree:`` never matches inside another name."""
     text = b"\n" + text
     shmem = kib_field(text, b"\nShmem:")
     return Memory(

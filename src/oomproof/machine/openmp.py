@@ -16,7 +16,7 @@ def runtimes(pid: int, proc: str = "/proc") -> dict[str, str]:
             maps = file.read(_MOST)
     except OSError:
         return {}
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for match in _RUNTIME.finditer(maps):
-        found.setdefault(match[1].decode(), match[0].decode("utf-8", "replace"))
-    return found
+        by_name.setdefault(match[1].decode(), match[0].decode("utf-8", "replace"))
+    return by_name

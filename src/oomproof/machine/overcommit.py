@@ -1,4 +1,4 @@
-"""What the kernel promises when a program asks for memory: vm.overcommit_memory."""
+"""What the kernel grants when a program asks for memory: vm.overcommit_memory."""
 
 from __future__ import annotations
 

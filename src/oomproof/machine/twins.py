@@ -61,25 +61,25 @@ def among(jobs: Iterable[Job], proc: str = "/proc", at_least: int = _LARGE) -> t
             if where:
                 same.setdefault(("output", *where), []).append((command, job))
             break
-    found: dict[tuple[int, ...], Twins] = {}
+    groups: dict[tuple[int, ...], Twins] = {}
     for key, members in same.items():
         if len(members) > 1:
             output = str(key[2]) if isinstance(key, tuple) and key[0] == "output" else None
             pids = tuple(job.pid for _, job in members)
-            before = found.get(pids)
-            found[pids] = Twins(
+            before = groups.get(pids)
+            groups[pids] = Twins(
                 members[0][0], tuple(job for _, job in members), output or (before.output if before else None)
             )
-    return tuple(found.values())
+    return tuple(groups.values())
 
 
 def _output(command: tuple[str, ...], pid: int, proc: str) -> tuple[str, str] | None:
     """(script, where it writes)."""
-    found = python_target(command)
-    if not found or _rank(_environment(pid, proc)):
+    script_name = python_target(command)
+    if not script_name or _rank(_environment(pid, proc)):
         return None
-    where = output_folder(found[1], _folder(pid, proc))
-    return (os.path.basename(found[0]), where) if where else None
+    where = output_folder(script_name[1], _folder(pid, proc))
+    return (os.path.basename(script_name[0]), where) if where else None
 
 
 # --- before a start -----------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def of(
     if mine is None:
         return []
     running = _same_script(mine, proc)
-    found = []
+    twins = []
     for pid, command in running.items():
         above = _ancestors(pid, proc)
         if pid == os.getpid() or running.keys() & set(above):
@@ -121,12 +121,12 @@ def of(
         there = _folder(pid, proc)
         output = output_folder(script_arguments(argv, mine, folder), folder)
         if output is not None and output == output_folder(script_arguments(command, mine, there), there):
-            found.append(Twin(pid, "output", command, output))
+            twins.append(Twin(pid, "output", command, output))
         elif _identical(argv, folder, environment, command, there, theirs, mine):
-            found.append(Twin(pid, "arguments", command))
+            twins.append(Twin(pid, "arguments", command))
         else:
-            found.append(Twin(pid, "script", command))
-    return sorted(found, key=lambda twin: (("output", "arguments", "script").index(twin.likeness), twin.pid))
+            twins.append(Twin(pid, "script", command))
+    return sorted(twins, key=lambda twin: (("output", "arguments", "script").index(twin.likeness), twin.pid))
 
 
 def identity(argv: Sequence[str], folder: str, environment: Mapping[str, str], gpu: bool) -> str:
@@ -146,7 +146,7 @@ def identity(argv: Sequence[str], folder: str, environment: Mapping[str, str], g
 def _same_script(mine: str, proc: str) -> dict[int, tuple[str, ...]]:
     """Pid → command line of the processes that run that file."""
     name = os.path.basename(mine)
-    found = {}
+    candidates = {}
     for entry in os.listdir(proc):
         if not entry.isdigit():
             continue
@@ -154,21 +154,21 @@ def _same_script(mine: str, proc: str) -> dict[int, tuple[str, ...]]:
         if not any(word.endswith(name) for word in command) or is_oomproof(command):
             continue
         if script_of(command, _folder(int(entry), proc)) == mine:
-            found[int(entry)] = command
-    return found
+            candidates[int(entry)] = command
+    return candidates
 
 
 def _ancestors(pid: int, proc: str) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     while pid > 1:
         fields = stat_fields(pid, proc)
         if not fields or len(fields) < 2:
             break
         pid = int(fields[1])
-        if pid in found:
+        if pid in pids:
             break
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def _trials(above: Sequence[int], command: Sequence[str], parent: int, proc: str) -> bool:
@@ -213,10 +213,10 @@ def _folder(pid: int, proc: str) -> str:
 
 
 def _key(command: tuple[str, ...], pid: int, proc: str) -> object:
-    found = python_target(command)
-    if not found:
+    script_name = python_target(command)
+    if not script_name:
         return None
-    name, arguments = found
+    name, arguments = script_name
     if os.path.basename(name) in ("oomproof", "keeper.py", "start_by_path.py") or name.startswith(
         "-m oomproof"
     ):

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from oomproof.recording import shapes
+from oomproof.recording import json_shapes
 from oomproof.recording.state_files import append_line, read_json, read_lines
 from oomproof.records import dataclass
 
@@ -93,10 +93,10 @@ class Attempt:
         return self.folder / "extra" / name
 
     def started(self) -> dict[str, Any]:
-        return shapes.shaped(read_json(self.started_file), shapes.STARTED)
+        return json_shapes.shaped(read_json(self.started_file), json_shapes.STARTED)
 
     def exit(self) -> dict[str, Any]:
-        return shapes.shaped(read_json(self.exit_file), shapes.EXIT)
+        return json_shapes.shaped(read_json(self.exit_file), json_shapes.EXIT)
 
     def has_ended(self) -> bool:
         """Also when what its keeper wrote cannot be read any more."""
@@ -118,7 +118,7 @@ class Attempt:
 
     def pause_mark(self) -> dict[str, Any]:
         """Who paused the job, since when, until when; empty when nobody did."""
-        return shapes.shaped(read_json(self.paused_file), shapes.MARK)
+        return json_shapes.shaped(read_json(self.paused_file), json_shapes.MARK)
 
     def recording(self) -> Recording:
         from oomproof.recording.reader import open_recording  # sqlite3: only for whoever reads one
@@ -127,10 +127,10 @@ class Attempt:
 
     def damage(self) -> list[str]:
         """The names of those of its files that cannot be read, or hold what does not belong there."""
-        files = ((self.started_file, shapes.STARTED), (self.exit_json_file, shapes.EXIT))
+        files = ((self.started_file, json_shapes.STARTED), (self.exit_json_file, json_shapes.EXIT))
         return [path.name for path, shape in files if is_damaged(path, shape)]
 
 
-def is_damaged(path: Path, shape: shapes.Shape) -> bool:
+def is_damaged(path: Path, shape: json_shapes.Shape) -> bool:
     value = read_json(path)
-    return (not value and path.exists()) or bool(shapes.wrong(value, shape))
+    return (not value and path.exists()) or bool(json_shapes.wrong(value, shape))

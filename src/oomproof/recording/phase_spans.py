@@ -70,21 +70,21 @@ def phase_rows(series: Series, spans: list[Span] | None = None) -> list[PhaseRow
         peak = series.gpu_peak(span.begin, span.end if number + 1 < len(spans) else float("inf"))
         if peak is not None:
             gpu[span.name] = max(peak, gpu.get(span.name, -1))
-    found: dict[str, PhaseRow] = {}
+    by_name: dict[str, PhaseRow] = {}
     for span in spans:
-        old = found.get(span.name, PhaseRow(span.name))
+        old = by_name.get(span.name, PhaseRow(span.name))
         step = span.last_step if span.last_step is not None else old.last_step
         row = replace(
             old, entered=old.entered + 1, seconds=old.seconds + span.end - span.begin, last_step=step,
             gpu_peak=gpu.get(span.name),
         )  # fmt: skip
-        found[span.name] = _with_memory(row, series.use, span)
+        by_name[span.name] = _with_memory(row, series.use, span)
     return [
         replace(
             row,
             peak=max((size for size in (row.peak, told.get(row.name)) if size is not None), default=None),
         )
-        for row in found.values()
+        for row in by_name.values()
     ]
 
 
@@ -104,9 +104,9 @@ def _with_memory(row: PhaseRow, samples: Samples, span: Span) -> PhaseRow:
 def _highest(values: Iterable[tuple[float, int | None]], spans: list[Span]) -> dict[str, int]:
     """The highest value in each phase, by its name."""
     begins = [span.begin for span in spans]
-    found: dict[str, int] = {}
+    peaks: dict[str, int] = {}
     for t, value in values:
         at = bisect_right(begins, t) - 1
-        if at >= 0 and value is not None and value > found.get(spans[at].name, -1):
-            found[spans[at].name] = value
-    return found
+        if at >= 0 and value is not None and value > peaks.get(spans[at].name, -1):
+            peaks[spans[at].name] = value
+    return peaks

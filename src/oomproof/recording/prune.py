@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from oomproof.recording.runs import ELSEWHERE, Run, runs_folder
+from oomproof.recording.run_folders import ELSEWHERE, Run, runs_folder
 from oomproof.recording.state_files import take_lock
 from oomproof.records import dataclass
 
@@ -27,7 +27,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What to keep; None: no such wish. A run goes when one of them lets it go."""
+    """What to keep; None: not asked for. A run goes when one of them lets it go."""
 
     newest: int | None = None  # runs
     since: float | None = None  # wall seconds: younger ones stay
@@ -68,21 +68,21 @@ def disk_use(folder: str) -> int:
     return total
 
 
-def choose(found: Sequence[Stored], rules: Rules) -> list[Stored]:
+def choose(candidates: Sequence[Stored], rules: Rules) -> list[Stored]:
     """Those to remove, oldest first. Runs that live count, and stay."""
-    ordered = sorted(found, key=lambda each: (each.created, each.run.id), reverse=True)
+    ordered = sorted(candidates, key=lambda candidate: (candidate.created, candidate.run.id), reverse=True)
     going: list[Stored] = []
     used, full = 0, False
-    for place, each in enumerate(ordered):
+    for index, stored in enumerate(ordered):
         # without a date (a damaged run.json) its age is not known: age alone does not remove it
-        aged = rules.since is not None and 0 < each.created < rules.since
-        beyond = rules.newest is not None and place >= rules.newest
+        aged = rules.since is not None and 0 < stored.created < rules.since
+        beyond = rules.newest is not None and index >= rules.newest
         # from the first that does not fit, all older ones go: a small old run is not kept in place of a large new one
-        full = full or (rules.total is not None and used + each.size > rules.total)
-        if not each.alive and (aged or beyond or full):
-            going.append(each)
+        full = full or (rules.total is not None and used + stored.size > rules.total)
+        if not stored.alive and (aged or beyond or full):
+            going.append(stored)
         else:
-            used += each.size
+            used += stored.size
     return going[::-1]
 
 

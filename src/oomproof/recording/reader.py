@@ -111,9 +111,9 @@ def _gpu_peak(connection: sqlite3.Connection) -> int | None:
     try:
         for first, last in pieces(connection, "gpu"):
             # a look that reaches over the edge is whole in the next piece
-            found = whole(connection.execute(query, (first - _CARDS, last)).fetchone()[0])
-            if found is not None:
-                highest = found if highest is None else max(highest, found)
+            peak = whole(connection.execute(query, (first - _CARDS, last)).fetchone()[0])
+            if peak is not None:
+                highest = peak if highest is None else max(highest, peak)
     except UNREADABLE:
         pass
     return highest

@@ -11,15 +11,15 @@ SAVE_TEXT = "oomproof asks this job to save and go on"
 
 def listeners(attempt: Attempt, what: str, proc: str = "/proc") -> list[str]:
     """Who in the living job answers this kind of request ("save", "stop"): "the Hugging Face Trainer", …"""
-    found = []
+    listening = []
     for path in sorted((attempt.agent_folder).glob("*-listens.txt")):
         try:
             kinds, by = path.read_text(errors="replace").split("\n")[:2]
         except (OSError, ValueError):
             continue
         if what in kinds.split() and os.path.exists(f"{proc}/{path.name.split('-')[0]}"):
-            found.append(by)
-    return list(dict.fromkeys(found))
+            listening.append(by)
+    return list(dict.fromkeys(listening))
 
 
 def is_unanswered(attempt: Attempt, what: str) -> bool:

@@ -13,10 +13,10 @@ from oomproof.machine.clock import boottime
 from oomproof.machine.processes import boot_id
 from oomproof.recording import pauses
 from oomproof.recording.attempt import Attempt
+from oomproof.recording.json_shapes import wrong
 from oomproof.recording.pauses import Paused
 from oomproof.recording.reader import Figures, Peaks
-from oomproof.recording.runs import Run
-from oomproof.recording.shapes import wrong
+from oomproof.recording.run_folders import Run
 from oomproof.recording.state_files import read_json
 from oomproof.records import asdict, dataclass, replace
 
@@ -143,10 +143,10 @@ def read(run: Run) -> Summary | None:
         paused = tuple(
             Paused(float(a), None if b is None else float(b), str(by)) for a, b, by in value.pop("paused")
         )
-        found = Summary(**value, peaks=peaks, paused=paused)
+        summary = Summary(**value, peaks=peaks, paused=paused)
     except (TypeError, ValueError, KeyError):
         return None
-    return found if found.id == run.id else None
+    return summary if summary.id == run.id else None
 
 
 def keep(run: Run, summary: Summary) -> None:
@@ -154,7 +154,7 @@ def keep(run: Run, summary: Summary) -> None:
     is lost is made again. A folder that may not be written has none."""
     if summary.state != "ended" or summary.problem is not None:
         return
-    value = {**asdict(summary), "paused": [(one.begin, one.end, one.by) for one in summary.paused]}
+    value = {**asdict(summary), "paused": [(pause.begin, pause.end, pause.by) for pause in summary.paused]}
     path = run.attempt.summary_file
     temporary = f"{path.parent}/.{path.name}.{os.getpid()}"
     with contextlib.suppress(OSError):
@@ -166,13 +166,13 @@ def keep(run: Run, summary: Summary) -> None:
 
 def _stand(run: Run) -> list[list[int] | None]:
     """When each source was last changed, and its size."""
-    found: list[list[int] | None] = []
+    stamps: list[list[int] | None] = []
     attempt = os.fspath(run.attempt)
     for name in _SOURCES:
         try:
             stat = os.stat(f"{attempt}/{name}")
             # SQLite makes an empty WAL for a reader: that is no change of the recording
-            found.append([stat.st_mtime_ns, stat.st_size] if stat.st_size else None)
+            stamps.append([stat.st_mtime_ns, stat.st_size] if stat.st_size else None)
         except OSError:
-            found.append(None)
-    return found
+            stamps.append(None)
+    return stamps

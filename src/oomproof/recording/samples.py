@@ -43,13 +43,13 @@ class Samples:
             f"SELECT min(r), max(r), min(t), max(t), min(v), max(v) FROM (SELECT rowid AS r, t, {self._value} AS v "
             f"FROM {self._table} WHERE rowid > ? AND {self._where} ORDER BY rowid LIMIT {_ROWS})"
         )
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         at = -1
         while True:
             first, last, *limits = self._connection.execute(query, (at,)).fetchone()
             if last is None or last <= at:
-                return found
-            found.append(Piece(first, last, *limits))
+                return pieces
+            pieces.append(Piece(first, last, *limits))
             at = last
 
     def _sort(self) -> None:
@@ -84,9 +84,9 @@ class Samples:
     def at(self, t: float) -> float:
         """The value at that time: of the last sample until then, of the first one for what lies before it."""
         number = max(0, bisect_right(self._begins, t) - 1)
-        found = self._ask(number, self._value, "AND t <= ? ORDER BY t DESC, rowid DESC LIMIT 1", t)
-        found = found or self._ask(number, self._value, "ORDER BY t, rowid LIMIT 1")
-        return float(found[0]) if found else 0.0
+        row = self._ask(number, self._value, "AND t <= ? ORDER BY t DESC, rowid DESC LIMIT 1", t)
+        row = row or self._ask(number, self._value, "ORDER BY t, rowid LIMIT 1")
+        return float(row[0]) if row else 0.0
 
     def between(self, begin: float, end: float) -> tuple[float, float] | None:
         """The lowest and the highest value from one time to another, both included; None when there was no sample."""
@@ -108,10 +108,10 @@ class Samples:
         if not self.pieces:
             return []
         step = max(self.end - self.begin, 1e-9) / count
-        found: list[tuple[float, float]] = []
+        highest: list[tuple[float, float]] = []
         for piece in self.pieces:
             if int((piece.begin - self.begin) / step) == int((piece.end - self.begin) / step):
-                found.append((piece.begin, piece.high))
+                highest.append((piece.begin, piece.high))
                 continue
             best: dict[int, tuple[float, float]] = {}
             query = (
@@ -121,8 +121,8 @@ class Samples:
                 slot = int((t - self.begin) / step)
                 if slot not in best or value > best[slot][1]:
                     best[slot] = (t, value)
-            found += best.values()
-        return [(self.begin, self.at(self.begin)), *found, (self.end, self.at(self.end))]
+            highest += best.values()
+        return [(self.begin, self.at(self.begin)), *highest, (self.end, self.at(self.end))]
 
 
 class Table:

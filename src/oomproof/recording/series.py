@@ -160,14 +160,14 @@ class Series:
     def highest(self, kind: type[Row], edges: Sequence[float]) -> list[Row]:
         """Of each slice of time between two edges the row (of each card) to show: the highest, the least available."""
         of = _KINDS[kind]
-        found: list[Row] = []
+        highest_rows: list[Row] = []
         for begin, end in pairwise(edges):
             # SQLite takes the other columns from the row that has the maximum
             columns = f"{_columns(kind)}, max({of.worth})"
             tail = f"GROUP BY {of.owner}" if of.owner else ""
             rows = self._within(of.table, columns, begin, end, of.there, tail)
-            found += _clean(kind, [row[:-1] for row in rows if row[-1] is not None])
-        return found
+            highest_rows += _clean(kind, [row[:-1] for row in rows if row[-1] is not None])
+        return highest_rows
 
     def living(self, begin: float, end: float) -> list[ProcessRow]:
         """Each process as last seen between two times, those seen longest ago first."""
@@ -204,8 +204,8 @@ class Series:
         return {row[0] for row in rows}
 
     def peak_use(self) -> int | None:
-        found = self._ask(f"SELECT max({USE}) FROM job")
-        return found[0][0] if found and isinstance(found[0][0], int) else None
+        answer = self._ask(f"SELECT max({USE}) FROM job")
+        return answer[0][0] if answer and isinstance(answer[0][0], int) else None
 
     def exported(self) -> Iterator[tuple[Any, ...]]:
         """The job beside the machine, one by one: there may be millions. Raises one of UNREADABLE."""
@@ -222,8 +222,8 @@ class Series:
         tables = [self._table(name) for name in ("host", "job", "gpu", "process")]
         known: list[tuple[Any, ...]] = [(table.begin, table.end) for table in tables if table is not None]
         known += self._ask(f"SELECT min(t), max(t) FROM event WHERE {NUMBERS}")
-        found = [(float(a), float(b)) for a, b in known if a is not None and b is not None]
-        return (min(a for a, _ in found), max(b for _, b in found)) if found else None
+        ranges = [(float(a), float(b)) for a, b in known if a is not None and b is not None]
+        return (min(a for a, _ in ranges), max(b for _, b in ranges)) if ranges else None
 
     def end(self) -> float | None:
         """The newest time of all, from the last rows of each table."""
@@ -232,12 +232,12 @@ class Series:
 
     def _end_of(self, table: str) -> float | None:
         newest = f"SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_NEWEST}"
-        found = self._ask(f"SELECT max(t) FROM ({newest}) WHERE {NUMBERS}")
-        return float(found[0][0]) if found and found[0][0] is not None else None
+        answer = self._ask(f"SELECT max(t) FROM ({newest}) WHERE {NUMBERS}")
+        return float(answer[0][0]) if answer and answer[0][0] is not None else None
 
     def _first(self, table: str) -> int:
-        found = self._ask(f"SELECT min(rowid) FROM {table}")
-        return found[0][0] if found and isinstance(found[0][0], int) else 0
+        answer = self._ask(f"SELECT min(rowid) FROM {table}")
+        return answer[0][0] if answer and isinstance(answer[0][0], int) else 0
 
     # --- events, phases, processes ------------------------------------------------------------------------------------
 
@@ -287,12 +287,12 @@ class Series:
         except UNREADABLE:
             pass  # what was read until there
         columns = _columns(ProcessRow)
-        found = {}
+        by_pid = {}
         for pid, (_, rowid) in last.items():
             rows = self._ask(f"SELECT {columns} FROM process WHERE rowid = ?", rowid)
             for row in _clean(ProcessRow, rows):
-                found[pid] = (first[pid], row)
-        return found
+                by_pid[pid] = (first[pid], row)
+        return by_pid
 
 
 def _columns(kind: type[Row]) -> str:

@@ -15,7 +15,7 @@ UNREADABLE = (sqlite3.Error, ValueError, OverflowError, MemoryError, OSError)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Read-only. A recording on a read-only disk has no room for the WAL index: read what the file holds then, which
+    """Read-only. A recording on a read-only disk has no space for the WAL index: read what the file holds then, which
     misses what stands only in the WAL. Raises one of UNREADABLE for what is no recording."""
     from urllib.parse import quote
 

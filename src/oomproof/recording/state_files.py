@@ -36,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl file; lines that are none (the last one cut short by a crash) are left out."""
-    found = []
+    values = []
     try:
         lines = _text(path, _MOST_LINES).splitlines()
     except OSError:
@@ -44,8 +44,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         with contextlib.suppress(ValueError):
             if isinstance(value := parse(line), dict):
-                found.append(value)
-    return found
+                values.append(value)
+    return values
 
 
 def _text(path: Path, most: int) -> str:

@@ -31,10 +31,10 @@ def keep(rows: Iterable[_Row], window: float) -> set[float]:
     first: dict[tuple[int, int], float] = {}
     best: dict[tuple[int, int], tuple[float, float]] = {}
     for _, t, worth, whose in rows:
-        place = (whose, int(t // window))
-        first.setdefault(place, t)
-        if place not in best or worth > best[place][0]:
-            best[place] = (worth, t)
+        window_key = (whose, int(t // window))
+        first.setdefault(window_key, t)
+        if window_key not in best or worth > best[window_key][0]:
+            best[window_key] = (worth, t)
     return {*first.values(), *(t for _, t in best.values())}
 
 

@@ -37,7 +37,9 @@ class Writer:
         self._path = path
         self._thinner = Thinner(cap)
         self._meta = {"schema": str(VERSION), **meta}
-        self.calm = False  # told by the guard: there is ample room and little growth, rows may wait a little
+        self.calm = (
+            False  # told by the guard: there is ample headroom and little growth, rows may wait a little
+        )
         self._queue: deque[tuple[str, Row]] = deque()
         self._due = threading.Event()  # looks again whether a commit is due
         self._urgent = self._soon = self._closing = False
@@ -222,5 +224,5 @@ def _of_the_disk(error: Exception) -> bool:
     return isinstance(error, of_it) or type(error) is sqlite3.DatabaseError
 
 
-def _inode(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -13,12 +13,12 @@ from pathlib import Path
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
 from oomproof.recording.redacted_copy import redacted_copy
-from oomproof.recording.runs import Run
-from oomproof.reports import bundle_machine, html, markdown, saving
+from oomproof.recording.run_folders import Run
+from oomproof.reports import bundle_machine, html, markdown, report_file
 from oomproof.reports.bundle_texts import read_capped
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, tell, version
-from oomproof.reports.verdict import three_lines
+from oomproof.reports.verdict_text import three_lines
 
 FILE_CAP = 8 << 20  # bytes of one text: its first quarter and its last three
 TOTAL_CAP = 64 << 20  # before compression; what mail and issue trackers take afterwards
@@ -43,7 +43,7 @@ def write_bundle(
 
     ``sources`` are the texts the verdict was read from, ``configs`` files the user named besides. Raises OomproofError
     when ``path`` exists (unless ``force``) or cannot be written; what cannot be read is noted inside, not raised."""
-    saving.refuse_to_overwrite(path, force)
+    report_file.refuse_to_overwrite(path, force)
     packer = _Packer(Redactor(hide_user=hide_user), cap)
     story = tell(verdict, run, packer.redactor)
     packer.json("verdict.json", story.verdict.to_json())
@@ -60,7 +60,7 @@ def write_bundle(
     packer.markup("report.html", html.render(story))
     packer.text("SUMMARY.txt", _summary(story, packer, packages))
     archive, redacted = packer.finish(f"oomproof-{run.id if run else 'why'}")
-    saving.save(path, archive, force=force)
+    report_file.save(path, archive, force=force)
     return redacted
 
 
@@ -93,19 +93,19 @@ class _Packer:
     def file(self, folder: str, path: Path, name: str | None = None) -> None:
         """A user's text, unpacked, masked and perhaps cut."""
         plain = self.redactor.text(name or path.name, "file names").replace("/", "_") or "unnamed"
-        place, number = f"{folder}/{plain}", 2
-        while place in self._texts:
-            place, number = f"{folder}/{number}-{plain}", number + 1
+        entry_name, number = f"{folder}/{plain}", 2
+        while entry_name in self._texts:
+            entry_name, number = f"{folder}/{number}-{plain}", number + 1
         try:
             text, cut = read_capped(path, FILE_CAP)
         except OomproofError as error:
-            self.notes.append(self.redactor.text(f"{place}: left out, {error.message}", "CUT.txt"))
+            self.notes.append(self.redactor.text(f"{entry_name}: left out, {error.message}", "CUT.txt"))
             return
         if path.suffix == ".json":
-            text = self._json_text(text, place)
-        self.text(place, text)
+            text = self._json_text(text, entry_name)
+        self.text(entry_name, text)
         if cut:
-            self.notes.append(f"{place}: {cut}")
+            self.notes.append(f"{entry_name}: {cut}")
 
     def _json_text(self, text: str, where: str) -> str:
         """In JSON a secret's name may stand lines away from its value."""

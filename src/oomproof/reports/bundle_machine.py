@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oomproof.recording.runs import Run
+from oomproof.recording.run_folders import Run
 
 _SECONDS = 20.0  # a driver that hangs must not keep the bundle
 _PACKAGES = (
@@ -23,7 +23,7 @@ _PACKAGES = (
 
 def facts() -> list[tuple[str, str]]:
     """(file name, text) of what the machine tells; nothing for what it has not."""
-    found = [
+    files = [
         ("machine.json", _said([sys.executable, "-P", "-m", "oomproof.cli.main", "check", "--json"])),
         ("system.txt", "\n".join(f"{name}: {value}" for name, value in short_facts()) + "\n"),
         ("nvidia-smi.txt", _said(["nvidia-smi"])),
@@ -31,7 +31,7 @@ def facts() -> list[tuple[str, str]]:
         ("rocm-smi.txt", _said(["rocm-smi"])),
         ("meminfo.txt", _read("/proc/meminfo")),
     ]
-    return [(name, text) for name, text in found if text.strip()]
+    return [(name, text) for name, text in files if text.strip()]
 
 
 def short_facts() -> list[tuple[str, str]]:
@@ -64,10 +64,10 @@ def packages(run: Run | None) -> tuple[dict[str, str], str | None]:
         return {}, "unknown: the command names no Python that is still here"
     said = _said([python, "-I", "-c", _PACKAGES])
     try:
-        found = json.loads(said)
+        listed = json.loads(said)
     except ValueError:
         return {}, f"{python} did not tell its packages"
-    return {str(name): str(number) for name, number in found.items()}, None
+    return {str(name): str(number) for name, number in listed.items()}, None
 
 
 def job_python(run: Run) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomproof.evidence.texts.streams import Stream
+from oomproof.evidence.texts.text_stream import Stream
 from oomproof.units import format_size
 
 
@@ -13,20 +13,20 @@ def read_capped(path: Path, cap: int) -> tuple[str, str | None]:
 
     Cuts fall between lines: half a token would no longer look like one, and would pass the redaction."""
     stream = Stream(str(path))
-    head_room, tail_room = cap // 4, cap - cap // 4
+    head_size, tail_size = cap // 4, cap - cap // 4
     head, tail, total = bytearray(), bytearray(), 0
     for block in stream.blocks():
         total += len(block)
-        room = head_room - len(head)
-        head += block[:room] if room > 0 else b""
-        tail += block[max(0, room) :]
-        if len(tail) > 2 * tail_room + (1 << 20):
-            del tail[: len(tail) - tail_room]
+        space = head_size - len(head)
+        head += block[:space] if space > 0 else b""
+        tail += block[max(0, space) :]
+        if len(tail) > 2 * tail_size + (1 << 20):
+            del tail[: len(tail) - tail_size]
     notes = list(stream.notes)
     encoding = _encoding(bytes(head[:4096]))
     if total <= cap:
         return _decoded(bytes(head + tail), encoding), "; ".join(notes) or None
-    last = bytes(tail[-tail_room:])
+    last = bytes(tail[-tail_size:])
     if encoding != "utf-8" and (total - len(last)) % 2:
         last = last[1:]  # UTF-16's pairs stay together
     first_text, last_text = _decoded(bytes(head), encoding), _decoded(last, encoding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.evidence.gpu_oom import GpuOom, neighbour_words
+from oomproof.evidence.gpu_oom import GpuOom, neighbour_text
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -28,8 +28,8 @@ class Part:
 def account(oom: GpuOom) -> list[Part]:
     """Free, neighbours, context, then what the job's tensors are: largest first within the job."""
     own = [
-        Part(_name(each.kind, each.owner), each.bytes, _what(each.owner, each.count, each.example))
-        for each in oom.owners
+        Part(_name(owner.kind, owner.owner), owner.bytes, _what(owner.owner, owner.count, owner.example))
+        for owner in oom.owners
     ]
     merged: dict[str, Part] = {}
     for part in own:
@@ -46,7 +46,7 @@ def account(oom: GpuOom) -> list[Part]:
     gaps = f"largest piece {format_size(oom.largest_free)}" if oom.largest_free is not None else ""
     others, context = oom.others, oom.context
     around = (
-        [Part("other processes", others, "; ".join(neighbour_words(each) for each in oom.neighbours[:3])),
+        [Part("other processes", others, "; ".join(neighbour_text(neighbour) for neighbour in oom.neighbours[:3])),
          Part("CUDA context and libraries", context or 0)]
         if others is not None
         else [Part("other processes and the CUDA context", oom.outside)]
@@ -62,7 +62,7 @@ def _name(kind: str, owner: str) -> str:
 def _what(owner: str, count: int, example: str) -> str:
     many = f"{count} tensors" if count > 1 else ""
     return ", ".join(
-        each for each in (many, f"such as {example}" if example and count > 1 else example) if each
+        part for part in (many, f"such as {example}" if example and count > 1 else example) if part
     )
 
 
@@ -71,7 +71,7 @@ def heading(oom: GpuOom) -> str:
     step = f"step {oom.step}" if oom.step is not None else ""
     asked = f"asked for {format_size(oom.requested)}" if oom.requested is not None else ""
     return ", ".join(
-        each for each in (f"GPU {oom.device} of {format_size(oom.total)}", where, step, asked) if each
+        part for part in (f"GPU {oom.device} of {format_size(oom.total)}", where, step, asked) if part
     )
 
 
@@ -81,16 +81,18 @@ def lines(oom: GpuOom, width: int = 80) -> list[str]:
     most = max((part.bytes for part in parts), default=1)
     name = max((len(part.name) for part in parts), default=0)
     name = min(name, 52)
-    found = [f"  who held the card when it ran out ({heading(oom)})"]
+    text_lines = [f"  who held the card when it ran out ({heading(oom)})"]
     for part in parts:
         bar = "█" * max(1, round(16 * part.bytes / most))
         row = f"  {_cut(part.name, name):<{name}}  {format_size(part.bytes):>9}  {bar:<16}  {part.what}"
-        found.append(_cut(row.rstrip(), max(60, width)))
+        text_lines.append(_cut(row.rstrip(), max(60, width)))
     if oom.stack:
-        found.append(f"  at {oom.stack[0]}" + (f", called by {oom.stack[1]}" if len(oom.stack) > 1 else ""))
+        text_lines.append(
+            f"  at {oom.stack[0]}" + (f", called by {oom.stack[1]}" if len(oom.stack) > 1 else "")
+        )
     for line in oom.lines[:5]:
-        found.append(f"  {format_size(line.bytes):>9}  made at {line.line}, {line.count} times")
-    return found
+        text_lines.append(f"  {format_size(line.bytes):>9}  made at {line.line}, {line.count} times")
+    return text_lines
 
 
 def _cut(text: str, width: int) -> str:

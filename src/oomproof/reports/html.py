@@ -9,9 +9,8 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
-from oomproof.recording.runs import Run
-from oomproof.reports import gpu_account, saving
-from oomproof.reports.choice import decisive_first, how, notable
+from oomproof.recording.run_folders import Run
+from oomproof.reports import gpu_account, report_file
 from oomproof.reports.html_chart import chart
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
@@ -27,6 +26,7 @@ from oomproof.reports.story import (
     when,
     zone,
 )
+from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_duration, format_size
 
 _PROCESSES = 8
@@ -36,9 +36,9 @@ _TEXT = 4000  # characters of one quoted text
 
 def write_html(verdict: Verdict, run: Run | None, path: Path, *, force: bool = False) -> None:
     """Writes the crash page. Raises OomproofError when ``path`` exists (unless ``force``) or cannot be written."""
-    saving.refuse_to_overwrite(path, force)
+    report_file.refuse_to_overwrite(path, force)
     page = render(tell(verdict, run, Redactor()))
-    saving.save(path, page.encode("utf-8", "replace"), force=force)
+    report_file.save(path, page.encode("utf-8", "replace"), force=force)
 
 
 def render(story: Story) -> str:
@@ -69,7 +69,7 @@ def render(story: Story) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f'<meta name="generator" content="oomproof {escape(version())}"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><main>\n{_head(story)}\n"
-        + "\n".join(each for each in sections if each)
+        + "\n".join(section for section in sections if section)
         + f"\n<footer>{_foot(story)}</footer></main><script>{SCRIPT}</script></body></html>\n"
     )
 
@@ -112,19 +112,19 @@ def _holders(story: Story) -> str:
     holders = story.timeline.holders
     if not holders:
         return ""
-    most = max(1, max(one.anon + one.shared + one.swap for one in holders))
+    most = max(1, max(holder.anon + holder.shared + holder.swap for holder in holders))
     rows = []
-    for one in holders[:_PROCESSES]:
-        held = one.anon + one.shared + one.swap
+    for holder in holders[:_PROCESSES]:
+        held = holder.anon + holder.shared + holder.swap
         rows.append(
-            f'<tr><td>{escape(one.name)}<span class="bar" style="width:{100 * held / most:.0f}%"></span></td>'
-            f'<td>{escape(one.role)}</td><td class="n optional">{_shown(one.pid)}</td><td class="n">{format_size(one.anon)}</td>'
-            f'<td class="n">{format_size(one.shared)}</td><td class="n">{format_size(one.swap)}</td>'
-            f'<td class="n optional">{before_end(one.seen)}</td></tr>'
+            f'<tr><td>{escape(holder.name)}<span class="bar" style="width:{100 * held / most:.0f}%"></span></td>'
+            f'<td>{escape(holder.role)}</td><td class="n optional">{_shown(holder.pid)}</td><td class="n">{format_size(holder.anon)}</td>'
+            f'<td class="n">{format_size(holder.shared)}</td><td class="n">{format_size(holder.swap)}</td>'
+            f'<td class="n optional">{before_end(holder.seen)}</td></tr>'
         )
     rest = holders[_PROCESSES:]
     if rest:
-        own = sum(one.anon for one in rest)
+        own = sum(holder.anon for holder in rest)
         rows.append(
             f'<tr><td colspan="3">{len(rest)} more</td><td class="n">{format_size(own)}</td><td></td><td></td></tr>'
         )

@@ -166,7 +166,7 @@ def _overview(timeline: Timeline) -> str:
 def _axis(timeline: Timeline) -> str:
     begin, length = timeline.window, max(-timeline.window, 0.01)
     clock = timeline.end_wall + _offset(timeline)  # local, as seconds
-    step = next((each for each in _STEPS if length / each <= 6), _STEPS[-1])
+    step = next((interval for interval in _STEPS if length / interval <= 6), _STEPS[-1])
     first = math.ceil((clock + begin) / step) * step
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%d %b"
     labels, at = [], first

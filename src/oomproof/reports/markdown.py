@@ -9,10 +9,9 @@ from pathlib import Path
 
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
-from oomproof.recording.runs import Run
-from oomproof.reports import gpu_account, saving
+from oomproof.recording.run_folders import Run
+from oomproof.reports import gpu_account, report_file
 from oomproof.reports.chart import draw
-from oomproof.reports.choice import decisive_first, how, notable
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
     Moment,
@@ -27,6 +26,7 @@ from oomproof.reports.story import (
     when,
     zone,
 )
+from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_duration, format_size
 
 _EVIDENCE = 40
@@ -37,9 +37,9 @@ _TEXT = 1000
 
 def write_markdown(verdict: Verdict, run: Run | None, path: Path, *, force: bool = False) -> None:
     """Writes the report. Raises OomproofError when ``path`` exists (unless ``force``) or cannot be written."""
-    saving.refuse_to_overwrite(path, force)
+    report_file.refuse_to_overwrite(path, force)
     text = render(tell(verdict, run, Redactor()))
-    saving.save(path, text.encode("utf-8", "replace"), force=force)
+    report_file.save(path, text.encode("utf-8", "replace"), force=force)
 
 
 def render(story: Story) -> str:
@@ -74,15 +74,15 @@ def _what_happened(story: Story) -> str:
 
 
 def _timeline(story: Story) -> str:
-    moments = [one for one in chronology(story) if one.wall is not None]
+    moments = [moment for moment in chronology(story) if moment.wall is not None]
     if not moments:
         return ""
-    walls = [one.wall for one in moments if one.wall]
+    walls = [moment.wall for moment in moments if moment.wall]
     several_days = max(walls) - min(walls) > 20 * 3600
     rows = [
-        (when(one.wall, date=several_days), _text(_short(one.text, 300)))
-        for one in _ends(moments, _MOMENTS)
-        if one is not None
+        (when(moment.wall, date=several_days), _text(_short(moment.text, 300)))
+        for moment in _ends(moments, _MOMENTS)
+        if moment is not None
     ]
     body = _table(("time", "what"), rows, ready=True)
     if story.run is not None:
@@ -94,8 +94,8 @@ def _timeline(story: Story) -> str:
         body += f"\n\n{left_out} moments in between are left out."
     samples = [(point.t, float(point.use)) for point in story.timeline.host]
     if samples:
-        picture = draw(samples, width=72, limit=story.limit)
-        body += f"\n\nMemory of the job (anonymous + shared + swapped):\n\n{_fence(picture)}"
+        snapshot = draw(samples, width=72, limit=story.limit)
+        body += f"\n\nMemory of the job (anonymous + shared + swapped):\n\n{_fence(snapshot)}"
     return body
 
 
@@ -142,15 +142,15 @@ def _root_cause(story: Story) -> str:
     if story.timeline.holders:
         heaviest = [
             (
-                _text(one.name),
-                _text(one.role),
-                str(one.pid),
-                format_size(one.anon),
-                format_size(one.shared),
-                format_size(one.swap),
-                before_end(one.seen),
+                _text(holder.name),
+                _text(holder.role),
+                str(holder.pid),
+                format_size(holder.anon),
+                format_size(holder.shared),
+                format_size(holder.swap),
+                before_end(holder.seen),
             )
-            for one in story.timeline.holders[:8]
+            for holder in story.timeline.holders[:8]
         ]
         parts.append("Who held the memory, as last seen:")
         parts.append(
@@ -183,7 +183,7 @@ def _root_cause(story: Story) -> str:
         )
     causes = notable(verdict)
     if len(causes) > 1:
-        rows = [(f"{one.probability:.0%}", one.cause, one.test) for one in causes[:12]]
+        rows = [(f"{cause.probability:.0%}", cause.cause, cause.test) for cause in causes[:12]]
         parts.append("What else was considered:")
         parts.append(_table(("probability", "cause", "what would settle it"), rows))
     return "\n\n".join(parts)
@@ -249,7 +249,7 @@ def _prevention(story: Story) -> str:
 def _next_steps(story: Story) -> str:
     verdict = story.verdict
     items = [verdict.next] if verdict.next else []
-    items += [f"to rule out {one.cause}: {one.test}" for one in notable(verdict)[1:4] if one.test]
+    items += [f"to rule out {cause.cause}: {cause.test}" for cause in notable(verdict)[1:4] if cause.test]
     return "\n".join(f"- [ ] {_text(item)}" for item in items)
 
 

@@ -39,7 +39,7 @@ _HEX_KEY = re.compile(
     r"\b[0-9a-f]{32}(?:[0-9a-f]{8})?\b"
 )  # W&B, Kaggle, Comet: only where the line speaks of a key
 _HEX_WORDS = re.compile(r"(?i)wandb|kaggle|comet|api.?key|neptune|login")
-# wider than what is left out of a recording: a bundle goes to strangers, and a word hidden too many costs less
+# wider than what is left out of a recording: a bundle goes to other people, and a word hidden too many costs less
 _SECRET_NAME = re.compile(
     rf"(?i:passw|passphrase|(?:^|[-_.])(?:{SECRET_WORDS})(?:[-_.]|$)|(?:{SECRET_KEYS})[-_.]?key)"
     r"|(?<=[a-z])(?:Token|Secret)(?![a-z])"  # authToken, clientSecret; not maxTokens
@@ -106,12 +106,13 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value, where)
         if isinstance(value, list):
-            if value and all(isinstance(each, str) for each in value):
-                return [self.text(each, where) for each in self._argv(value, where)]
-            return [self.value(each, where) for each in value]
+            if value and all(isinstance(element, str) for element in value):
+                return [self.text(word, where) for word in self._argv(value, where)]
+            return [self.value(element, where) for element in value]
         if isinstance(value, dict):
             return {
-                self.text(str(key), where): self._field(str(key), each, where) for key, each in value.items()
+                self.text(str(key), where): self._field(str(key), element, where)
+                for key, element in value.items()
             }
         return value
 
@@ -122,7 +123,7 @@ class Redactor:
     def _field(self, key: str, value: Any, where: str) -> Any:
         secret = _SECRET_NAME.search(key)
         if secret and isinstance(value, list):
-            return [self._field(key, each, where) for each in value]
+            return [self._field(key, element, where) for element in value]
         if secret and isinstance(value, str) and value not in ("", MASK):
             if _HARMLESS.fullmatch(value) or _SPECIAL.search(key) or is_folder(key, value):
                 return self.text(value, where)

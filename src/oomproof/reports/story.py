@@ -12,12 +12,12 @@ from pathlib import Path
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.machine import processes
+from oomproof.recording.run_folders import Run, list_runs
 from oomproof.recording.run_summary import Summary
-from oomproof.recording.runs import Run, list_runs
 from oomproof.records import dataclass
-from oomproof.reports.numbers import load_numbers
+from oomproof.reports.chart_numbers import load_numbers
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.runs import compare_rows, summarize
+from oomproof.reports.run_tables import compare_rows, summarize
 from oomproof.reports.timeline import Timeline
 from oomproof.units import GIB, MIB, format_duration, format_size
 
@@ -70,7 +70,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))
         for name, a, b in (compare_rows(earlier, run) if earlier else [])
     ]
-    rung = run.started().get("rung") or {}
+    backend = run.started().get("rung") or {}
     settings = run.info.get("settings") or {}
     return Story(
         verdict=clean,
@@ -78,7 +78,7 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
         summary=summarize(run),
         timeline=_masked(load_numbers(attempt), redactor),
         command=shlex.join(redactor.value(run.argv, "command")),
-        limit=settings.get("limit") or rung.get("limit"),
+        limit=settings.get("limit") or backend.get("limit"),
         earlier=earlier,
         measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
         changed=tuple(row for row in rows if not row[0].startswith(_MEASURED)),
@@ -96,16 +96,17 @@ def _clean_oom(oom: GpuOom | None, redactor: Redactor) -> GpuOom | None:
         oom,
         owners=tuple(
             replace(
-                each,
-                owner=redactor.text(each.owner, "tensors"),
-                example=redactor.text(each.example, "tensors"),
+                owner,
+                owner=redactor.text(owner.owner, "tensors"),
+                example=redactor.text(owner.example, "tensors"),
             )
-            for each in oom.owners
+            for owner in oom.owners
         ),
         neighbours=tuple(
-            replace(each, name=redactor.text(each.name, "processes")) for each in oom.neighbours
+            replace(neighbour, name=redactor.text(neighbour.name, "processes"))
+            for neighbour in oom.neighbours
         ),
-        stack=tuple(redactor.text(each, "stack") for each in oom.stack),
+        stack=tuple(redactor.text(line, "stack") for line in oom.stack),
     )
 
 
@@ -125,29 +126,29 @@ def earlier_run(run: Run) -> Run | None:
 
 def chronology(story: Story) -> list[Moment]:
     """Start, phases, events, the peak, evidence with a time, the end: oldest first; what has no clock comes last."""
-    found: list[Moment] = []
+    moments: list[Moment] = []
     timeline, summary, run = story.timeline, story.summary, story.run
     if run is not None and summary is not None:
         started = float(run.started().get("wall") or run.created)
         limit = f", limit {format_size(story.limit)}" if story.limit else ""
-        found.append(Moment(started, f"started{limit}", True))
+        moments.append(Moment(started, f"started{limit}", True))
         if summary.seconds is not None and summary.state not in ("running", "frozen", "lost its guard"):
-            found.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
+            moments.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
     for span in timeline.phases[-40:]:
         step = f", step {span.first_step}" if span.first_step is not None else ""
-        found.append(Moment(timeline.wall(span.begin), f"phase {span.name}{step}", True))
+        moments.append(Moment(timeline.wall(span.begin), f"phase {span.name}{step}", True))
     if timeline.host:
         peak = max(timeline.host, key=lambda point: point.use)
-        found.append(
+        moments.append(
             Moment(timeline.wall(peak.t), f"highest sample of the job: {format_size(peak.use)}", True)
         )
     for mark in timeline.events[-60:]:
-        found.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
+        moments.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
     for item in story.verdict.evidence:
         told = item.id.startswith(("action.", "sample.", "counter.")) or item.id == "exit"
         if item.time is not None and not told:
-            found.append(Moment(item.time, f"{item.source}: {item.text}"))
-    return sorted(found, key=lambda one: (one.wall is None, one.wall or 0.0))
+            moments.append(Moment(item.time, f"{item.source}: {item.text}"))
+    return sorted(moments, key=lambda moment: (moment.wall is None, moment.wall or 0.0))
 
 
 def prevention(story: Story) -> list[tuple[str, str | None]]:
@@ -273,9 +274,9 @@ def _versions(run: Run | None) -> list[tuple[str, str]]:
         rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
     if code.get("script"):
         rows.append(("script", f"{code['script']} (sha256 {str(code.get('script_sha256'))[:12]})"))
-    rung = run.started().get("rung") or {}
-    if rung.get("name"):
-        rows.append(("held by", str(rung["name"])))
+    backend = run.started().get("rung") or {}
+    if backend.get("name"):
+        rows.append(("held by", str(backend["name"])))
     rows.append(("host", str(run.info.get("host") or "?")))
     if run.info.get("boot_id") == processes.boot_id():  # the same boot: what runs now ran then
         rows.append(("system", f"{platform.system()} {platform.release()} {platform.machine()}"))
@@ -290,7 +291,9 @@ def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
         timeline,
         events=tuple(replace(mark, text=redactor.text(mark.text, "events")) for mark in timeline.events),
         phases=tuple(replace(span, name=redactor.text(span.name, "phases")) for span in timeline.phases),
-        holders=tuple(replace(one, name=redactor.text(one.name, "processes")) for one in timeline.holders),
+        holders=tuple(
+            replace(holder, name=redactor.text(holder.name, "processes")) for holder in timeline.holders
+        ),
     )
 
 

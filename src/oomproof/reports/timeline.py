@@ -87,7 +87,7 @@ class Timeline:
     begin: float = 0.0
     end_wall: float = 0.0
     host: tuple[HostPoint, ...] = ()
-    room: tuple[tuple[float, int], ...] = ()  # what the machine had available
+    available: tuple[tuple[float, int], ...] = ()  # what the machine had available
     gpus: dict[int, tuple[GpuPoint, ...]] = field(default_factory=dict)
     phases: tuple[Span, ...] = ()
     phase_rows: tuple[PhaseRow, ...] = ()
@@ -118,8 +118,8 @@ def load(attempt: Attempt) -> Timeline:
         return Timeline(
             begin=begin - end,
             end_wall=end + recording.wall_offset,
-            host=tuple(_with_deeds(_host(series, begin, end), attempt, end)),
-            room=tuple(_room(series, begin, end)),
+            host=tuple(_with_actions(_host(series, begin, end), attempt, end)),
+            available=tuple(_available(series, begin, end)),
             gpus=_gpus(series, begin, end),
             phases=tuple(replace(span, begin=span.begin - end, end=span.end - end) for span in spans),
             phase_rows=tuple(phase_rows(series, spans)),
@@ -209,7 +209,7 @@ def _share_at(shares: list[tuple[float, Share]], times: list[float], t: float) -
     return (a[0] + (b[0] - a[0]) * way, a[1] + (b[1] - a[1]) * way, a[2] + (b[2] - a[2]) * way)
 
 
-def _with_deeds(points: list[HostPoint], attempt: Attempt, end: float) -> list[HostPoint]:
+def _with_actions(points: list[HostPoint], attempt: Attempt, end: float) -> list[HostPoint]:
     """The guard looks more often than it records: what it saw when it acted is a sample too."""
     seen = [facts for line in attempt.actions() if isinstance(facts := line.get("facts"), dict)]
     for facts in seen:
@@ -232,7 +232,7 @@ def _with_deeds(points: list[HostPoint], attempt: Attempt, end: float) -> list[H
     return points
 
 
-def _room(series: Series, begin: float, end: float) -> list[tuple[float, int]]:
+def _available(series: Series, begin: float, end: float) -> list[tuple[float, int]]:
     """(when, the least the machine had available then)."""
     return [(row.t - end, row.mem_available or 0) for row in _sliced(series, HostRow, begin, end)]
 
@@ -260,35 +260,35 @@ class _Shares:
 def _shares(rows: list[ProcessRow]) -> list[tuple[float, Share]]:
     roles = {"main": 0, "worker": 1}
     held: dict[int, tuple[float, int, int]] = {}  # pid → when seen, role, bytes
-    found: list[tuple[float, Share]] = []
+    shares: list[tuple[float, Share]] = []
     for t, group in groupby(rows, key=lambda row: row.t):
         held.update({row.pid: (t, roles.get(str(row.role), 2), row.anon or 0) for row in group})
-        held = {pid: one for pid, one in held.items() if t - one[0] <= _GONE}
+        held = {pid: process for pid, process in held.items() if t - process[0] <= _GONE}
         sums = [0, 0, 0]
-        for _, place, size in held.values():
-            sums[place] += size
+        for _, kind, size in held.values():
+            sums[kind] += size
         total = sum(sums)
         part = (sums[0] / total, sums[1] / total, sums[2] / total) if total else (1.0, 0.0, 0.0)
-        found.append((t, part))
-    return found
+        shares.append((t, part))
+    return shares
 
 
 def _gpus(series: Series, begin: float, end: float) -> dict[int, tuple[GpuPoint, ...]]:
-    found: dict[int, list[GpuPoint]] = {}
+    by_card: dict[int, list[GpuPoint]] = {}
     for row in _sliced(series, GpuRow, begin, end):
-        found.setdefault(row.idx, []).append(GpuPoint(row.t - end, row.used, row.total, row.job_used))
+        by_card.setdefault(row.idx, []).append(GpuPoint(row.t - end, row.used, row.total, row.job_used))
     # A machine of eight cards and a job on one: the cards it never touched say nothing about it.
     touched = series.cards_used()
-    return {index: tuple(found[index]) for index in sorted(found) if not touched or index in touched}
+    return {index: tuple(by_card[index]) for index in sorted(by_card) if not touched or index in touched}
 
 
 def _holders(series: Series, end: float) -> list[Holder]:
     """Each process as last seen, of those that lived to the end."""
-    found = [
+    holders = [
         Holder(
             row.pid, str(row.role), str(row.name), row.t - end, row.anon or 0, row.shmem or 0, row.swap or 0,
             row.file or 0, row.pss,
         )
         for row in series.living(end - _GONE, end + 1.0)
     ]  # fmt: skip
-    return sorted(found, key=lambda holder: holder.anon + holder.shared + holder.swap, reverse=True)
+    return sorted(holders, key=lambda holder: holder.anon + holder.shared + holder.swap, reverse=True)

@@ -1,6 +1,6 @@
 """What the agents inside the job tell: read from a socket by one thread, written to the recording.
 
-The agent's files lie in the attempt's folder ``agent/`` (see docs/architecture.md), the socket in the runtime folder.
+The agent's files lie in the attempt's folder ``agent/`` (see docs/files.md), the socket in the runtime folder.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.runtime import TEMPORARY, runtime_folder, temporary_folder
+from oomproof.ledger.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
-from oomproof.recording.now import read_now
+from oomproof.recording.position_record import read_position
 from oomproof.recording.writer import Writer
 from oomproof.trend import mean_rate
 from oomproof.units import MIB, format_size
@@ -61,7 +61,7 @@ def environment(attempt: Attempt, run_id: str, settings: Mapping[str, Any]) -> d
     folder.mkdir(mode=0o700, exist_ok=True)
     theirs = os.environ.get("PYTHONPATH", "")
     if os.environ.get("OOMPROOF_AGENT"):  # a run inside a run: once is enough
-        theirs = os.pathsep.join(each for each in theirs.split(os.pathsep) if each != str(_SITE))
+        theirs = os.pathsep.join(entry for entry in theirs.split(os.pathsep) if entry != str(_SITE))
     return {
         "PYTHONPATH": f"{_SITE}{os.pathsep}{theirs}" if theirs else str(_SITE),
         "OOMPROOF_AGENT": str(folder),
@@ -73,13 +73,19 @@ def environment(attempt: Attempt, run_id: str, settings: Mapping[str, Any]) -> d
 
 def without(variables: Mapping[str, str]) -> dict[str, str]:
     """For --no-agent: an agent of a run around this one is not ours to pass on."""
-    found = {name: value for name, value in variables.items() if not name.startswith("OOMPROOF_AGENT")}
+    kept_variables = {
+        name: value for name, value in variables.items() if not name.startswith("OOMPROOF_AGENT")
+    }
     if "OOMPROOF_AGENT" in variables:
-        rest = [each for each in found.get("PYTHONPATH", "").split(os.pathsep) if each != str(_SITE)]
-        found["PYTHONPATH"] = os.pathsep.join(rest)
-        if not found["PYTHONPATH"]:
-            del found["PYTHONPATH"]
-    return found
+        rest = [
+            folder
+            for folder in kept_variables.get("PYTHONPATH", "").split(os.pathsep)
+            if folder != str(_SITE)
+        ]
+        kept_variables["PYTHONPATH"] = os.pathsep.join(rest)
+        if not kept_variables["PYTHONPATH"]:
+            del kept_variables["PYTHONPATH"]
+    return kept_variables
 
 
 def socket_path(run_id: str) -> Path:
@@ -218,7 +224,7 @@ class AgentFeed:
         elif kind == "worker-lost":
             self._store(t, kind, str(fields.get("text", "")), pid, {"worker": fields.get("worker")})
         elif kind == "exception":
-            self._store(t, "exception", exception_words(fields), pid, fields)
+            self._store(t, "exception", exception_text(fields), pid, fields)
         else:
             self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)
 
@@ -245,7 +251,8 @@ class AgentFeed:
         name = str(fields.get("name") or "unknown")[:60]
         self._in_phase(name, step if isinstance(step, int) else None)
         numbers = [
-            each if isinstance(each, int) else None for each in (step, fields.get("anon"), fields.get("gpu"))
+            value if isinstance(value, int) else None
+            for value in (step, fields.get("anon"), fields.get("gpu"))
         ]
         self._writer.put("phase", (t, name, numbers[0], pid, numbers[1], numbers[2]))
 
@@ -285,7 +292,7 @@ class AgentFeed:
 
     def _read_step(self, pid: int) -> None:
         """The job's step about once a second, from the record it keeps: steps themselves send nothing."""
-        now = read_now(self._folder / f"{pid}-now.txt")
+        now = read_position(self._folder / f"{pid}-now.txt")
         if now is None or self._last_step == (now.phase, now.step):
             return
         self._in_phase(now.phase, now.step)
@@ -329,16 +336,16 @@ class AgentFeed:
             later.start()
 
     def _read_stacks(self, asked: list[tuple[int, Path, int]], why: str, t: float) -> None:
-        from oomproof.recording.stacks import parse, where
+        from oomproof.recording.stack_dumps import parse, where
 
         for pid, path, begin in asked:
             with contextlib.suppress(OSError):
                 with open(path, "rb") as file:
                     file.seek(begin)
-                    found = parse(file.read(64 << 10).decode("utf-8", "replace"))
-                for dump in found:
+                    dumps = parse(file.read(64 << 10).decode("utf-8", "replace"))
+                for dump in dumps:
                     text = f"{why}: {where(dump.frames)}"
-                    frames = [f"{each.file}:{each.line} {each.name}" for each in dump.frames[:30]]
+                    frames = [f"{frame.file}:{frame.line} {frame.name}" for frame in dump.frames[:30]]
                     self._store(t, "stacks", text, pid, {"frames": frames})
 
     # --- the agent's files ------------------------------------------------------------------------------------
@@ -386,24 +393,26 @@ def _catches(pid: int, number: int) -> bool:
 def _variables(frame: Mapping[str, Any]) -> list[Any]:
     told = frame.get("locals")
     rows = told if isinstance(told, list) else []
-    return [one for one in rows if isinstance(one, list) and len(one) == 3 and _is_size(one[1])]
+    return [row for row in rows if isinstance(row, list) and len(row) == 3 and _is_size(row[1])]
 
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 1 << 62
 
 
-def exception_words(fields: Mapping[str, Any]) -> str:
+def exception_text(fields: Mapping[str, Any]) -> str:
     """`ValueError at train.py:12 in collate; largest: batch 37 MiB (Tensor [64x3x224x224] float32 on cpu)`."""
     told = fields.get("frames")
-    frames = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    frames = [finding for finding in told if isinstance(finding, dict)] if isinstance(told, list) else []
     name = str(fields.get("type", "?")).removeprefix("builtins.")
     if not frames:
         return name
     last = frames[-1]
     text = f"{name} at {last.get('file')}:{last.get('line')} in {last.get('name')}"
-    found = [(int(size), str(name), str(what)) for each in frames for name, size, what in _variables(each)]
-    large = sorted({(size, name, what) for size, name, what in found if size >= MIB}, reverse=True)[:3]
+    variables = [
+        (int(size), str(name), str(what)) for frame in frames for name, size, what in _variables(frame)
+    ]
+    large = sorted({(size, name, what) for size, name, what in variables if size >= MIB}, reverse=True)[:3]
     if large:
         text += "; largest variables: " + ", ".join(
             f"{name} {format_size(size)} ({what})" for size, name, what in large

@@ -17,7 +17,7 @@ EXIT_BYTES = 4096
 
 
 def reserve_exit(folder: str) -> int | None:
-    """Room for exit.json, taken at the start: a disk that fills later must not lose how the job ended."""
+    """Space for exit.json, taken at the start: a disk that fills later must not lose how the job ended."""
     try:
         fd = os.open(f"{folder}/.exit.json", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(fd, b" " * EXIT_BYTES, 0)
@@ -27,7 +27,7 @@ def reserve_exit(folder: str) -> int | None:
 
 
 def write_exit(folder: str, fd: int | None, record: dict[str, object]) -> None:
-    """Into the reserved room, synced, then under its real name: whole or not there."""
+    """Into the reserved space, synced, then under its real name: whole or not there."""
     if fd is None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     text = json.dumps(record, indent=1).encode()

@@ -1,4 +1,4 @@
-"""The front's side of a run: starts the keeper on the best rung, relays the terminal, waits for the end."""
+"""The front's side of a run: starts the keeper on the best backend, relays the terminal, waits for the end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from oomproof.printable import one_line
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
 from oomproof.records import dataclass, field
-from oomproof.runner import keeper, limits
+from oomproof.runner import keeper, limit_backends
 from oomproof.runner.attempt_files import remove_cgroups
+from oomproof.runner.job_streams import Streams
 from oomproof.runner.keeper_frames import receive_frame, receive_with_fds, send_frame
 from oomproof.runner.output_log import Output
-from oomproof.runner.streams import Streams
 from oomproof.runner.takeover import TakenOver
 from oomproof.runner.terminal import Terminal
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _STATUS_SECONDS = 0.5
-_SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other rungs
+_SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other actions
 _HELLO_SECONDS = (
     300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
 )
@@ -61,7 +61,9 @@ class Launch:
 class Front:
     launch: Launch
     terminal: Terminal
-    rung: limits.Rung = field(default_factory=lambda: limits.Rung(limits.WATCH))
+    backend: limit_backends.LimitBackend = field(
+        default_factory=lambda: limit_backends.LimitBackend(limit_backends.WATCH)
+    )
     keeper_pid: int = 0
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class Front:
         self._record: dict[str, Any] | None = None  # how it ended
         self._status: dict[str, Any] = {}  # the leader's end as the keeper told it
         self._reading = False  # the keyboard
-        self._stumbled: set[str] = set()
+        self._recorded_errors: set[str] = set()
         self._next_keep = self._next_status = 0.0
         self._drained = False
         self._over_since: float | None = None
@@ -125,12 +127,12 @@ class Front:
             raise
 
     def _start(self) -> dict[str, Any]:
-        """Tries the rungs from the best down."""
+        """Tries the backends from the best down."""
         become_subreaper()  # a job whose keeper is killed then becomes ours
         reasons: list[str] = []
-        for rung in self._rungs(reasons):
-            rung.why_not_better = list(reasons)
-            self.rung = rung
+        for backend in self._backends(reasons):
+            backend.why_not_better = list(reasons)
+            self.backend = backend
             try:
                 news = self._start_job()
             except OSError as error:
@@ -139,7 +141,7 @@ class Front:
                 number, text, stage = news["failed"]
                 self._dismiss_keeper()
                 if stage == "join the cgroup":
-                    reasons.append(f"{rung.name}: the job could not join it ({text})")
+                    reasons.append(f"{backend.name}: the job could not join it ({text})")
                     continue
                 raise self._cannot_start(number, text, stage)
             self.started = news["started"]
@@ -183,36 +185,38 @@ class Front:
         self.started = started
         return started
 
-    def _rungs(self, reasons: list[str]) -> Any:
-        """Each rung that can be made, with its keeper running; a reason for each that cannot."""
+    def _backends(self, reasons: list[str]) -> Any:
+        """Each backend that can be made, with its keeper running; a reason for each that cannot."""
         launch = self.launch
         if not launch.watch_only:
             yield from self._scopes(reasons)
-            for make in (limits.make_v2, limits.make_v1):
-                rung, reason = make(launch.unit, launch.cap)
-                if rung is None:
+            for make in (limit_backends.make_v2, limit_backends.make_v1):
+                backend, reason = make(launch.unit, launch.cap)
+                if backend is None:
                     reasons.append(reason)
                     continue
-                self._made += rung.remove
+                self._made += backend.remove
                 self._spawn_keeper([])
-                yield rung
+                yield backend
         self._spawn_keeper([])
-        yield limits.Rung(limits.WATCH, note=limits.AS_ASKED if launch.watch_only else "")
+        yield limit_backends.LimitBackend(
+            limit_backends.WATCH, note=limit_backends.AS_ASKED if launch.watch_only else ""
+        )
 
     def _scopes(self, reasons: list[str]) -> Any:
         launch = self.launch
-        if not limits.has_systemd():
+        if not limit_backends.has_systemd():
             return  # not worth a word: nothing the user could change
         is_root = os.geteuid() == 0
         note = ""
         if not is_root:
-            if not limits.user_manager_answers():
+            if not limit_backends.user_manager_answers():
                 reasons.append(
                     "no systemd user manager answers (log in over ssh or a desktop, or use `machinectl shell`)"
                 )
                 return
             user = _user_name()
-            if not limits.lingers(user):
+            if not limit_backends.lingers(user):
                 if launch.detached:
                     reasons.append(
                         "a systemd user scope would die with your last logout; "
@@ -222,21 +226,21 @@ class Front:
                 note = f"your last logout may end it; to rule that out: loginctl enable-linger {user}"
         unit = f"oomproof-{launch.unit}"
         try:
-            self._spawn_keeper(limits.scope_command(unit, user_manager=not is_root))
+            self._spawn_keeper(limit_backends.scope_command(unit, user_manager=not is_root))
         except OomproofError as error:
             reasons.append(f"systemd gave no scope ({error.message})")
             return
         scope = cgroups.own_directory("", self.keeper_pid)
-        name = limits.SYSTEM_SCOPE if is_root else limits.USER_SCOPE
-        rung = limits.shape_scope(name, scope, self.keeper_pid, launch.cap) if scope else None
-        if rung is None:
+        name = limit_backends.SYSTEM_SCOPE if is_root else limit_backends.USER_SCOPE
+        backend = limit_backends.shape_scope(name, scope, self.keeper_pid, launch.cap) if scope else None
+        if backend is None:
             reasons.append("the systemd scope does not hand the memory controller down")
             self._dismiss_keeper()
             return
-        if launch.detached and not limits.attach_to_scope(unit, "/keeper", os.getpid(), not is_root):
+        if launch.detached and not limit_backends.attach_to_scope(unit, "/keeper", os.getpid(), not is_root):
             note = "its guard stays in this login session and may end with it, the job does not"
-        rung.note = note
-        yield rung
+        backend.note = note
+        yield backend
 
     def _spawn_keeper(self, prefix: list[str]) -> None:
         ours, theirs = socket.socketpair()
@@ -250,7 +254,7 @@ class Front:
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
         try:
-            # Signals wait until the keeper stands in a session of its own: Ctrl-C now must not kill it half-born.
+            # Signals wait until the keeper stands in a session of its own: Ctrl-C now must not kill it before that.
             try:
                 self.keeper_pid = os.posix_spawnp(
                     command[0], command, os.environ, file_actions=actions, setsigdef=_IGNORED, setsid=True
@@ -297,7 +301,7 @@ class Front:
 
     def _send_spec(self) -> None:
         assert self._socket is not None
-        launch, rung, terminal = self.launch, self.rung, self.terminal
+        launch, backend, terminal = self.launch, self.backend, self.terminal
         tty = [] if launch.detached else terminal.tty_numbers
         self._spec = spec = {
             "argv": launch.argv,
@@ -313,21 +317,21 @@ class Front:
                 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
                 if signal.getsignal(number) == signal.SIG_IGN
             ],
-            "join": rung.join,
-            "procs": rung.procs,
-            "kill": rung.kill,
-            "freeze": rung.freeze,
+            "join": backend.join,
+            "procs": backend.procs,
+            "kill": backend.kill,
+            "freeze": backend.freeze,
             "gpu_script": cuda_checkpoint.__file__,
             "oom_score_add": launch.oom_score_add,
-            "remove": rung.remove,
-            "counters": rung.counters(),
+            "remove": backend.remove,
+            "counters": backend.counters(),
             "grace": launch.grace,
             "output_cap": launch.output_cap,
             "nofile": launch.nofile,
             "started": {
                 "boot_id": processes.boot_id(),
                 "guard": {"pid": os.getpid(), "start": processes.start_time(os.getpid())},
-                "rung": rung.as_json(),
+                "rung": backend.as_json(),
                 "terminal": tty,
             },
         }
@@ -349,12 +353,12 @@ class Front:
         import errno
 
         if stage != "execute":
-            cure = (
+            hint = (
                 "ulimit -n 1024"
                 if number == errno.EMFILE
                 else "see how many processes you may have: ulimit -u"
             )
-            return OomproofError(f"the job could not be started: {text}", cure, OUR_FAILURE)
+            return OomproofError(f"the job could not be started: {text}", hint, OUR_FAILURE)
         if number in (errno.ENOENT, errno.ENOTDIR):
             return OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
         if number == errno.ENOEXEC:
@@ -402,7 +406,7 @@ class Front:
                 except (
                     Exception
                 ) as error:  # no descriptor, no memory, a bug of ours: the job must not pay for it
-                    self._stumble(error)
+                    self._record_error(error)
         finally:
             terminal.restore()
             self._show_messages()
@@ -436,11 +440,11 @@ class Front:
             self._next_status = time.monotonic() + _STATUS_SECONDS
             self.terminal.status(status())
 
-    def _stumble(self, error: Exception) -> None:
+    def _record_error(self, error: Exception) -> None:
         """Told once for each kind; the next round may go better."""
         text = f"{type(error).__name__}: {error}"
-        if text not in self._stumbled:
-            self._stumbled.add(text)
+        if text not in self._recorded_errors:
+            self._recorded_errors.add(text)
             with contextlib.suppress(Exception):
                 self.terminal.message(f"oomproof: stumbled and goes on ({text})")
         time.sleep(0.02)
@@ -484,7 +488,7 @@ class Front:
         try:
             _, payload = receive_frame(self._socket)
         except (EOFError, OSError):
-            self._lose_keeper()
+            self._on_keeper_lost()
             return
         news: dict[str, Any] = json.loads(payload)
         if "leftovers" in news:
@@ -512,7 +516,7 @@ class Front:
             os.close(self._held.pop("slave"))
 
     def _drain(self, since: float) -> None:
-        """What the dead left in the pipes; a slow reader of ours is waited for, a stranger with an open end is not."""
+        """What the dead left in the pipes; a slow reader of ours is waited for, an unrelated process with an open end is not."""
         assert self._streams is not None
         streams = self._streams
         if streams.blocked:
@@ -524,7 +528,7 @@ class Front:
 
     # --- when the keeper was killed ---------------------------------------------------------------------------------
 
-    def _lose_keeper(self) -> None:
+    def _on_keeper_lost(self) -> None:
         """Somebody killed it, or it has ended as it should. In the first case its part is ours from now on."""
         if self._socket is not None:
             self._selector.unregister(self._socket)

@@ -27,9 +27,9 @@ class GpuFeed:
     def _read(self) -> None:
         assert self._helper.stdout is not None
         for line in self._helper.stdout:
-            found = gpu.from_json(line)
-            if found.gpus:
-                self._newest = (time.monotonic(), found.gpus)
+            gpus = gpu.from_json(line)
+            if gpus.gpus:
+                self._newest = (time.monotonic(), gpus.gpus)
 
     @property
     def pid(self) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.gpu_pause import GpuPause, Result, held_by
-from oomproof.ledger.runtime import runtime_folder
-from oomproof.ledger.turns import ON, WAITING, Place, Turns
+from oomproof.ledger.gpu_turns import ON, WAITING, GpuSlot, GpuTurns
+from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpu
 from oomproof.recording.attempt import Attempt
@@ -35,11 +35,11 @@ def card_index(wanted: int | None, environment: dict[str, str] | None = None) ->
     return int(first) if first.isdigit() else 0
 
 
-def room_on(card: Gpu, places: Sequence[Place]) -> int:
-    """What the card has for all who share it: its total less what strangers hold, and what the driver keeps."""
-    ours = sum(place.used for place in places if place.state == ON)
-    strangers = max(0, (card.used or 0) - ours)
-    return max(0, (card.total or 0) - strangers)
+def capacity_of(card: Gpu, slots: Sequence[GpuSlot]) -> int:
+    """What the card has for all who share it: its total less what unmanaged processes hold, and what the driver keeps."""
+    ours = sum(slot.used for slot in slots if slot.state == ON)
+    unmanaged = max(0, (card.used or 0) - ours)
+    return max(0, (card.total or 0) - unmanaged)
 
 
 def join(
@@ -74,7 +74,7 @@ class GpuShare:
     ) -> None:
         self.feed = feed
         self._card, self._say = card, say
-        self._turns = Turns(folder, card, Place(run_id, WAITING, boottime(), need, turn=turn))
+        self._turns = GpuTurns(folder, card, GpuSlot(run_id, WAITING, boottime(), need, turn=turn))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="gpu-share", daemon=True)
         self._not_before = 0.0
@@ -92,7 +92,7 @@ class GpuShare:
                 self._check_ever(card)
                 if self._take(card):
                     return
-                self._tell_once(self._who_is_in_the_way(card))
+                self._tell_once(self._runs_in_the_way(card))
             elif time.monotonic() - began > _CARD_ANSWERS:
                 raise OomproofError(
                     f"GPU {self._card} does not answer", "look at it: nvidia-smi; or leave --gpu-share out"
@@ -107,7 +107,7 @@ class GpuShare:
         return next((card for card in cards if card.index == self._card), None)
 
     def _check_ever(self, card: Gpu) -> None:
-        need = self._turns.place.need
+        need = self._turns.slot.need
         if card.total is not None and need is not None and need > card.total:
             raise OomproofError(
                 f"needs {format_size(need)} on GPU {card.index}; it has {format_size(card.total)} in all: never fits",
@@ -116,19 +116,19 @@ class GpuShare:
             )
 
     def _take(self, card: Gpu) -> bool:
-        return self._turns.take(room_on(card, [self._turns.place, *self._turns.others()]), boottime())
+        return self._turns.take(capacity_of(card, [self._turns.slot, *self._turns.others()]), boottime())
 
-    def _who_is_in_the_way(self, card: Gpu) -> str:
+    def _runs_in_the_way(self, card: Gpu) -> str:
         others = self._turns.others()
-        names = [f"{one.run} ({format_size(one.used)})" for one in others if one.state == ON]
-        need = self._turns.place.need
+        names = [f"{other.run} ({format_size(other.used)})" for other in others if other.state == ON]
+        need = self._turns.slot.need
         wants = (
             f"needs {format_size(need)}"
             if need is not None
             else "wants the card for itself (--gpu-need says less)"
         )
         held = f"{', '.join(names)} on it" if names else f"{format_size(card.used)} used by others"
-        ahead = sum(1 for one in others if one.state == WAITING and one.since < self._turns.place.since)
+        ahead = sum(1 for other in others if other.state == WAITING and other.since < self._turns.slot.since)
         line = f", {ahead} waiting before it" if ahead else ""
         return f"waiting for GPU {card.index}: {wants}; {held}{line}"
 
@@ -138,14 +138,14 @@ class GpuShare:
         self,
         attempt: Attempt,
         pids: Callable[[], Sequence[int]],
-        host_room: Callable[[int], str],
+        host_available: Callable[[int], str],
         frozen: Callable[[], bool],
         record: Callable[[str, str], None],
         say: Callable[[str], None],
     ) -> None:
-        """``host_room(bytes)``: why the host cannot hold them, or "". ``frozen``: whether the job stands still now."""
+        """``host_available(bytes)``: why the host cannot hold them, or "". ``frozen``: whether the job is paused now."""
         self._pause = GpuPause(attempt)
-        self._pids, self._host_room, self._frozen = pids, host_room, frozen
+        self._pids, self._host_available, self._frozen = pids, host_available, frozen
         self._record, self._say = record, say
         self._thread.start()
 
@@ -160,15 +160,17 @@ class GpuShare:
         card = self._find()
         if card is None:
             return
-        if self._turns.place.state == ON:
+        if self._turns.slot.state == ON:
             self._turns.update(self._held(card))
         if now < self._not_before or self._frozen():
-            return  # a process that stands still does not answer the driver
-        room = room_on(card, [self._turns.place, *self._turns.others()])
-        if self._turns.shall_yield(room, now):
+            return  # a process that is paused does not answer the driver
+        capacity = capacity_of(card, [self._turns.slot, *self._turns.others()])
+        if self._turns.shall_yield(capacity, now):
             self._yield()
         elif (
-            self._paused_at is not None and self._turns.place.state == WAITING and self._turns.take(room, now)
+            self._paused_at is not None
+            and self._turns.slot.state == WAITING
+            and self._turns.take(capacity, now)
         ):
             self._go_on()
 
@@ -178,7 +180,7 @@ class GpuShare:
     def _yield(self) -> None:
         held = held_by(self._pids(), self.feed.latest())
         size = sum(held.values())
-        problem = self._host_room(size)
+        problem = self._host_available(size)
         pause = self._pause
         result = (
             Result(False, problem=problem)
@@ -202,7 +204,7 @@ class GpuShare:
         assert self._paused_at is not None
         result = self._pause.take_back(self.feed.latest())
         if not result.done and not result.lost:
-            self._turns.gave_back(self._paused_at)  # it keeps its place in the line
+            self._turns.gave_back(self._paused_at)  # it keeps its place in the queue
             self._not_before = boottime() + _TRY_AGAIN
             self._tell_once(f"cannot go on yet: {result.problem}; trying again")
             return
@@ -221,9 +223,9 @@ class GpuShare:
 
     def _longer_turns(self, switch: float) -> None:
         """Most of the time must be work, not moving memory."""
-        place = self._turns.place
-        if switch * _SWITCHES > place.turn:
-            self._turns.put(replace(place, turn=switch * _SWITCHES))
+        slot = self._turns.slot
+        if switch * _SWITCHES > slot.turn:
+            self._turns.put(replace(slot, turn=switch * _SWITCHES))
 
     def _tell(self, kind: str, text: str) -> None:
         self._told = ""

@@ -31,17 +31,19 @@ from oomproof.runner.attempt_files import (
 )
 from oomproof.runner.job_start import become_job, make_streams
 from oomproof.runner.keeper_frames import HEADER, receive_frame, send_frame
-from oomproof.runner.output_log import CHUNK, Output, sync_now_and_then
+from oomproof.runner.output_log import CHUNK, Output, sync_at_intervals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes longer to import than all of this
     from typing import Any
 
-LOOK_AFTER = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
-LOOK_FOR_FOLDER = 20.0  # ... and at the run's folder while the front lives
-LAST_OUTPUT = 1.0  # seconds to read what the dead left in the pipes: a stranger may hold an end open
+CHECK_JOB_SECONDS = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
+CHECK_FOLDER_SECONDS = 20.0  # ... and at the run's folder while the front lives
+LAST_OUTPUT = (
+    1.0  # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
+)
 GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
-FROZEN = "frozen.json"  # who made the job stand still; written by the guard or `oomproof pause`
+FROZEN = "frozen.json"  # who paused the job; written by the guard or `oomproof pause`
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
 
 
@@ -77,7 +79,7 @@ class Keeper:
         self.record: dict[str, object] | None = None  # what exit.json says
         self.folder_gone = False
         self.next_look = 0.0
-        self.stumbled: set[str] = set()
+        self.recorded_errors: set[str] = set()
 
     # --- starting the job -------------------------------------------------------------------------------------
 
@@ -162,14 +164,14 @@ class Keeper:
                 sent = self.front.send(bytes(self.outbox[:CHUNK]), socket.MSG_DONTWAIT)
                 del self.outbox[:sent]
         except (BrokenPipeError, ConnectionError):
-            self.lose_front()
+            self.on_front_lost()
             return
         except OSError:  # full, or no memory for it now
             pass
         write = selectors.EVENT_WRITE if self.outbox else 0
         self.selector.modify(self.front, selectors.EVENT_READ | write)
 
-    def lose_front(self) -> None:
+    def on_front_lost(self) -> None:
         """From now on the output is ours to read."""
         if self.front is None:
             return
@@ -183,25 +185,27 @@ class Keeper:
             self.selector.register(fd, selectors.EVENT_READ)
         if not self.ended:
             append_event(self.folder, event="guard-lost")
-            self.look_after()
+            self.check_job()
 
-    def look_after(self) -> None:
+    def check_job(self) -> None:
         """Now and then: what nobody else does for a job without a guard, or without a folder."""
-        self.next_look = time.monotonic() + (LOOK_AFTER if self.front is None else LOOK_FOR_FOLDER)
+        self.next_look = time.monotonic() + (
+            CHECK_JOB_SECONDS if self.front is None else CHECK_FOLDER_SECONDS
+        )
         if not self.folder_gone and not os.path.isdir(self.folder):
             self.folder_gone = True
             self.thaw()  # nobody can name it any more to let it go on
         if self.front is None and not self.has_guard():
-            self.thaw_without_guard()
-            self.give_the_card_again()
+            self.resume_without_guard()
+            self.restore_gpu_memory()
 
-    def give_the_card_again(self) -> None:
+    def restore_gpu_memory(self) -> None:
         """Its GPU memory was given back and nobody is left to restore it: tried until it works, by a process of its own."""
         self.note_restored(at_last=False)
         if self.helper is not None or not os.path.exists(f"{self.folder}/{GPU_PAUSED}"):
             return
         if os.path.exists(f"{self.folder}/{FROZEN}"):
-            return  # the user froze it
+            return  # the user paused it
         with contextlib.suppress(OSError):
             command = [
                 *start_by_path.command(self.spec["gpu_script"]),
@@ -221,11 +225,11 @@ class Keeper:
             )
             self.restoring = True
 
-    def thaw_without_guard(self) -> None:
-        """Nobody is left to let a frozen job go on. One that the user froze stays so: `oomproof resume` is theirs."""
+    def resume_without_guard(self) -> None:
+        """Nobody is left to let a paused job go on. One that the user paused stays so: `oomproof resume` is theirs."""
         mark = f"{self.folder}/{FROZEN}"
         by = read_object(mark).get("by")
-        if by == "user" or not self.stands_still():
+        if by == "user" or not self.is_paused():
             return
         if not self.spec["freeze"] and by != "guard":
             return  # stopped by somebody's own SIGSTOP or Ctrl-Z
@@ -238,7 +242,7 @@ class Keeper:
         """Whether `oomproof watch` has taken the guard up: its lock goes with it, however it ends."""
         return is_locked(f"{os.path.dirname(self.folder)}/guard.lock")
 
-    def stands_still(self) -> bool:
+    def is_paused(self) -> bool:
         if not self.spec["freeze"]:
             return any(is_stopped(pid) for pid in self.remaining())
         try:
@@ -261,7 +265,7 @@ class Keeper:
         try:
             kind, payload = receive_frame(self.front)
         except (EOFError, OSError):
-            self.lose_front()
+            self.on_front_lost()
             return
         if kind == b"S" and payload:
             self.forward_signal(payload[0])
@@ -374,23 +378,23 @@ class Keeper:
             self.ending_since = clock
             self.leftovers = [name_of(pid) or "?" for pid in left]
             append_event(self.folder, event="leftovers", names=self.leftovers)
-            self.tell({"leftovers": self.leftovers, "wait": self.patience()})
+            self.tell({"leftovers": self.leftovers, "wait": self.grace_before_term()})
         if self.term_sent is None:
-            if now or clock - self.ending_since >= self.patience():
+            if now or clock - self.ending_since >= self.grace_before_term():
                 self.term_sent = clock
                 signal_all(left, signal.SIGTERM)
                 signal_all(left, signal.SIGCONT)
                 self.thaw()
-        elif now or clock - self.term_sent >= self.mercy():
+        elif now or clock - self.term_sent >= self.grace_after_term():
             self.kill_all(left)
             self.thaw()  # the v1 freezer holds even a SIGKILL back
         return False
 
-    def patience(self) -> float:
+    def grace_before_term(self) -> float:
         """A job that ended well may still be uploading something; one that failed leaves only wreckage."""
         return float(self.spec["grace"]) if self.status in (0, None) else 0.0
 
-    def mercy(self) -> float:
+    def grace_after_term(self) -> float:
         """A leader that was asked to end (a shell script passes nothing on) took its children along: they may save."""
         asked = os.WIFSIGNALED(self.status or 0) and os.WTERMSIG(self.status or 0) in (
             signal.SIGTERM,
@@ -415,20 +419,20 @@ class Keeper:
             except (
                 Exception
             ) as error:  # a full disk, no descriptor, no memory: the job's parent must not die of it
-                self.stumble(error)
+                self.record_error(error)
 
-    def stumble(self, error: Exception) -> None:
+    def record_error(self, error: Exception) -> None:
         """Each kind is written down once; the next round may go better."""
         text = f"{type(error).__name__}: {error}"
-        if text not in self.stumbled and len(self.stumbled) < 20:
-            self.stumbled.add(text)
+        if text not in self.recorded_errors and len(self.recorded_errors) < 20:
+            self.recorded_errors.add(text)
             append_event(self.folder, event="stumbled", text=text)
         time.sleep(0.05)
 
     def step(self) -> bool:
         """One round; True when all is done."""
         if time.monotonic() >= self.next_look and not self.ended:
-            self.look_after()
+            self.check_job()
         timeout = 0.05 if self.ended else max(0.0, self.next_look - time.monotonic())
         for key, mask in self.selector.select(timeout):
             if key.fd == self.wake_read:
@@ -445,7 +449,7 @@ class Keeper:
         if not self.ended:
             return False
         self.reap()
-        return self.end_leftovers() and self.wind_up()
+        return self.end_leftovers() and self.finish_output()
 
     def on_wake(self) -> None:
         self.reap()
@@ -457,7 +461,7 @@ class Keeper:
                     os.kill(self.leader, signal.SIGTERM)
                 self.thaw()
 
-    def wind_up(self) -> bool:
+    def finish_output(self) -> bool:
         """Everybody is dead. What they wrote may still be in the pipes; then the end is written down."""
         now = time.monotonic()
         if self.over_since is None:
@@ -482,8 +486,11 @@ class Keeper:
         died, wall = self.died
         shm = None
         with contextlib.suppress(OSError):
-            room = os.statvfs("/dev/shm")
-            shm = {"total": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
+            shm_stat = os.statvfs("/dev/shm")
+            shm = {
+                "total": shm_stat.f_blocks * shm_stat.f_frsize,
+                "free": shm_stat.f_bavail * shm_stat.f_frsize,
+            }
         exited = status is not None and os.WIFEXITED(status)
         killed = status is not None and os.WIFSIGNALED(status)
         record: dict[str, object] = {
@@ -533,7 +540,7 @@ def main(arguments: list[str]) -> None:
     send_frame(front, b"J", json.dumps({"hello": os.getpid()}).encode())
     try:
         _, payload = receive_frame(front)
-    except (EOFError, OSError):  # the front takes another rung
+    except (EOFError, OSError):  # the front takes another backend
         return
     spec: dict[str, Any] = json.loads(payload)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
@@ -564,5 +571,5 @@ def main(arguments: list[str]) -> None:
     keeper.tell(news)
     with contextlib.suppress(RuntimeError, OSError):  # no thread more: then nobody syncs the output
         # after the fork: threads do not survive one
-        _thread.start_new_thread(sync_now_and_then, (f"{keeper.folder}/output.log",))
+        _thread.start_new_thread(sync_at_intervals, (f"{keeper.folder}/output.log",))
     keeper.run()

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.runtime import runtime_folder
+from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import cgroups
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 
 _YOUNG = 5.0  # seconds: a run that is being made may not have its locks yet
 _OLD = 3600.0  # seconds, after which a socket that nobody has bound and whose run has no folder is nobody's
@@ -40,16 +40,16 @@ def sweep() -> None:
 
 def _own_cgroups() -> list[str]:
     """Where a run's cgroups are made: beside the shell's own, and for v2 above it as well."""
-    found = []
+    directories = []
     for controller in ("memory", "freezer", ""):
         own = cgroups.own_directory(controller)
         mount = cgroups.mounts().get(controller)
-        while own is not None and own not in found:
-            found.append(own)
+        while own is not None and own not in directories:
+            directories.append(own)
             if controller or mount is None or len(own) <= len(mount[0]):
                 break
             own = os.path.dirname(own)
-    return found
+    return directories
 
 
 def _sweep_cgroups(directory: str) -> None:
@@ -70,28 +70,28 @@ def _listed(folder: Path) -> list[Path]:
 
 def _is_dead(run_id: str, path: Path) -> bool:
     """A run of ours whose locks are all free, and not one that is just being made."""
-    folder = runs.runs_folder() / run_id
+    folder = run_folders.runs_folder() / run_id
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    if found.st_uid != os.getuid() or time.time() - found.st_mtime < _YOUNG or not folder.is_dir():
+    if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG or not folder.is_dir():
         return False
-    run = runs.Run(folder)
+    run = run_folders.Run(folder)
     return not (run.waits() or run.guard_lives() or run.keeper_lives() or run.job_lives())
 
 
 def _is_unused_socket(path: Path) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    if not stat.S_ISSOCK(found.st_mode) or _is_bound(path):
+    if not stat.S_ISSOCK(status.st_mode) or _is_bound(path):
         return False
     run_id = path.name.removeprefix(_AGENT)
-    if (runs.runs_folder() / run_id).is_dir():
+    if (run_folders.runs_folder() / run_id).is_dir():
         return _is_dead(run_id, path)
-    return found.st_uid == os.getuid() and time.time() - found.st_mtime > _OLD
+    return status.st_uid == os.getuid() and time.time() - status.st_mtime > _OLD
 
 
 def _is_bound(path: Path) -> bool:

@@ -40,7 +40,7 @@ class Output:
             self._next_try = time.monotonic() + 1.0
             return None
 
-    def room_in_first(self) -> int:
+    def space_in_first(self) -> int:
         """Bytes until the part is full that is kept whatever comes after it."""
         if os.path.exists(f"{self._folder}/output.first.log"):
             return 0
@@ -105,15 +105,15 @@ class Output:
             self._fd = None
 
 
-def sync_now_and_then(path: str) -> None:
+def sync_at_intervals(path: str) -> None:
     """In a thread: what was printed shall outlive a power cut, and no disk may hold the job up for it."""
     synced: tuple[int, int] | None = None
     while True:
         time.sleep(5.0)
         with contextlib.suppress(OSError):  # no output yet, or no folder any more
-            found = os.stat(path)
-            if (found.st_ino, found.st_size) != synced:
-                synced = (found.st_ino, found.st_size)
+            status = os.stat(path)
+            if (status.st_ino, status.st_size) != synced:
+                synced = (status.st_ino, status.st_size)
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     sync(fd)

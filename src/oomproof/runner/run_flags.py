@@ -54,20 +54,20 @@ def size(value: Any) -> int:
 
 
 def limit(value: Any) -> int:
-    found = size(value)
-    if found < SMALLEST_LIMIT:
+    bytes_given = size(value)
+    if bytes_given < SMALLEST_LIMIT:
         raise OomproofError(
-            f"--limit {value} is {format_size(found)}: Python cannot even start in that",
+            f"--limit {value} is {format_size(bytes_given)}: Python cannot even start in that",
             f"give at least {format_size(SMALLEST_LIMIT)}; --limit 2G is 2 GiB",
             USAGE,
         )
-    return found
+    return bytes_given
 
 
-def _something(found: int) -> int:
-    if not found:
+def _something(size_given: int) -> int:
+    if not size_given:
         raise OomproofError("a need of nothing reserves nothing", "leave it out, or give a size", USAGE)
-    return found
+    return size_given
 
 
 def need(value: Any) -> int:
@@ -75,19 +75,19 @@ def need(value: Any) -> int:
 
 
 def gpu_need(value: Any) -> tuple[int, int | None]:
-    found, card = parse_gpu_need(str(value))
-    return _something(found), card
+    size_given, card = parse_gpu_need(str(value))
+    return _something(size_given), card
 
 
 def seconds(flag: str) -> Callable[[Any], float]:
     def parse(value: Any) -> float:
         try:
-            found = float(value)
+            number = float(value)
         except ValueError:
-            found = -1.0
-        if not 0 <= found < 1e7:
+            number = -1.0
+        if not 0 <= number < 1e7:
             raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
-        return found
+        return number
 
     return parse
 
@@ -119,8 +119,8 @@ def clock_time(value: Any, now: float | None = None) -> float:
         today = time.localtime(now)
         for day in (0, 1):  # mktime knows when a day has 23 hours
             wanted = (*today[:2], today[2] + day, int(match[1]), int(match[2]), 0, 0, 0, -1)
-            if (found := time.mktime(wanted)) >= now:
-                return found
+            if (moment := time.mktime(wanted)) >= now:
+                return moment
     with contextlib.suppress(ValueError):
         from datetime import datetime
 
@@ -139,16 +139,16 @@ def signal_number(value: Any) -> int:
 
 
 def release(value: Any) -> str:
-    found = str(value).lower()
-    if found not in RELEASE:
+    policy = str(value).lower()
+    if policy not in RELEASE:
         raise OomproofError(f"--release {value} is not known", f"give one of {', '.join(RELEASE)}", USAGE)
-    return found
+    return policy
 
 
 def gpu_limits(value: Any) -> list[list[int | None]]:
     """[[bytes, GPU or None for all], …] of ``14G`` or ``14G:0,20G:1``; a list of such in a settings file."""
     words = [str(word) for word in value] if isinstance(value, list) else str(value).split(",")
-    found: list[list[int | None]] = []
+    limits: list[list[int | None]] = []
     for word in words:
         text, colon, index = word.strip().partition(":")
         held = parse_size(text)
@@ -158,8 +158,8 @@ def gpu_limits(value: Any) -> list[list[int | None]]:
                 "--gpu-limit 14G for every GPU, --gpu-limit 14G:0 for the first (CUDA itself takes about 0.75 GiB)",
                 USAGE,
             )
-        found.append([held, int(index) if colon else None])
-    return found
+        limits.append([held, int(index) if colon else None])
+    return limits
 
 
 def path(value: Any) -> Path | None:
@@ -331,15 +331,15 @@ def settle(given: Resolved) -> RunSettings:
         except OomproofError as error:
             if error.message.startswith("--"):
                 raise
-            raise OomproofError(f"{given.origin(name)}: {error.message}", error.cure, error.status) from error
-    found = RunSettings(**values)
-    if found.gpu_limit and found.no_agent:
+            raise OomproofError(f"{given.origin(name)}: {error.message}", error.hint, error.status) from error
+    settings = RunSettings(**values)
+    if settings.gpu_limit and settings.no_agent:
         raise OomproofError(
             "--gpu-limit is kept by the agent inside the job, and --no-agent leaves it out",
             "leave out one of the two",
             USAGE,
         )
-    return found
+    return settings
 
 
 def of_run(flags: Mapping[str, Any]) -> RunSettings:

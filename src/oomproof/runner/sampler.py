@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import Moment
-from oomproof.guard.job import Job
+from oomproof.guard.job_handle import Job
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
 from oomproof.recording.writer import Writer
@@ -27,7 +27,7 @@ _CHANGE = 4 * MIB  # or 2 %: a smaller change of a process is not worth a row
 _SIGN_OF_LIFE = 30.0  # seconds
 _LIBRARIES_FIRST, _LIBRARIES_EVERY = 10.0, 300.0  # seconds; the libraries of a training are loaded by then
 _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to read
-_SHORTEST = 0.2  # seconds between samples, however thin the room
+_SHORTEST = 0.2  # seconds between samples, however thin the headroom
 _SHARE = 0.005  # of a core at most: 500 processes take 20 ms a sample
 _LONGEST = 30.0
 _WITHOUT = "single processes may be missing in the recording"
@@ -94,62 +94,62 @@ class Sampler:
 
     def sample(self, t: float) -> None:
         pids = self._job.known_pids()
-        found = [one for one in map(processes.memory, pids) if one is not None]
-        found.sort(key=lambda one: one.anon + one.shmem + one.swap, reverse=True)
+        samples = [process for process in map(processes.memory, pids) if process is not None]
+        samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
         if t >= self._next_pss:
-            self._look_at_shared_pages(t, found)
+            self._look_at_shared_pages(t, samples)
         if t >= self._next_libraries:
-            self._look_at_libraries(t, found)
-        for one in found[:_PROCESSES]:
-            if not self._is_news(t, one):
+            self._look_at_libraries(t, samples)
+        for process in samples[:_PROCESSES]:
+            if not self._is_news(t, process):
                 continue
             self._writer.put(
                 "process",
-                (t, one.pid, one.start, self._role(one), one.name, one.anon, one.shmem, one.file, one.swap,
-                 self._pss.get(one.pid)),
+                (t, process.pid, process.start, self._role(process), process.name, process.anon, process.shmem, process.file, process.swap,
+                 self._pss.get(process.pid)),
             )  # fmt: skip
-        living = {one.pid for one in found}
+        living = {sample.pid for sample in samples}
         self._written = {pid: row for pid, row in self._written.items() if pid in living}
         self._moment.processes, self._moment.shm = (
-            len(found),
+            len(samples),
             self._shm(),
         )  # the guard writes them with its row
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(gpu_use)
 
-    def _is_news(self, t: float, one: processes.ProcessMemory) -> bool:
+    def _is_news(self, t: float, process: processes.ProcessMemory) -> bool:
         """A row per process and second would be half a gigabyte a day: only what changed, and a sign of life."""
-        held = one.anon + one.shmem + one.swap
-        last_t, last = self._written.get(one.pid, (0.0, -1))
+        held = process.anon + process.shmem + process.swap
+        last_t, last = self._written.get(process.pid, (0.0, -1))
         if last >= 0 and t - last_t < _SIGN_OF_LIFE and abs(held - last) <= max(_CHANGE, last // 50):
             return False
-        self._written[one.pid] = (t, held)
+        self._written[process.pid] = (t, held)
         return True
 
-    def _role(self, one: processes.ProcessMemory) -> str:
-        if one.pid == self._job.leader:
+    def _role(self, process: processes.ProcessMemory) -> str:
+        if process.pid == self._job.leader:
             return "main"
-        if one.name.startswith("pt_data_worker") or one.parent == self._job.leader:
+        if process.name.startswith("pt_data_worker") or process.parent == self._job.leader:
             return "worker"
         return "other"
 
-    def _look_at_shared_pages(self, t: float, found: list[processes.ProcessMemory]) -> None:
+    def _look_at_shared_pages(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         begun = time.monotonic()
-        self._pss = self._job.pss([one.pid for one in found[:_PROCESSES]])
+        self._pss = self._job.pss([process.pid for process in samples[:_PROCESSES]])
         spent = time.monotonic() - begun
         # Soon at first (workers are forked in the first seconds), then ever rarer.
         self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)
         self._next_pss = t + max(self._pss_pause, spent / _PSS_SHARE)
 
-    def _look_at_libraries(self, t: float, found: list[processes.ProcessMemory]) -> None:
+    def _look_at_libraries(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         """Two OpenMP runtimes in one process: noted once, for the day it crashes in native code."""
         self._next_libraries = t + _LIBRARIES_EVERY
-        for one in found[:_LIBRARIES_OF]:
-            loaded = openmp.runtimes(one.pid)
+        for process in samples[:_LIBRARIES_OF]:
+            loaded = openmp.runtimes(process.pid)
             if len(loaded) > 1:
-                text = f"{one.name} (pid {one.pid}) has loaded {len(loaded)} OpenMP runtimes: "
+                text = f"{process.name} (pid {process.pid}) has loaded {len(loaded)} OpenMP runtimes: "
                 text += ", ".join(loaded[name] for name in sorted(loaded))
-                self._writer.event(t, "openmp", text, pid=one.pid, runtimes=loaded)
+                self._writer.event(t, "openmp", text, pid=process.pid, runtimes=loaded)
                 self._next_libraries = float("inf")
                 return
 
@@ -157,16 +157,20 @@ class Sampler:
         """/dev/shm as the job sees it: in a container or a mount namespace it is another one than ours."""
         for path in (f"/proc/{self._job.leader}/root/dev/shm", "/dev/shm"):
             try:
-                room = os.statvfs(path)
+                shm_stat = os.statvfs(path)
             except OSError:
                 continue
-            return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+            return shm_stat.f_blocks * shm_stat.f_frsize, shm_stat.f_bavail * shm_stat.f_frsize
         return None
 
     def _sample_gpu(self, t: float, ours: set[int]) -> int:
         total = 0
         for device in self._gpu.latest() if self._gpu else ():
-            mine = [one.used for one in device.processes if one.pid in ours and one.used is not None]
+            mine = [
+                process.used
+                for process in device.processes
+                if process.pid in ours and process.used is not None
+            ]
             used = sum(mine)
             self._writer.put(
                 "gpu", (t, device.index, device.used, device.total, used if device.processes else None)

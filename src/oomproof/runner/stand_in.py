@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.machine import cuda_checkpoint, exits, processes
-from oomproof.recording import runs, state_files
+from oomproof.machine import cuda_checkpoint, processes, wait_status
+from oomproof.recording import run_folders, state_files
 from oomproof.records import fields
-from oomproof.runner import limits
+from oomproof.runner import limit_backends
 from oomproof.runner.output_log import OUTPUT_CAP, Output
 from oomproof.runner.run_flags import from_json
 from oomproof.runner.takeover import TakenOver
@@ -30,7 +30,7 @@ from oomproof.runner.takeover import TakenOver
 _READY_SECONDS = 10.0
 
 
-def revive(run: runs.Run) -> None:
+def revive(run: run_folders.Run) -> None:
     """A keeper for a job that has none. Returns when it is there."""
     _spawn(run.folder, {})
     end = time.monotonic() + _READY_SECONDS
@@ -56,7 +56,7 @@ def _spawn(folder: Path, held: dict[str, int]) -> None:
     words = [f"{name}={fd}" for name, fd in held.items()]
     with contextlib.ExitStack() as stack:
         try:
-            log: Any = stack.enter_context(open(runs.Run(folder).attempt.keeper_errors_file, "ab"))
+            log: Any = stack.enter_context(open(run_folders.Run(folder).attempt.keeper_errors_file, "ab"))
         except OSError:
             log = subprocess.DEVNULL
         subprocess.Popen(
@@ -72,7 +72,7 @@ def _spawn(folder: Path, held: dict[str, int]) -> None:
 def reopen(started: dict[str, Any], pids: list[int]) -> dict[str, int]:
     """The readable ends of the job's pipes, found in the job by their inode. A pty cannot be had again."""
     wanted = {f"pipe:[{inode}]": letter for letter, inode in (started.get("streams") or {}).items()}
-    found: dict[str, int] = {}
+    by_stream: dict[str, int] = {}
     for pid in pids:
         try:
             names = os.listdir(f"/proc/{pid}/fd")
@@ -81,38 +81,40 @@ def reopen(started: dict[str, Any], pids: list[int]) -> dict[str, int]:
         for name in names:
             with contextlib.suppress(OSError):
                 letter = wanted.get(os.readlink(f"/proc/{pid}/fd/{name}"))
-                if letter is not None and letter not in found:
-                    found[letter] = os.open(
+                if letter is not None and letter not in by_stream:
+                    by_stream[letter] = os.open(
                         f"/proc/{pid}/fd/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
                     )
-    return found
+    return by_stream
 
 
 def with_mark(run_id: str) -> list[int]:
     """Processes that carry this run's name in their environment, which every process of the job inherits."""
     mark = re.compile(rb"(^|\0)OOMPROOF_RUN=" + re.escape(run_id.encode()) + rb"(\0|$)")
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
                 if mark.search(file.read()):
-                    found.append(int(name))
-    return found
+                    pids.append(int(name))
+    return pids
 
 
-def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
+def spec_of(run: run_folders.Run, started: dict[str, Any]) -> dict[str, Any]:
     """What a keeper is told, from what the run's folder says."""
     kept = started.get("rung")
-    names = {field.name for field in fields(limits.Rung)}
-    rung = limits.Rung(**{"name": limits.WATCH, **{k: v for k, v in (kept or {}).items() if k in names}})
+    names = {field.name for field in fields(limit_backends.LimitBackend)}
+    backend = limit_backends.LimitBackend(
+        **{"name": limit_backends.WATCH, **{k: v for k, v in (kept or {}).items() if k in names}}
+    )
     return {
         "folder": str(run.attempt),
         "env": {"OOMPROOF_RUN": run.id},
-        "procs": rung.procs,
-        "kill": rung.kill,
-        "freeze": rung.freeze,
-        "remove": rung.remove,
-        "counters": rung.counters(),
+        "procs": backend.procs,
+        "kill": backend.kill,
+        "freeze": backend.freeze,
+        "remove": backend.remove,
+        "counters": backend.counters(),
         "gpu_script": cuda_checkpoint.__file__,
         "grace": from_json(run.info.get("settings") or {}).grace,
         "output_cap": OUTPUT_CAP,
@@ -121,7 +123,7 @@ def spec_of(run: runs.Run, started: dict[str, Any]) -> dict[str, Any]:
 
 class StandIn(TakenOver):
     def __init__(
-        self, run: runs.Run, started: dict[str, Any], lock: int | None, held: dict[str, int]
+        self, run: run_folders.Run, started: dict[str, Any], lock: int | None, held: dict[str, int]
     ) -> None:
         super().__init__(
             spec_of(run, started), started, {}, lock, "another process keeps the job from now on"
@@ -150,14 +152,14 @@ class StandIn(TakenOver):
         if self.helper is not None:
             self.reap_helper()
         if not self.ended and not processes.is_alive(self.leader, self.leader_start):
-            status = exits.wait_status(self.leader, self._pidfd) if self._pidfd is not None else None
+            status = wait_status.wait_status(self.leader, self._pidfd) if self._pidfd is not None else None
             if self._pidfd is not None:
                 self.selector.unregister(self._pidfd)
             self.note_end(status)
 
 
 def main(arguments: list[str]) -> int:
-    run = runs.Run(Path(arguments[0]))
+    run = run_folders.Run(Path(arguments[0]))
     held = {name: int(fd) for name, _, fd in (word.partition("=") for word in arguments[1:])}
     for fd in held.values():
         os.set_inheritable(fd, False)

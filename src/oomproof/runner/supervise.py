@@ -11,31 +11,31 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
-from oomproof.guard.actions import Actions, Errands, deed
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_limit import TREND_WARNING, default_limit_floor
-from oomproof.guard.gpu_pause import host_room_problem
+from oomproof.guard.gpu_pause import host_memory_problem
+from oomproof.guard.guard_actions import Actions, TaskThread, action_record
+from oomproof.guard.guard_loop import Guard, lock_memory
 from oomproof.guard.guarded_job import GuardedJob, Moment
 from oomproof.guard.host_view import HostView
-from oomproof.guard.job import Job
-from oomproof.guard.loop import Guard, lock_memory
-from oomproof.guard.pause import Pause
+from oomproof.guard.job_handle import Job
+from oomproof.guard.job_pause import Pause
 from oomproof.guard.view import Settings
-from oomproof.ledger import live
+from oomproof.ledger import live_runs
 from oomproof.ledger.budget import default_floor, default_margin
+from oomproof.ledger.forecast import LiveClaim
 from oomproof.ledger.needs import AT_LEAST
-from oomproof.ledger.outlook import LiveClaim
 from oomproof.machine import nvidia, processes
 from oomproof.machine.clock import boottime
-from oomproof.machine.identity import host_name, machine_id
+from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.printable import printable
-from oomproof.recording import requests, runs, state_files
+from oomproof.recording import requests, run_folders, state_files
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
-from oomproof.runner import agent_feed, code, leftovers
-from oomproof.runner.admission import Asked, Ticket
+from oomproof.runner import agent_feed, code_identity, leftovers
+from oomproof.runner.admission_request import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.output_log import OUTPUT_CAP
@@ -108,11 +108,11 @@ def working_folder() -> str:
 
 
 def describe_run(
-    run: runs.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
+    run: run_folders.Run, order: Order, settings: Settings, claim: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """run.json: what stands before the start. Nothing secret."""
     return {
-        "schema": runs.SCHEMA,
+        "schema": run_folders.SCHEMA,
         "id": run.id,
         "name": order.chosen.name,
         "argv": mask_argv(order.argv),
@@ -141,7 +141,7 @@ def shall_save(time_to_full: float | None, is_sure: bool, now: float, saved_at: 
 
 
 def _or_none(say: Callable[[str], None], what: str, make: Callable[[], T]) -> T | None:
-    """A part of the watch that may fail by itself: no thread, no descriptor, no room. Said once; the rest goes on."""
+    """A part of the watch that may fail by itself: no thread, no descriptor, no space. Said once; the rest goes on."""
     try:
         return make()
     except Exception as error:
@@ -154,7 +154,7 @@ class Watch:
 
     def __init__(
         self,
-        run: runs.Run,
+        run: run_folders.Run,
         started: dict[str, Any],
         settings: Settings,
         host: HostView,
@@ -168,7 +168,7 @@ class Watch:
         self._run = run
         self._attempt = run.attempt
         self.job = Job(started)  # before all others: with few descriptors the guard's come first
-        self.errands = Errands(self._on_trouble)
+        self.task_thread = TaskThread(self._on_trouble)
         meta = {"boot_id": processes.boot_id(), "wall_offset": repr(time.time() - boottime())}
         self.writer = Writer(self._attempt.recording_file, meta)
         if not self.job.rehearse() and processes.is_alive(self.job.leader, self.job.leader_start):
@@ -183,13 +183,13 @@ class Watch:
         )
         stop_files = [self._attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
         self._actions = actions = Actions(
-            self.job, self._attempt, self.errands, stop_files, chosen.stop_signal
+            self.job, self._attempt, self.task_thread, stop_files, chosen.stop_signal
         )
         actions.keep_file_open()
         alerts = Alerts(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)
         info = run.info
         self._pause = Pause(
-            self.job, self._attempt, self.errands, self._on_alert, run.argv, info.get("env") or {}
+            self.job, self._attempt, self.task_thread, self._on_alert, run.argv, info.get("env") or {}
         )
         best_effort = BestEffort(self._on_trouble)
         self.guarded = GuardedJob(
@@ -233,7 +233,7 @@ class Watch:
 
     def _on_growth(self) -> None:
         if self._shall_save():
-            self.errands.do(self._ask_to_save)
+            self.task_thread.do(self._ask_to_save)
 
     def _shall_save(self) -> bool:
         growth = self.guarded.growth
@@ -265,17 +265,17 @@ class Watch:
         """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
         moment, margin = self.guarded.moment, self.guarded.settings.margin
 
-        def host_room(size: int) -> str:
-            return host_room_problem(size, moment.available, margin, self.job.limit_left(moment.memory))
+        def host_available(size: int) -> str:
+            return host_memory_problem(size, moment.available, margin, self.job.limit_left(moment.memory))
 
         share.attach(
-            self._attempt, self.job.pids, host_room, self.job.freezer.is_frozen, self._on_turn, self._say
+            self._attempt, self.job.pids, host_available, self.job.freezer.is_frozen, self._on_turn, self._say
         )
 
     def _on_turn(self, kind: str, why: str) -> None:
         self.writer.event(boottime(), kind, why)
-        line = deed("guard", kind, why)
-        self.errands.do(lambda: self._attempt.add_action(line))
+        line = action_record("guard", kind, why)
+        self.task_thread.do(lambda: self._attempt.add_action(line))
 
     def _on_action(self, kind: str, why: str) -> None:
         words = {
@@ -293,10 +293,10 @@ class Watch:
         self._tell(text)
         if self.agents is not None and kind == "ask":
             agents = self.agents
-            self.errands.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
+            self.task_thread.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
 
     def _ask_to_save(self) -> None:
-        """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A rung nobody answers is skipped."""
+        """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A request nobody answers is skipped."""
         now, left = boottime(), self.guarded.moment.time_to_full
         if not self._shall_save():
             return
@@ -324,7 +324,7 @@ class Watch:
         text = printable(text)
         self._say(f"oomproof: {text}")
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
-        self.errands.do(lambda: state_files.append(self._attempt.alerts_file, line))
+        self.task_thread.do(lambda: state_files.append(self._attempt.alerts_file, line))
 
     def status_line(self) -> str:
         return status_line(self.guarded.moment, self._gpu.latest() if self._gpu else ())
@@ -350,7 +350,7 @@ class Watch:
             self._gpu.close()
 
     def _close(self) -> None:
-        self.errands.close()
+        self.task_thread.close()
         self.writer.close()
         self._live.leave()
         self._pause.close()
@@ -381,7 +381,7 @@ def status_line(moment: Moment, gpus: Any = ()) -> str:
 
 @dataclass
 class Outcome:
-    run: runs.Run
+    run: run_folders.Run
     exit: dict[str, Any]
     trouble: str | None  # what the recording misses, in words
 
@@ -400,7 +400,7 @@ def more_descriptors(wanted: int = 256) -> tuple[int, int] | None:
 
 
 def known_need(claim: dict[str, Any] | None) -> int | None:
-    """What the run will hold at most, declared or from its history: a pause then ends when that much room is there."""
+    """What the run will hold at most, declared or from its history: a pause then ends when that much is available."""
     need = (claim or {}).get("need")
     return need if isinstance(need, int) else None
 
@@ -421,7 +421,7 @@ def oom_score_by_age(older: int) -> int:
 
 
 def supervise(
-    run: runs.Run,
+    run: run_folders.Run,
     order: Order,
     on_started: Callable[[str], None],
     ticket: Ticket | None = None,
@@ -456,7 +456,7 @@ def supervise(
         output_cap=order.output_cap,
         watch_only=chosen.watch_only,
         detached=order.detached,
-        oom_score_add=0 if chosen.protect else oom_score_by_age(live.count()),
+        oom_score_add=0 if chosen.protect else oom_score_by_age(live_runs.count()),
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     launch.nofile = more_descriptors()
@@ -473,7 +473,7 @@ def supervise(
 
 
 def _stay(
-    run: runs.Run,
+    run: run_folders.Run,
     order: Order,
     front: Front,
     settings: Settings,
@@ -486,7 +486,7 @@ def _stay(
 ) -> tuple[dict[str, Any], str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     say = front.say
-    sentence = front.rung.sentence(by_user=order.chosen.limit is not None)
+    sentence = front.backend.sentence(by_user=order.chosen.limit is not None)
     _or_none(say, "the start could not be told", lambda: on_started(sentence))
     watch = _or_none(
         say,
@@ -513,13 +513,13 @@ def _stay(
         target=write_down, args=(run, info, order.argv, started, ticket, over), name="code", daemon=True
     )
     try:
-        describing.start()  # not among the errands: a slow git must not hold up a stop file
+        describing.start()  # not among the background tasks: a slow git must not hold up a stop file
     except RuntimeError:
         write_down(run, info, order.argv, started, ticket, over)
 
     def on_interrupt(how: str) -> None:
-        watch.let_go(f"{how} came for it")  # a frozen job cannot hear it
-        watch.errands.do(lambda: note_interrupt(run.attempt, how))
+        watch.let_go(f"{how} came for it")  # a paused job cannot hear it
+        watch.task_thread.do(lambda: note_interrupt(run.attempt, how))
 
     def on_takeover(text: str) -> None:
         watch.job.keeper = 0  # its number may become somebody else's
@@ -538,7 +538,7 @@ def _stay(
 
 
 def write_down(
-    run: runs.Run,
+    run: run_folders.Run,
     info: dict[str, Any],
     argv: list[str],
     started: dict[str, Any],
@@ -553,9 +553,9 @@ def write_down(
     with contextlib.suppress(Exception):
         leftovers.sweep()
     with contextlib.suppress(Exception):  # the run matters more than its commit
-        state_files.write_json(run.info_file, {**info, "code": code.describe(argv, info["cwd"])})
+        state_files.write_json(run.info_file, {**info, "code": code_identity.describe(argv, info["cwd"])})
 
 
 def note_interrupt(attempt: Attempt, how: str) -> None:
     action = "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal"
-    attempt.add_action(deed("user", action, how))
+    attempt.add_action(action_record("user", action, how))

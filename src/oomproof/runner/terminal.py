@@ -40,10 +40,10 @@ class Terminal:
     def merges(self) -> bool:
         """Whether our standard output and error are one file: then the job's must be one too, to keep the order."""
         try:
-            one, two = os.fstat(1), os.fstat(2)
+            stdout, stderr = os.fstat(1), os.fstat(2)
         except OSError:
             return False
-        return (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)
+        return (stdout.st_dev, stdout.st_ino) == (stderr.st_dev, stderr.st_ino)
 
     def size(self) -> tuple[int, int]:
         with contextlib.suppress(OSError):

@@ -70,10 +70,10 @@ def takes_splice(fd: int) -> bool:
 def goes_nowhere(fd: int) -> bool:
     """/dev/null"""
     try:
-        found, null = os.fstat(fd), os.stat(os.devnull)
+        status, null = os.fstat(fd), os.stat(os.devnull)
     except OSError:
         return False
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == null.st_rdev
 
 
 def cannot(error: OSError) -> bool:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import torch
 
-from oomproof.agent import allocator, cuda_room, segments
-from oomproof.agent.biggest import biggest
+from oomproof.agent import allocator, allocator_segments, cuda_memory
 from oomproof.agent.generation import plan_of
+from oomproof.agent.tensor_owners import tensor_owners
 from oomproof.leaf.kv_cache import need_of
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
@@ -32,19 +32,20 @@ def cost() -> dict:
     del tensors[::3]
     agent = SimpleNamespace(report=lambda *_, **__: None, settings={}, phase_now="train", step=1)
     watch = allocator.Watch(torch, agent)
-    watch._write = lambda room: None
+    watch._write = lambda available: None
 
     def sample() -> None:
-        watch._purse = 4.0
+        watch._samples_left = 4.0
         watch.sample("step")
 
     found = {
-        "read_us": 1e6 * seconds(lambda: cuda_room.read(torch, 0)),
+        "read_us": 1e6 * seconds(lambda: cuda_memory.read(torch, 0)),
         "sample_us": 1e6 * seconds(sample),
         "step_without_sample_us": 1e6 * seconds(lambda: watch.stepped(agent, 1), 10000),
-        "snapshot_ms": 1e3 * seconds(lambda: segments.summarize(torch.cuda.memory_snapshot(), 0), 10),
+        "snapshot_ms": 1e3
+        * seconds(lambda: allocator_segments.summarize(torch.cuda.memory_snapshot(), 0), 10),
         "blocks": sum(len(each["blocks"]) for each in torch.cuda.memory_snapshot()),
-        "biggest_ms": 1e3 * seconds(lambda: biggest(torch, "cuda", 0), 3),
+        "biggest_ms": 1e3 * seconds(lambda: tensor_owners(torch, "cuda", 0), 3),
     }
     del tensors
     torch.cuda.empty_cache()

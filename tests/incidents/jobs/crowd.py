@@ -13,14 +13,14 @@ import signal
 import sys
 import time
 
-from oomproof.ledger import room
+from oomproof.ledger import current_budget
 from oomproof.ledger.budget import Budget
 from oomproof.machine.clock import boottime
-from oomproof.recording import runs
+from oomproof.recording import run_folders
 from oomproof.runner import (
-    turn,
+    queue_wait,
 )  # imported before the fork: they shall meet in the ledger, not in the imports
-from oomproof.runner.admission import Asked, ask
+from oomproof.runner.admission_request import Asked, ask
 
 GIB = 1 << 30
 
@@ -29,7 +29,7 @@ def one(need: int, seconds: float, journal: int) -> None:
     def write(*words: object) -> None:
         os.write(journal, (" ".join(map(str, words)) + "\n").encode())
 
-    run = runs.new_run()
+    run = run_folders.new_run()
     write("asks", run.id, os.getpid())
     ticket = ask(run, ["crowd"], None, Asked(need=need), os.getcwd(), lambda _: None, lambda _: None)
     write("in", run.id, boottime(), need)
@@ -41,8 +41,8 @@ def one(need: int, seconds: float, journal: int) -> None:
 def main() -> int:
     count, budget, seed = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     # the one thing that is not real: how much memory there is, so that many can want it
-    room.read = lambda *_, **__: Budget(budget, budget, 0, 0, 0)
-    assert turn.room is room
+    current_budget.read = lambda *_, **__: Budget(budget, budget, 0, 0, 0)
+    assert queue_wait.current_budget is current_budget
     journal = os.open(sys.argv[4], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     choose = random.Random(seed)
     gate_read, gate = os.pipe()

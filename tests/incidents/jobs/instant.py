@@ -9,17 +9,17 @@ import os
 import sys
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import room
+from oomproof.ledger import current_budget
 from oomproof.ledger.budget import Budget
-from oomproof.recording import runs
-from oomproof.runner import turn
-from oomproof.runner.admission import Asked, ask
+from oomproof.recording import run_folders
+from oomproof.runner import queue_wait
+from oomproof.runner.admission_request import Asked, ask
 
 BUDGET = 20 << 30
 
 
 def one(gate: int, answer: int, over: int) -> None:
-    run = runs.new_run()
+    run = run_folders.new_run()
     os.read(gate, 1)  # until everybody is there
     try:
         asked = Asked(need=BUDGET * 45 // 100, wait=False)
@@ -33,8 +33,8 @@ def one(gate: int, answer: int, over: int) -> None:
 
 
 def main() -> None:
-    room.read = lambda *_, **__: Budget(BUDGET, BUDGET, 0, 0, 0)
-    assert turn.room is room
+    current_budget.read = lambda *_, **__: Budget(BUDGET, BUDGET, 0, 0, 0)
+    assert queue_wait.current_budget is current_budget
     for _ in range(int(sys.argv[1])):
         count = int(sys.argv[2])
         gate_read, gate = os.pipe()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from oomproof.guard import actuator, loop, strangers, waiting
+from oomproof.guard import actuator, guard_loop, idle_runs, unmanaged_growth
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import GuardedJob
 from oomproof.guard.view import Settings
-from oomproof.ledger.live import BY_GUARD, RUNS, Live
+from oomproof.ledger.live_runs import BY_GUARD, RUNS, Live
 from oomproof.machine.cgroups import JobMemory
 from oomproof.units import GIB, MIB
 
@@ -113,7 +113,7 @@ class Host:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def room(self) -> tuple[int, int]:
+    def headroom(self) -> tuple[int, int]:
         world = self._world
         world.pass_time(READ_MACHINE)
         if not world.readable("machine"):
@@ -277,11 +277,13 @@ class Rows:
 def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, object]:
     """Everything done, with its time; how many looks and rows there were, and when the last ones were."""
     world = World(situation)
-    for module in (loop, actuator):
+    for module in (guard_loop, actuator):
         patch.setattr(module, "boottime", lambda: world.clock)
-    patch.setattr(strangers.Strangers, "look", lambda self, ours: setattr(self, "named", world.unmanaged))
+    patch.setattr(
+        unmanaged_growth.UnmanagedGrowth, "look", lambda self, ours: setattr(self, "named", world.unmanaged)
+    )
     ticks = lambda self, one: int(world.t * 100) if _is_busy(situation, one.name) else 7  # noqa: E731
-    patch.setattr(waiting.Idleness, "_cpu", ticks)
+    patch.setattr(idle_runs.Idleness, "_cpu", ticks)
     guard = make_guard(world)
     phases = list(situation.phases)
     looks, after_end = 0, 3
@@ -318,7 +320,7 @@ def make_guard(world: World) -> Any:
         Job(world), world.situation.settings, Actions(world), Pause(world), Rows(world), live,
         lambda kind, why: world.note("say", kind), best_effort,
     )  # type: ignore[arg-type]  # fmt: skip
-    guard = loop.Guard(Host(world), [job], best_effort)  # type: ignore[arg-type]
+    guard = guard_loop.Guard(Host(world), [job], best_effort)  # type: ignore[arg-type]
     return guard, job
 
 

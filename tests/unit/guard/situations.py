@@ -150,18 +150,18 @@ def _machine() -> Iterator[tuple[str, Situation]]:
             f"machine: {rate} MiB/s, watched only",
             replace(given, settings=replace(MACHINE, watch_only=True)),
         )
-        stranger = Situation(
+        unmanaged = Situation(
             MACHINE,
             given.seconds,
             plus(ramp(0, 1500), breath(1)),
             free=ramp(-rate, 1500 + start if rate > 10 else 2500 + 20 * rate),
         )
-        yield f"machine: an unmanaged job takes {rate} MiB/s", stranger
+        yield f"machine: an unmanaged job takes {rate} MiB/s", unmanaged
         yield (
             f"machine: an unmanaged job takes {rate} MiB/s beside a small one",
-            replace(stranger, held=ramp(0, 20)),
+            replace(unmanaged, held=ramp(0, 20)),
         )
-        both = replace(stranger, held=ramp(rate * 0.4, 1500))
+        both = replace(unmanaged, held=ramp(rate * 0.4, 1500))
         yield f"machine: an unmanaged job takes {rate} MiB/s, the job grows too", both
     breathing = Situation(
         SMALL, 60, plus(ramp(0, 487), breath(1)), free=plus(lambda t: 487 + 235, breath(2.4, 6))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.guard import policy
+from oomproof.guard import guard_policy
 from oomproof.guard.turn_order import Turns, turns
 from oomproof.guard.view import JobState, JobView, Settings, View
 from oomproof.units import GIB, MIB
@@ -32,36 +32,36 @@ def test_newest_that_helps_is_ended_first() -> None:
 def test_the_protected_come_last() -> None:
     young = run(2, protected=True)
     assert ask(run(1), young).to_end and not ask(young, run(1)).to_end
-    assert ask(run(1, rate=80), young, shrink=80).to_freeze
-    assert not ask(young, run(1), shrink=80).to_freeze
+    assert ask(run(1, rate=80), young, shrink=80).to_pause
+    assert not ask(young, run(1), shrink=80).to_pause
     assert ask(young, run(1, protected=True)).to_end, "of two protected runs, the newest"
 
 
 def test_without_swap_the_newest_that_grows_is_frozen() -> None:
     """A pause stops growth: pausing the one that sits still would free nothing."""
     old, still = run(1, rate=80), run(2)
-    assert ask(old, still, shrink=80).to_freeze and not ask(still, old, shrink=80).to_freeze
+    assert ask(old, still, shrink=80).to_pause and not ask(still, old, shrink=80).to_pause
     both = run(3, use=5, rate=40)
-    assert ask(both, old, still, shrink=120).to_freeze and not ask(old, both, still, shrink=120).to_freeze
+    assert ask(both, old, still, shrink=120).to_pause and not ask(old, both, still, shrink=120).to_pause
 
 
 def test_one_that_reserved_nothing_is_frozen_before_one_that_did() -> None:
     old, young = run(1, rate=50), run(2, rate=50, reserved=True)
-    assert ask(old, young, shrink=100).to_freeze and not ask(young, old, shrink=100).to_freeze
+    assert ask(old, young, shrink=100).to_pause and not ask(young, old, shrink=100).to_pause
 
 
 def test_with_swap_the_newest_is_frozen() -> None:
     old, still = run(1, rate=80), run(2)
-    assert ask(still, old, shrink=80, can_push=True).to_freeze
-    assert not ask(old, still, shrink=80, can_push=True).to_freeze
+    assert ask(still, old, shrink=80, can_push=True).to_pause
+    assert not ask(old, still, shrink=80, can_push=True).to_pause
 
 
 def test_frozen_runs_are_not_frozen_again_and_thaw_oldest_first() -> None:
     old, middle, new = run(1), run(2, frozen="guard"), run(3, frozen="guard")
     seen = ask(new, old, middle)
-    assert not seen.to_freeze and not seen.to_thaw and (seen.running, seen.waiting) == (1, 1)
-    assert ask(middle, old, new).to_thaw
-    assert ask(new, old, run(2, frozen="hand")).to_thaw, "a run that the user froze is not waited for"
+    assert not seen.to_pause and not seen.to_resume and (seen.running, seen.waiting) == (1, 1)
+    assert ask(middle, old, new).to_resume
+    assert ask(new, old, run(2, frozen="hand")).to_resume, "a run that the user froze is not waited for"
 
 
 ages = st.lists(st.integers(1, 9), min_size=1, max_size=6, unique=True)
@@ -84,13 +84,15 @@ def test_at_most_one_is_chosen(numbers: list[int], data: st.DataObject, shrink: 
         me.name: ask(me, *(one for one in everybody if one is not me), shrink=shrink, can_push=push)
         for me in everybody
     }
-    assert sum(one.to_freeze for one in seen.values()) <= 1
+    assert sum(one.to_pause for one in seen.values()) <= 1
     worthy = [me for me in everybody if me.use >= WORTH]
     assert sum(seen[me.name].to_end for me in worthy) <= 1
     waiting = [me for me in everybody if me.frozen == "guard"]
-    assert sum(seen[me.name].to_thaw for me in waiting) == (1 if waiting else 0), "somebody may always go on"
+    assert sum(seen[me.name].to_resume for me in waiting) == (1 if waiting else 0), (
+        "somebody may always go on"
+    )
     for me in everybody:
-        assert not (seen[me.name].to_freeze and (me.protected or me.frozen))
+        assert not (seen[me.name].to_pause and (me.protected or me.frozen))
 
 
 # --- the policy over N jobs ---------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def machine(*jobs: JobView, available: int = 900 * MIB, shrink: float = 100.0 * 
 
 def kinds(view: View, state: dict[str, JobState] | None = None, **settings: Settings) -> dict[str, str]:
     given = {job.name: settings.get(job.name.split("-")[1], SETTINGS) for job in view.jobs}
-    actions, _ = policy.decide(given, view, state or {})
+    actions, _ = guard_policy.decide(given, view, state or {})
     return {action.job.split("-")[1]: action.kind for action in actions}
 
 
@@ -148,11 +150,11 @@ def test_one_guard_over_all_jobs_decides_as_one_guard_each(
 ) -> None:
     """What `run` decides for its own job, a guard over the whole machine decides for that job too."""
     whole = View(1000.0, available, swap, 0.0, shrink, shrink / 2, tuple(everybody))
-    together, _ = policy.decide({job.name: SETTINGS for job in everybody}, whole, {})
+    together, _ = guard_policy.decide({job.name: SETTINGS for job in everybody}, whole, {})
     alone = []
     for job in everybody:
         others = tuple(replace(other, sustained=0.0) for other in everybody if other is not job)
-        found, _ = policy.decide({job.name: SETTINGS}, replace(whole, jobs=(job,), others=others), {})
+        found, _ = guard_policy.decide({job.name: SETTINGS}, replace(whole, jobs=(job,), others=others), {})
         alone += found
     assert together == alone
     assert sum(action.kind == "freeze" for action in together) <= 1

@@ -23,23 +23,23 @@ def _start_agent():
         spec = machinery.ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [folder]
         sys.modules[name] = machinery.module_from_spec(spec)
-    from _oomproof.agent import start
+    from _oomproof.agent import agent_start
 
-    start.begin(os.environ["OOMPROOF_AGENT"])
+    agent_start.begin(os.environ["OOMPROOF_AGENT"])
 
 
-def _run_the_next_one():
+def _run_next_sitecustomize():
     """As if we were not there: under its own name and file, errors and all."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     if sys.version_info[0] < 3:
         import imp
 
         try:
-            found = imp.find_module("sitecustomize", sys.path)
+            module_file = imp.find_module("sitecustomize", sys.path)
         except ImportError:
             return
         ours = sys.modules.pop("sitecustomize")  # loading into it would mix the two
-        module = imp.load_module("sitecustomize", *found)
+        module = imp.load_module("sitecustomize", *module_file)
         module._kept = ours  # Python 2 empties a module that nobody holds
         return
     import _frozen_importlib as machinery
@@ -61,4 +61,4 @@ try:
     _start_agent()
 except Exception:  # the job matters, not its observer
     pass
-_run_the_next_one()
+_run_next_sitecustomize()

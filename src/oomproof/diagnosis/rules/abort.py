@@ -7,11 +7,11 @@ import signal
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.handlers import silence
+from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.output_claims import output_claims
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(400, "SIGABRT is the job's own abort()")
 

@@ -12,11 +12,11 @@ from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.output_claims import output_claims
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 
 _SHM_FULL = Weight(500, "SIGBUS with /dev/shm full: a page of shared memory could not be had")
@@ -95,9 +95,9 @@ def _larger(case: CaseFile) -> int:
 
 def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -> WeightedCause:
     free, total = shm_left(case), case.shm_total
-    room = "no sample of /dev/shm"
+    headroom = "no sample of /dev/shm"
     if total:
-        room = f"/dev/shm had room ({format_size(free)} of {format_size(total)} free)"
+        headroom = f"/dev/shm had room ({format_size(free)} of {format_size(total)} free)"
     crash = crash_of(case, signal.SIGBUS)
     line = f"; the Python line was {crash.where}" if crash is not None and crash.frames else ""
     return WeightedCause(
@@ -105,7 +105,7 @@ def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -
         weight,
         certainty,
         "crashed: bus error; most often a mapped file became shorter, or its disk is full or failing",
-        f"it ended by {death.phrase}; {room}{line}",
+        f"it ended by {death.phrase}; {headroom}{line}",
         f"see that nobody rewrites the data during a run: df -h; sudo dmesg | tail; then {command(case)}",
         evidence=case.evidence_from("exit", "sample.shm", "output.", "agent.crash", "agent.position"),
         test="compare the mapped files' sizes with what the job expects; sudo dmesg shows failing disks",

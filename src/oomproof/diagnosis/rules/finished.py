@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_duration, format_size
 
 _EXIT_CODE_0 = Weight(1000, "exit code 0 is the job's own word")

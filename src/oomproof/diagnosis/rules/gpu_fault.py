@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import Victim, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(2000, "the driver names a process of ours; the program's own error is what it saw of it")
 
@@ -18,7 +18,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed or ended_by_us(case) or case.kernel_killed:
         return []
-    fault = next((each for each in case.our_faults if each.kind == "xid" and each.strength > _ROOT), None)
+    fault = next(
+        (
+            kernel_fault
+            for kernel_fault in case.our_faults
+            if kernel_fault.kind == "xid" and kernel_fault.strength > _ROOT
+        ),
+        None,
+    )
     if fault is None:
         return []
     return [

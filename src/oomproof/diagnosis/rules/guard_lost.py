@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, read_output
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(300, "the keeper is gone, the machine is not, and nobody saw the end")
 
@@ -14,7 +14,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if case.status is not None or case.keeper_alive or case.rebooted or case.started is None:
         return []
     if case.adopted:
-        return [_of_an_adopted_one(case)]
+        return [_of_adopted_run(case)]
     why = "there is no exit status, its keeper is no longer alive, and the machine was not restarted"
     if any(event.kind == "guard-lost" for event in case.keeper_events):
         why += "; the guard had been lost before that"
@@ -32,7 +32,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     ]
 
 
-def _of_an_adopted_one(case: CaseFile) -> WeightedCause:
+def _of_adopted_run(case: CaseFile) -> WeightedCause:
     return WeightedCause(
         "guard-lost",
         _WEIGHT,

@@ -6,10 +6,10 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(500, "SIGINT or KeyboardInterrupt: Ctrl-C")
 

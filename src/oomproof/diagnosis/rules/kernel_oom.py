@@ -23,12 +23,12 @@ from oomproof.diagnosis.advice import (
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
 from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile, KernelKill
-from oomproof.evidence.ours import same_or_below
+from oomproof.evidence.case_file import CaseFile, KernelKill
+from oomproof.evidence.job_processes import same_or_below
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -82,13 +82,15 @@ def _whose(case: CaseFile, death: Death, headroom: Headroom) -> list[_Reading]:
         return readings
     told = "; but the job then ended with an error that does not speak of a lost process"
     return [
-        _Reading(each.whose, _TOLERATED * each.weight / 1000, "possible", each.because + told)
-        for each in readings
+        _Reading(reading.whose, _TOLERATED * reading.weight / 1000, "possible", reading.because + told)
+        for reading in readings
     ]
 
 
 def _by_log(case: CaseFile) -> list[_Reading]:
-    kill = next((each for each in reversed(case.our_kills) if each.constraint is not None), None)
+    kill = next(
+        (other_kill for other_kill in reversed(case.our_kills) if other_kill.constraint is not None), None
+    )
     if kill is None:
         return []
     if not kill.by_limit:
@@ -153,7 +155,7 @@ def _unseen(case: CaseFile) -> list[WeightedCause]:
         return []
     reading = _by_log(case)
     death = Death(signal.SIGKILL, None, False)
-    return [_claim(case, death, each) for each in reading]
+    return [_claim(case, death, other) for other in reading]
 
 
 def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
@@ -198,12 +200,16 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
 def _shared_memory(case: CaseFile, cause: str) -> str | None:
     """A full /dev/shm beside a kill is no second cause: its pages are memory, and count against the limit."""
     failure = case.output.failure
-    said = failure is not None and cause_of(failure.cause).shared_memory
-    if not said and not shm_full(case):
+    output_verdict = failure is not None and cause_of(failure.cause).shared_memory
+    if not output_verdict and not shm_full(case):
         return None
     where = "the job's limit" if cause == "oom-kill-memcg" else "the machine's memory"
     size = f" ({format_size(shm_left(case))} of {format_size(case.shm_total)} free)" if case.shm_total else ""
-    seen = "its output tells of a bus error in shared memory" if said else f"/dev/shm was full too{size}"
+    seen = (
+        "its output tells of a bus error in shared memory"
+        if output_verdict
+        else f"/dev/shm was full too{size}"
+    )
     return f"{seen}: one story, for pages in /dev/shm count against {where}"
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 
 from oomproof.diagnosis.advice import as_flag, command
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 
 _NO_SHUTDOWN = Weight(900, "the boot id changed and nobody wrote an exit status")
 _SHUTDOWN = Weight(950, "the same, and a shutdown was on record")
 
-_STALLED = 0.3  # a third of the time with every task standing still: a desktop that no longer answers
+_STALLED = 0.3  # a third of the time with every task stalled: a desktop that no longer answers
 
 ORDERLY = "the machine was shut down or restarted in order"  # reports tell the two apart by it
 

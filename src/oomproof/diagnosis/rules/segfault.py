@@ -7,10 +7,10 @@ import signal
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.crashes import crash_of, crash_of_another
 from oomproof.diagnosis.death import Death, death_of
-from oomproof.diagnosis.handlers import silence
+from oomproof.diagnosis.handler_silence import silence
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import Certainty, Change, Remedy, Victim, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _FAULTHANDLER = "Fatal Python error: Segmentation fault"
 
@@ -30,14 +30,21 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return _of_another(case, death)
     if death is None or death.signal != signal.SIGSEGV:
         return []
-    fault = next((each for each in reversed(case.our_faults) if each.kind in ("segfault", "gpf")), None)
+    fault = next(
+        (
+            kernel_fault
+            for kernel_fault in reversed(case.our_faults)
+            if kernel_fault.kind in ("segfault", "gpf")
+        ),
+        None,
+    )
     cause = "gpf" if fault is not None and fault.kind == "gpf" else "segfault"
     where = f" in {fault.library}" if fault is not None and fault.library else ""
     crash = crash_of(case, signal.SIGSEGV)
     if crash is not None and crash.line is not None:
         where += f" at {crash.line}"
-    said = _faulthandler(case)
-    certainty: Certainty = "proven" if death.direct or fault is not None or said else "likely"
+    output_verdict = _faulthandler(case)
+    certainty: Certainty = "proven" if death.direct or fault is not None or output_verdict else "likely"
     kind = "general protection fault" if cause == "gpf" else "segmentation fault"
     why = f"it ended by {death.phrase}: native code used a bad address, which is no lack of memory by itself"
     if fault is not None and fault.null:
@@ -50,7 +57,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if crash is not None and crash.frames:
         why += f"; the Python line was {crash.where}"
         next_step = f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt"
-    elif said:
+    elif output_verdict:
         next_step = f"read the Python stack that faulthandler printed at the end of {case.folder}/output.log"
     else:
         next_step = f"get the Python stack of the crash: PYTHONFAULTHANDLER=1 {command(case)}"
@@ -122,4 +129,4 @@ def _one_runtime(case: CaseFile) -> tuple[Remedy, ...]:
 
 def _faulthandler(case: CaseFile) -> bool:
     text = case.output.text
-    return text is not None and any(_FAULTHANDLER in each.text for each in text.training)
+    return text is not None and any(_FAULTHANDLER in finding.text for finding in text.training)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, neighbours, smaller_job, twin
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import Action, CaseFile
+from oomproof.evidence.case_file import Action, CaseFile
 
 _SIGNALLED = Weight(800, "our own record of the signal, and the job ended within the grace time")
 _ASKED = Weight(800, "our own record of the request, and the job ended cleanly after it")

@@ -6,10 +6,10 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _OOMPROOF_STOP = Weight(800, "the record of oomproof stop, and the job ended within the grace time")
 _KEEPER_SIGTERM = Weight(300, "the keeper was asked to end and passed it on")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from oomproof.diagnosis.advice import command, smaller_job
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 
 _WEIGHT = Weight(900, "systemd-oomd marks the cgroups it kills")
 

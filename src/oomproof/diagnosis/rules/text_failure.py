@@ -9,14 +9,14 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.gpu_shortage import same_failure, with_account
-from oomproof.diagnosis.handlers import silence
+from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.lost_worker import told as lost_worker
 from oomproof.diagnosis.output_claims import output_claims
+from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
-from oomproof.diagnosis.weights import Weight
-from oomproof.evidence.facts import CaseFile
+from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     if case.texts is not None:
-        from oomproof.diagnosis.from_texts import claims_of_texts
+        from oomproof.diagnosis.text_claims import claims_of_texts
 
         return claims_of_texts(case.texts)
     death = death_of(case)
@@ -57,7 +57,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         weight = _weight(case, death, told[0])
         claims = _claims(case, death, told, weight) if weight is not None else []
     lost = lost_worker(case) if death.signal is None else None
-    if lost is not None and not any(each.cause == "dataloader-killed" for each in claims):
+    if lost is not None and not any(claim.cause == "dataloader-killed" for claim in claims):
         claims.append(_lost(case, death, lost))
     return claims
 
@@ -149,20 +149,20 @@ def _claims(
         best = with_account(best, case.gpu_oom, case)
     others = [
         WeightedCause(
-            each.cause,
-            weight * each.weight / max(told.weight, 0.01),
+            reading.cause,
+            weight * reading.weight / max(told.weight, 0.01),
             "possible",
-            each.headline,
+            reading.headline,
             why,
             best.next,
             evidence=case.evidence_from("output."),
-            test=each.test,
+            test=reading.test,
         )
-        for each in readings[1:]
+        for reading in readings[1:]
         # the counters know better than a text's odds, and the exit status says that it did fail
-        if not cause_of(each.cause).kernel_kill
-        and each.cause != "not-a-crash"
-        and (later is None or each.cause != later.cause)
+        if not cause_of(reading.cause).kernel_kill
+        and reading.cause != "not-a-crash"
+        and (later is None or reading.cause != later.cause)
     ]
     if later is not None:
         others.append(
@@ -176,13 +176,13 @@ def _another_ended_it(case: CaseFile, death: Death, told: WeightedCause) -> Find
     first, text = case.output.failure, case.output.text
     if death.signal is not None or first is None or text is None or not _raised(case, told):
         return None
-    for each in reversed(text.training):
-        if each.line <= first.line:
+    for finding in reversed(text.training):
+        if finding.line <= first.line:
             break
-        job = each.job
+        job = finding.job
         own = job.kind == "failure" and job.exception and not job.echo
         if own and not job.chained and job.rank == first.job.rank:
-            return each if each.cause != first.cause else None
+            return finding if finding.cause != first.cause else None
     return None
 
 

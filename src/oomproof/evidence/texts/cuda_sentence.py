@@ -47,8 +47,8 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     own, neighbours = _processes(text, allocated, spare)
     card = next((int(group) for group in index.groups() if group), None) if index else None
     numbers = GpuNumbers(card, total, free, requested, allocated, spare, own, neighbours)
-    found = (total, free, requested, allocated, own, neighbours)
-    return numbers if any(value is not None for value in found) else None
+    figures = (total, free, requested, allocated, own, neighbours)
+    return numbers if any(value is not None for value in figures) else None
 
 
 def _either(pattern: re.Pattern[str], text: str) -> int | None:
@@ -57,13 +57,15 @@ def _either(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _first(text: str, *patterns: re.Pattern[str]) -> int | None:
-    return next((size for each in patterns if (size := size_after(each, text)) is not None), None)
+    return next((size for pattern in patterns if (size := size_after(pattern, text)) is not None), None)
 
 
 def _processes(text: str, allocated: int | None, spare: int | None) -> tuple[int | None, int | None]:
     """Who holds the card: this process, and the sum of the others it names."""
     own = size_after(_OWN, text)
-    named = [size for each in _OTHERS.finditer(text) if (size := amount(each[2], each[3])) is not None]
+    named = [
+        size for process in _OTHERS.finditer(text) if (size := amount(process[2], process[3])) is not None
+    ]
     if own is None and named and allocated is not None:
         # PyTorch 2.1 and 2.2 list this process among the others: it is the smallest that can hold
         # what PyTorch itself has reserved (two decimals are printed, hence the slack)

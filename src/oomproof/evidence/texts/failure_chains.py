@@ -9,7 +9,7 @@ from oomproof.evidence.texts import phase_frames
 from oomproof.evidence.texts.failures import Hit
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.evidence.texts.log_tail import LogTail
-from oomproof.evidence.texts.root import first_failure
+from oomproof.evidence.texts.root_failure import first_failure
 from oomproof.evidence.texts.tracebacks import Raised
 from oomproof.records import replace
 
@@ -119,7 +119,9 @@ class FailureChains:
     def forget(self, number: int) -> None:
         """The first piece of a line said less, or something else, than the whole."""
         heard = ("line", "summary")
-        first = (i for i, each in enumerate(self.last) if each.line == number and each.job.heard in heard)
+        first = (
+            i for i, finding in enumerate(self.last) if finding.line == number and finding.job.heard in heard
+        )
         if (index := next(first, None)) is not None:
             del self.last[index]
             self._last_hit, self._repeats = ("", ""), 0
@@ -170,8 +172,14 @@ class FailureChains:
             role = "root" if index == chosen else "consequence"
         if role == "root" and phase == "unknown":
             # a kernel's assertion has no frames, the exception that follows from it has
-            told = (each.job.phase for each in chain if each.job.kind in ("failure", "wrapper"))
-            phase = next((each for each in told if each != "unknown"), "") or self._tail.phase_around(finding)
+            told = (
+                other_finding.job.phase
+                for other_finding in chain
+                if other_finding.job.kind in ("failure", "wrapper")
+            )
+            phase = next(
+                (known_phase for known_phase in told if known_phase != "unknown"), ""
+            ) or self._tail.phase_around(finding)
         if role == "root":
             gpu = _with_neighbours(finding, chain)
         return replace(finding, gpu=gpu, job=replace(finding.job, role=role, phase=phase))
@@ -180,12 +188,16 @@ class FailureChains:
 def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:
     """The sentence that names the figures may be another line of the same failure: "out of memory", then
     "requested N bytes", then "N bytes free, M bytes total"."""
-    told = [each.gpu for each in chain if each.cause == finding.cause and each.gpu is not None]
+    told = [
+        other_finding.gpu
+        for other_finding in chain
+        if other_finding.cause == finding.cause and other_finding.gpu is not None
+    ]
     gpu = finding.gpu
     if gpu is None or gpu.requested is None:
-        gpu = next((each for each in told if each.requested is not None), gpu)
+        gpu = next((numbers for numbers in told if numbers.requested is not None), gpu)
     if gpu is None or gpu.total is None:
-        card = next((each for each in told if each.total is not None), None)
+        card = next((numbers for numbers in told if numbers.total is not None), None)
         if card is not None:
             gpu = replace(gpu, total=card.total, free=card.free) if gpu is not None else card
     return gpu

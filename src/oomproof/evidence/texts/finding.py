@@ -7,7 +7,7 @@ from typing import Literal
 from oomproof.records import dataclass
 
 # failure: the process that writes it has failed. summary: somebody else (launcher, shell) tells of a death.
-# wrapper: repeats an error that stands elsewhere. talk: the words without the deed.
+# wrapper: repeats an error that stands elsewhere. talk: the words without the failure.
 Kind = Literal["failure", "summary", "wrapper", "talk"]
 
 
@@ -120,7 +120,7 @@ class Finding:
     newest_first: bool = False  # the text is `journalctl -r` or `dmesg | tac`: its first line is the latest
 
     @property
-    def place(self) -> int:
+    def sort_key(self) -> int:
         """For comparing findings of one text: the later it happened, the larger."""
         return -self.line if self.newest_first else self.line
 

@@ -6,8 +6,8 @@ import re
 
 from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
-from oomproof.evidence.texts.prefixes import Stamped
-from oomproof.evidence.texts.sources import only_mentions
+from oomproof.evidence.texts.line_prefixes import Stamped
+from oomproof.evidence.texts.quoted_source import only_mentions
 from oomproof.records import replace
 
 _AGES = {"d": 86400, "h": 3600, "m": 60, "s": 1}

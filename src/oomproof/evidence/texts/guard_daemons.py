@@ -6,7 +6,7 @@ import re
 
 from oomproof.evidence.texts.finding import GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
-from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.line_prefixes import Stamped
 from oomproof.records import replace
 
 MIB = 1 << 20

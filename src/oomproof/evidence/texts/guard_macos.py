@@ -8,7 +8,7 @@ from typing import Any
 
 from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
-from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.line_prefixes import Stamped
 from oomproof.units import format_size
 
 # kills that tidy up or guard other things than memory
@@ -130,7 +130,7 @@ def _processes(text: str) -> tuple[list[dict[str, Any]], int]:
     if body is not None:
         status = body.get("memoryStatus")
         page = body.get("pageSize") or (status.get("pageSize") if isinstance(status, dict) else None)
-        processes = [each for each in body["processes"] if isinstance(each, dict)]
+        processes = [process for process in body["processes"] if isinstance(process, dict)]
         return processes, page if isinstance(page, int) else _PAGE
     return _cut(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
-from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.line_prefixes import Stamped
 from oomproof.records import replace
 
 _MOST = 5_000

@@ -6,7 +6,7 @@ import re
 
 from oomproof.evidence.texts.finding import Finding, GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
-from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.line_prefixes import Stamped
 
 _CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|slurmstepd|run-)")
 
@@ -72,10 +72,10 @@ def _unit(cgroup: str) -> str:
     return cgroup.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _same_unit(one: str, other: str) -> bool:
+def _same_unit(unit: str, other: str) -> bool:
     """A name may have been shortened by its author with an ellipsis."""
-    short = one.lstrip("….")
-    return bool(short) and (other.endswith(short) or one.endswith(other))
+    short = unit.lstrip("….")
+    return bool(short) and (other.endswith(short) or unit.endswith(other))
 
 
 class SystemdUnits(GuardReader):
@@ -146,7 +146,7 @@ class SystemdUnits(GuardReader):
         self.add(cause, number, stamp, said, 0.7, facts=GuardFacts("systemd-oom", unit))
 
     def _asked(self, number: int, stamp: Stamped, match: re.Match[str]) -> None:
-        """`systemctl kill`: somebody's wish, not a shortage of memory."""
+        """`systemctl kill`: somebody's request, not a shortage of memory."""
         signal, name, pid = match["signal"], match["name"], int(match["pid"])
         cause = {"KILL": "killed-unknown", "TERM": "interrupted", "INT": "interrupted"}.get(signal)
         if cause is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from oomproof.evidence.texts.finding import GuardFacts, Sizes
 from oomproof.evidence.texts.guard_reader import GuardReader
-from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.line_prefixes import Stamped
 
 
 class GuardRow(NamedTuple):

@@ -18,7 +18,7 @@ class Fault:
     strength: float
     pid: int | None = None
     name: str | None = None
-    facts: KernelFacts = KernelFacts()  # noqa: RUF009  # frozen
+    facts: KernelFacts = KernelFacts()  # frozen
     named_later: bool = False  # a line below says who ran: "Comm: python3"
 
 

@@ -7,7 +7,7 @@ import re
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.evidence.texts.finding import Finding, KernelFacts, Sizes, TaskSize
 from oomproof.evidence.texts.kernel_table import TaskTable, page_size
-from oomproof.evidence.texts.prefixes import Stamped
+from oomproof.evidence.texts.line_prefixes import Stamped
 from oomproof.records import dataclass, field, replace
 from oomproof.units import format_size
 
@@ -56,7 +56,7 @@ class Kill:
     strength: float = 1.0
     more: str = ""  # a second line worth quoting
     pids: tuple[int, ...] = ()
-    facts: KernelFacts = KernelFacts()  # noqa: RUF009  # frozen
+    facts: KernelFacts = KernelFacts()  # frozen
 
     @property
     def cause(self) -> str:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import clean, unquoted
 from oomproof.evidence.texts.failure_chains import FailureChains
-from oomproof.evidence.texts.failures import Hit, Said, recognise
+from oomproof.evidence.texts.failures import FailureText, Hit, recognise
 from oomproof.evidence.texts.failures.everyday_sentences import LOSS
 from oomproof.evidence.texts.finding import JobFacts
+from oomproof.evidence.texts.line_cleaner import clean, unquoted
 from oomproof.evidence.texts.log_tail import SYSTEM, LogTail
-from oomproof.evidence.texts.sources import Surroundings
+from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.tracebacks import HEADER, Raised, Writer
 from oomproof.records import replace
 
@@ -21,7 +21,7 @@ _TROUBLE = re.compile(
     r"(?i)\b(?:crash(?:e[sd]|ing)?|died|killed|abort(?:ed|s|ing)?|panic(?:ked)?|fatal|failed|fails|failure|segfault\w*|exit (?:code|status)|exception|stuck)\b|\b\w*[Ee]rror\b(?! ?[=:]? ?[\d.]+)"
 )
 _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
-_LAST_WORDS = 6  # lines that say something, from the end
+_LAST_MESSAGE = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
     r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
@@ -49,7 +49,7 @@ def cut_tracebacks(
 
 def _cut(named: str, library: str) -> Hit:
     """Of a traceback whose end is missing, IPython's first line still names the exception."""
-    hit = recognise(Said(named, named, "", "", library)) if named else None
+    hit = recognise(FailureText(named, named, "", "", library)) if named else None
     if hit is not None and hit.kind == "failure":
         return replace(hit, strength=min(hit.strength, 0.6), facts=replace(hit.facts, heard="cut"))
     says = f"{named}, whose message is cut off" if named else "a traceback that is cut before its exception"
@@ -63,7 +63,7 @@ def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
         if not losses:
             continue
         infinite = any(loss.lower().lstrip("-") in ("nan", "inf") for loss in losses)
-        if infinite and not any(each.job.kind in ("failure", "summary") for each in chains.last):
+        if infinite and not any(finding.job.kind in ("failure", "summary") for finding in chains.last):
             hit = Hit("nan", "the loss is no number any more", 0.6, facts=JobFacts(heard="loss"))
             chains.add(number, line.strip(), hit)
         return
@@ -71,7 +71,7 @@ def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
 
 def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> None:
     """Nothing known stands here, but one of the last lines is a program's complaint in words of its own."""
-    if any(each.job.kind != "talk" for each in chains.last):
+    if any(finding.job.kind != "talk" for finding in chains.last):
         return
     seen = 0
     for number, raw in reversed(tail.recent):
@@ -80,7 +80,7 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
         if not text or NOT_ORDINARY.match(text):
             continue
         seen += 1
-        if seen > _LAST_WORDS or signs.is_finish(text):
+        if seen > _LAST_MESSAGE or signs.is_finish(text):
             return
         if SYSTEM.search(unquoted(raw).lstrip()[:200]):
             return  # the kernel's and the journal's lines have readers of their own

@@ -7,8 +7,8 @@ from collections import deque
 
 from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
-from oomproof.evidence.texts.cleaning import clean
 from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.evidence.texts.line_cleaner import clean
 from oomproof.records import dataclass, field, replace
 
 SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from oomproof.evidence.texts.reading import Lines, Marks, Reach, by_hand, numbered, transcoded
-from oomproof.evidence.texts.streams import Stream
+from oomproof.evidence.texts.line_reader import Lines, Marks, Reach, by_hand, numbered, transcoded
+from oomproof.evidence.texts.text_stream import Stream
 
 LARGE = 8 << 20  # bytes of a kernel log of which every line is read: some two seconds of work
 _LOOK = 1 << 18

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from oomproof.evidence.texts.finding import Finding
-from oomproof.evidence.texts.prefixes import strip
+from oomproof.evidence.texts.line_prefixes import strip
 from oomproof.records import replace
 
 _HELD = 8 << 20  # bytes held to look at a text's direction; a longer text is taken as it comes
@@ -21,9 +21,9 @@ class Ordered:
         rest = iter(lines)
         held: list[tuple[int, str]] = []
         size = 0
-        for each in rest:
-            held.append(each)
-            size += len(each[1]) + _OBJECT
+        for part in rest:
+            held.append(part)
+            size += len(part[1]) + _OBJECT
             if size > _HELD:
                 break
         whole = size <= _HELD

@@ -93,8 +93,8 @@ def _of_functions(frames: Sequence[Frame]) -> str:
             continue
         if phase := of_words(function):
             return phase
-        if function in _TOP and (found := _of_code(code)):
-            return found
+        if function in _TOP and (named_phase := _of_code(code)):
+            return named_phase
         if _SETTINGS_READ.search(code):
             return "load"
     return ""

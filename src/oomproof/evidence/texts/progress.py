@@ -96,8 +96,8 @@ def read_sign(text: str) -> Progress | None:
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Bars drawn over one another on one line: the last is the newest."""
-    found = list(pattern.finditer(text))
-    return found[-1] if found else None
+    matches = list(pattern.finditer(text))
+    return matches[-1] if matches else None
 
 
 def _epoch(text: str) -> float | None:

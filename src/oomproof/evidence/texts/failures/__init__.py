@@ -7,15 +7,15 @@ from oomproof.evidence.texts.failures.any_memory import ANY_MEMORY
 from oomproof.evidence.texts.failures.crash_sentences import CRASH_REPORTS
 from oomproof.evidence.texts.failures.everyday_sentences import EVERYDAY, NOT_A_NUMBER
 from oomproof.evidence.texts.failures.gpu_sentences import GPU_FAULTS, GPU_LIBRARIES, GPU_MEMORY
-from oomproof.evidence.texts.failures.hit import Hit, Said
 from oomproof.evidence.texts.failures.host_sentences import HOST_MEMORY
 from oomproof.evidence.texts.failures.loader_sentences import LOADER
 from oomproof.evidence.texts.failures.rank_sentences import RANKS
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit
 from oomproof.evidence.texts.failures.rules import CodeRule, Rule
 from oomproof.evidence.texts.failures.scheduler_sentences import SCHEDULERS, TRIALS
 from oomproof.evidence.texts.failures.signals import SIGNALS
 
-__all__ = ["RULES", "Hit", "Said", "recognise"]
+__all__ = ["RULES", "FailureText", "Hit", "recognise"]
 
 # The order is part of the meaning. Engines first: their lines quote other families' words. The GPU's
 # memory before XLA's: a plain driver error is nobody's in particular. Any other words for a lack of
@@ -35,7 +35,7 @@ _EVERY = tuple(_BY_ANCHOR.items())
 _ASCII = tuple(pair for pair in _EVERY if pair[0].isascii())
 
 
-def recognise(said: Said) -> Hit | None:
+def recognise(said: FailureText) -> Hit | None:
     text = said.text
     anchors = _ASCII if text.isascii() else _EVERY
     for index in sorted({index for anchor, indexes in anchors if anchor in text for index in indexes}):

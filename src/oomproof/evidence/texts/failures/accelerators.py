@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
-from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit
 from oomproof.evidence.texts.failures.rules import CodeRule, Row, Rule
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
@@ -46,7 +46,7 @@ def _metal(text: str) -> GpuNumbers | None:
     )
 
 
-def _recognise(said: Said) -> Hit | None:
+def _recognise(said: FailureText) -> Hit | None:
     text = said.text
     if _NOT_A_FAILURE.search(text):
         return Hit("tf-oom", "an allocation failed that the caller can do without", 0.1, "talk")
@@ -85,7 +85,7 @@ def _recognise(said: Said) -> Hit | None:
     return None
 
 
-def _memory(said: Said, xla: bool, exhausted: bool) -> Hit | None:
+def _memory(said: FailureText, xla: bool, exhausted: bool) -> Hit | None:
     text = said.text
     cause = "jax-oom" if xla else "tf-oom"
     told = "RESOURCE_EXHAUSTED" in text or "Dst tensor" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit, is_message
 from oomproof.evidence.texts.failures.rules import CodeRule
 from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 from oomproof.evidence.texts.quantities import SIZE, amount
@@ -37,7 +37,7 @@ _NOT_MEMORY = re.compile(
 )
 
 
-def _recognise(said: Said) -> Hit | None:
+def _recognise(said: FailureText) -> Hit | None:
     text = said.text
     refused = _REFUSED.search(text)
     if refused is None or _NOT_MEMORY.search(text):
@@ -61,7 +61,7 @@ def _recognise(said: Said) -> Hit | None:
     return Hit("python-memory-error", "the host refused memory", strength, facts=facts)
 
 
-def _spoken(refused: re.Match[str], said: Said, size: int | None) -> bool:
+def _spoken(refused: re.Match[str], said: FailureText, size: int | None) -> bool:
     """A program's own line: at an error's level or after an error's name, or a sentence of its own with a figure."""
     if said.level in ("ERROR", "FATAL", "CRITICAL") or _ERROR_FIRST.match(said.text):
         return True
@@ -69,12 +69,12 @@ def _spoken(refused: re.Match[str], said: Said, size: int | None) -> bool:
 
 
 def _size(text: str) -> int | None:
-    found = _TOLD.search(text)
-    if found is None:
+    match = _TOLD.search(text)
+    if match is None:
         return None
-    if plain := found[1] or found[4] or found[5] or found[6]:
+    if plain := match[1] or match[4] or match[5] or match[6]:
         return int(plain)
-    return amount(found[7], f"{found[8]}B") if found[7] else amount(found[2], found[3])
+    return amount(match[7], f"{match[8]}B") if match[7] else amount(match[2], match[3])
 
 
 ANY_MEMORY = (CodeRule(_ANCHORS, _recognise),)

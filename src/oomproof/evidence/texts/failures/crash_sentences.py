@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit, Kind
 from oomproof.evidence.texts.failures.rules import Match, Row, Rule
 from oomproof.evidence.texts.finding import JobFacts
 
@@ -50,7 +50,7 @@ _REPORTED = {
 }  # fmt: skip
 
 
-def _report(said: Said, match: Match, hit: Hit) -> Hit | None:
+def _report(said: FailureText, match: Match, hit: Hit) -> Hit | None:
     groups = match.groupdict()
     number = _REPORTED.get((groups.get("word") or "").lower()) or int(groups.get("number") or 0)
     return by_signal(number, 0.93, "failure", hit.pids) if number else None
@@ -102,7 +102,7 @@ ABORTED = Rule(
 )  # fmt: skip
 
 
-def _named_signal(said: Said, match: Match, hit: Hit) -> Hit:
+def _named_signal(said: FailureText, match: Match, hit: Hit) -> Hit:
     """joblib adds how the worker ended: "The exit codes of the workers are {SIGKILL(-9)}"."""
     known = re.search(r"\{?(SIG[A-Z]+)\(-\d+\)", said.text)
     return by_signal(NAMES[known[1]], 0.85, pids=hit.pids) if known and known[1] in NAMES else hit

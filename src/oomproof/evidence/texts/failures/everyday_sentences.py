@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit, is_message
 from oomproof.evidence.texts.failures.rules import Row, Rule
 from oomproof.evidence.texts.finding import JobFacts
 from oomproof.records import replace
@@ -48,7 +48,7 @@ NOT_A_NUMBER = (
 )  # fmt: skip
 
 
-def _disk(said: Said, match: re.Match[str], hit: Hit) -> Hit:
+def _disk(said: FailureText, match: re.Match[str], hit: Hit) -> Hit:
     if said.raised or is_message(match, said, strict=True) or "Error" in said.text[: match.start()]:
         return hit
     return replace(hit, says="the text speaks of a full disk", strength=0.2, kind="talk")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
-from oomproof.evidence.texts.failures.hit import Hit, Said, is_message
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit, is_message
 from oomproof.evidence.texts.failures.rules import Row, Rule
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
@@ -56,13 +56,13 @@ _HOST = re.compile(
 _XLA = re.compile(r"RESOURCE_EXHAUSTED|external/|tensorflow/|Xla")
 
 
-def _of_a_gpu(said: Said, match: re.Match[str]) -> bool:
+def _of_a_gpu(said: FailureText, match: re.Match[str]) -> bool:
     # XLA's and TensorFlow's own recognisers know what the driver's word is worth in their lines
     theirs = "CUDA_ERROR_OUT_OF_MEMORY" in said.text and (said.library or _XLA.search(said.text))
     return not theirs and not _HOST.search(said.text)
 
 
-def _sentence(said: Said, match: re.Match[str], hit: Hit) -> Hit:
+def _sentence(said: FailureText, match: re.Match[str], hit: Hit) -> Hit:
     """The sentence as a message, in a warning, or in somebody's words."""
     if not said.raised and not is_message(match, said):
         return replace(hit, says="the text speaks of a GPU out of memory", strength=0.2, kind="talk")
@@ -145,7 +145,7 @@ GPU_MEMORY = (
          Row("OutOfMemoryError", 'Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\ntorch.cuda.OutOfMemoryError', r"^(?:torch\.|torch\.cuda\.|cupy\.cuda\.memory\.|cupy_backends\S*\.)?OutOfMemoryError\b"),
          Row(" out of memory", "RuntimeError: XPU out of memory, please reduce the batch", r"^\w*Error: (?:CUDA|HIP|XPU) out of memory"),
          only="raised", gpu=gpu_numbers, fits=_of_a_gpu, refine=_sentence),
-    # vLLM: the weights leave no room for it
+    # vLLM: the weights leave no memory for it
     Rule("cuda-oom", "the model leaves no GPU memory for the KV cache", 0.6,
          Row("No available memory for the cache blocks", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
          only="raised", fits=_of_a_gpu),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Said
+from oomproof.evidence.texts.failures.recogniser import FailureText
 from oomproof.evidence.texts.failures.rules import Row, Rule, talk_if_quiet
 from oomproof.evidence.texts.quantities import SIZE, amount
 
@@ -50,7 +50,7 @@ def _array(text: str) -> int | None:
     return size
 
 
-def _ended_by_it(said: Said, match: re.Match[str]) -> bool:
+def _ended_by_it(said: FailureText, match: re.Match[str]) -> bool:
     text = said.text
     told = any(word in text for word in ("what()", "terminate called", "uncaught exception", "failed"))
     return bool(said.raised) or told or text.endswith("bad_alloc")

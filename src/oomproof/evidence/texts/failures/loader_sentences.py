@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Said, is_message
+from oomproof.evidence.texts.failures.recogniser import FailureText, is_message
 from oomproof.evidence.texts.failures.rules import Row, Rule
 
 # PyTorch says "worker", Paddle "process" and "N workers exit unexpectedly, pids: …"
@@ -22,7 +22,7 @@ def _by_signal(cause: str, says: str, signal: str) -> Rule:
     return Rule(cause, says, 0.9, row)
 
 
-def _own_words(said: Said, match: re.Match[str]) -> bool:
+def _own_words(said: FailureText, match: re.Match[str]) -> bool:
     """Of the process that met it, not about one."""
     told = "torch_" in match[0] or "failed" in match[0] or "/dev/shm/nccl" in said.text
     return bool(said.raised) or told or is_message(match, said, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.evidence.texts.failures.hit import Said
+from oomproof.evidence.texts.failures.recogniser import FailureText
 from oomproof.evidence.texts.failures.rules import Row, Rule
 
 _NOT_THIS = r"[Cc]uda failure[ :]*(?:2 )?'?out of memory|Address already in use|EADDRINUSE"
@@ -13,11 +13,11 @@ _SHUTDOWN = re.compile(
 )
 
 
-def _happened(said: Said, match: re.Match[str]) -> bool:
+def _happened(said: FailureText, match: re.Match[str]) -> bool:
     return bool(said.raised) or "ERROR" in said.text or not _SHUTDOWN.search(said.text)
 
 
-def _reported(said: Said, match: re.Match[str]) -> bool:
+def _reported(said: FailureText, match: re.Match[str]) -> bool:
     return _happened(said, match) and (bool(said.raised) or said.level not in ("INFO", "DEBUG"))
 
 

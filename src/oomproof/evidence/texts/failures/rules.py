@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from oomproof.evidence.texts.anchor_strings import shortest
-from oomproof.evidence.texts.failures.hit import Hit, Kind, Said
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit, Kind
 from oomproof.evidence.texts.finding import GpuNumbers, JobFacts
 from oomproof.records import replace
 
@@ -55,8 +55,8 @@ class Rule:
         gpu: Callable[[str], GpuNumbers | None] | None = None,
         requested: Callable[[str], int | None] | None = None,
         pids: Callable[[str], tuple[int, ...]] | None = None,
-        fits: Callable[[Said, Match], bool] | None = None,
-        refine: Callable[[Said, Match, Hit], Hit | None] | None = None,
+        fits: Callable[[FailureText, Match], bool] | None = None,
+        refine: Callable[[FailureText, Match, Hit], Hit | None] | None = None,
     ) -> None:
         self.hit = Hit(cause, says, strength, kind, facts=facts)
         self.rows = rows
@@ -68,7 +68,7 @@ class Rule:
         self._gpu, self._requested, self._pids = gpu, requested, pids
         self._fits, self.refine = fits, refine
 
-    def read(self, said: Said) -> Hit | None:
+    def read(self, said: FailureText) -> Hit | None:
         if (self._loud and said.quiet) or (self.only and (self.only == "raised") != bool(said.raised)):
             return None
         text = said.text
@@ -96,7 +96,7 @@ class CodeRule:
     """What no row can say: ``read`` is asked of every text with an anchor in it."""
 
     def __init__(
-        self, anchors: Sequence[str], read: Callable[[Said], Hit | None], rules: Sequence[Rule] = (), rows: Sequence[Row] = ()
+        self, anchors: Sequence[str], read: Callable[[FailureText], Hit | None], rules: Sequence[Rule] = (), rows: Sequence[Row] = ()
     ) -> None:  # fmt: skip
         self.rules = rules  # that it asks on its way, as well as these rows
         self.rows = (*rows, *(row for rule in rules for row in rule.rows))
@@ -104,5 +104,5 @@ class CodeRule:
         self.read = read
 
 
-def talk_if_quiet(said: Said, match: Match, hit: Hit) -> Hit:
+def talk_if_quiet(said: FailureText, match: Match, hit: Hit) -> Hit:
     return replace(hit, kind="talk") if said.quiet else hit

@@ -7,7 +7,7 @@ import re
 from oomproof.evidence.texts.failures import crash_sentences as deaths
 from oomproof.evidence.texts.failures import shell_languages
 from oomproof.evidence.texts.failures.crash_sentences import EXITS, MEANS, NAMES, WORDS, by_signal, pids_in
-from oomproof.evidence.texts.failures.hit import Hit, Said
+from oomproof.evidence.texts.failures.recogniser import FailureText, Hit
 from oomproof.evidence.texts.failures.rules import CodeRule, Match
 from oomproof.records import replace
 
@@ -46,7 +46,7 @@ _CLOSING = re.compile(
 _KERNEL = re.compile(r"Killed process \d+|segfault at |total-vm|oom_reaper|oom-kill:")
 
 
-def _fatal(said: Said) -> Hit | None:
+def _fatal(said: FailureText) -> Hit | None:
     match = _FATAL.search(said.text)
     if match is None:
         return None
@@ -57,11 +57,11 @@ def _fatal(said: Said) -> Hit | None:
     return by_signal(number, 0.93, "failure", pids_in(said.text))
 
 
-def _check_failed(said: Said) -> Hit | None:
+def _check_failed(said: FailureText) -> Hit | None:
     return deaths.ABORTED.hit if said.level == "FATAL" and said.text.startswith("Check failed: ") else None
 
 
-def _shell(said: Said) -> Hit | None:
+def _shell(said: FailureText) -> Hit | None:
     if said.raised:
         return None
     told = _SHELL.match(said.text)
@@ -87,14 +87,14 @@ def _is_shell(match: Match) -> bool:
     )
 
 
-def _windows(said: Said) -> Hit | None:
+def _windows(said: FailureText) -> Hit | None:
     match = _WINDOWS.search(said.text)
     if match is None:
         return None
     return by_signal(_NTSTATUS.get(int(match["code"]) & 0xFFFFFFFF, 6), 0.85, pids=pids_in(said.text))
 
 
-def _exited(said: Said, match: Match) -> Hit | None:
+def _exited(said: FailureText, match: Match) -> Hit | None:
     """None for an exit that tells of no death."""
     groups, pids, level = match.groupdict(), pids_in(said.text), said.level
     if name := groups.get("name"):
@@ -119,7 +119,7 @@ def _exited(said: Said, match: Match) -> Hit | None:
     return Hit("other-error", f"a process ended with exit code {code}", 0.25, "summary", pids=pids)
 
 
-def _only_named(said: Said) -> Hit | None:
+def _only_named(said: FailureText) -> Hit | None:
     if said.raised or said.quiet:
         return None
     pids = pids_in(said.text)
@@ -143,7 +143,7 @@ _BEFORE_EXITS = (
 )
 
 
-def _recognise(said: Said) -> Hit | None:
+def _recognise(said: FailureText) -> Hit | None:
     text = _unquoted(said.text.strip())
     if _KERNEL.search(text) or (_CLOSING.search(text) and not said.raised):
         return None
@@ -151,9 +151,9 @@ def _recognise(said: Said) -> Hit | None:
     for read in _BEFORE_EXITS:
         if (hit := read(said)) is not None:
             return hit
-    found = [match for row in EXITS if (match := row.search(text))]
-    if found:
-        first = min(found, key=lambda match: match.start())
+    matches = [match for row in EXITS if (match := row.search(text))]
+    if matches:
+        first = min(matches, key=lambda match: match.start())
         if _EXPLAINED.match(text, first.end()):
             return None
         if (hit := _exited(said, first)) is not None:

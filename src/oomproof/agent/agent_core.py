@@ -1,0 +1,407 @@
+"""The agent of one process: its phase and step, what it tells the run, and the files it leaves beside the recording."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+
+from ..leaf.proc_files import boottime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_LARGEST = 32 * 1024  # bytes of one datagram
+_WAITING = 64  # datagrams kept for a front that is slow; the kernel itself holds only ten
+_RATE, _BURST = (
+    20.0,
+    40.0,
+)  # changes of phase told a second, and at once: a loop that generates in every step has many
+_RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
+_LOCATION = 240
+_LOOK = 0.1  # seconds between two looks of a step at more than its number
+_DEEP = 40  # frames between the optimizer and the loop that calls it
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_STANDARD = os.path.dirname(os.__file__)
+
+
+class Agent:
+    """Nothing in here raises, blocks or prints."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.settings: dict[str, Any] = _settings()
+        self.step: int | None = None
+        self.around_inference: Callable[[], Any] | None = (
+            None  # a hook may set it: called by oomproof.inference(), gives a context manager
+        )
+        self.dropped = 0
+        self.steps_told = False  # a trainer tells its own steps: those of the optimizer are not counted
+        self._socket_path = os.environ.get("OOMPROOF_AGENT_SOCKET") or ""
+        self._socket: Any = None
+        self._outbox: deque[bytes] = deque()
+        self._sending = False
+        self._retry_at = 0.0
+        self._base = ""
+        self._stack: list[_Phase] = []
+        self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
+        self._burst_left, self._filled = _BURST, 0.0  # changes that may be told now, and when that was so
+        self._told_files: set[tuple[str, str]] = set()
+        self._now_fd: int | None = None
+        self._looked_at = 0.0
+        self._location: tuple[Any, int] | None = None  # the code and line that made the last step
+        self._libraries: dict[Any, bool] = {}
+        self._rank: int | None = None
+        self._installed: set[tuple[str, str]] = set()
+        self._failed: set[str] = set()
+        self._on_phase: list[Callable[..., Any]] = []
+        self._on_step: list[Callable[..., Any]] = []
+
+    # --- what other modules of ours use -----------------------------------------------------------------------
+
+    def report(self, kind: str, **fields: Any) -> None:
+        """A datagram to the run. When nobody reads, it waits for the next; when too many wait, the oldest goes."""
+        try:
+            import json
+
+            value: dict[str, Any] = {
+                "kind": kind,
+                "pid": os.getpid(),
+                "t": boottime(),
+                "rank": self.rank,
+                "fields": fields,
+            }
+            data = json.dumps(value, default=str, separators=(",", ":")).encode("utf-8", "replace")
+            if len(data) > _LARGEST:
+                value["fields"] = {"too_long": len(data), "names": sorted(fields)[:20]}
+                data = json.dumps(value).encode()
+            if len(self._outbox) >= _WAITING:
+                self._outbox.popleft()
+                self.dropped += 1
+            self._outbox.append(data)
+            self._flush()
+        except Exception:  # counted, and told with the next one that gets through
+            self.dropped += 1
+
+    def file(self, name: str) -> str:
+        """The path of a file of this process in the attempt's folder, made for its owner only."""
+        path = os.path.join(self.folder, f"{os.getpid()}-{name}")
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
+        except OSError:
+            pass
+        return path
+
+    def phase(self, name: str) -> _Phase:
+        return _Phase(self, str(name))
+
+    @property
+    def phase_now(self) -> str:
+        return self._stack[-1].name if self._stack else self._base
+
+    def on_phase(self, callback: Callable[..., Any]) -> None:
+        """callback(agent, before, now), after a change."""
+        self._on_phase.append(callback)
+
+    def on_step(self, callback: Callable[..., Any]) -> None:
+        """callback(agent, step), after a step of the optimizer."""
+        self._on_step.append(callback)
+
+    def tell(self, text: str) -> None:
+        self.report("tell", text=str(text)[:2000])
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """A failure of ours, once for each place: recorded, never shown to the job."""
+        if where not in self._failed:
+            self._failed.add(where)
+            self.report("agent-failed", where=where, error=type(error).__name__, text=str(error)[:500])
+
+    def install(self, name: str, module: Any) -> None:
+        """One of our modules onto one of the job's, once."""
+        key = (name, module.__name__)
+        if key in self._installed:
+            return
+        self._installed.add(key)
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+        if not os.path.exists(path):
+            return
+        try:
+            import importlib
+
+            importlib.import_module(__name__.rpartition(".")[0] + "." + name).install(module, self)
+        except Exception as error:
+            self.failed(name, error)
+
+    # --- phases and steps -------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int | None:
+        """None for a job of one process."""
+        if self._rank is None:
+            rank = os.environ.get("RANK", "")
+            if rank.isdigit():
+                self._rank = int(rank)
+            else:
+                distributed = sys.modules.get("torch.distributed")
+                try:
+                    if (
+                        distributed is not None
+                        and distributed.is_available()
+                        and distributed.is_initialized()
+                    ):
+                        self._rank = distributed.get_rank()
+                except Exception:  # a process group that is being torn down
+                    pass
+        return self._rank
+
+    @property
+    def base(self) -> str:
+        return self._base
+
+    def set_base(self, name: str) -> None:
+        """What the job does when no narrower phase is open."""
+        if name != self._base:
+            before = self.phase_now
+            self._base = name
+            self._changed(before)
+
+    def stepped(self, step: int) -> None:
+        """After a step of the optimizer: some microseconds, whatever happens here."""
+        try:
+            self.step = step
+            now = boottime()
+            self._write_now(now)
+            if now - self._looked_at >= _LOOK:  # what is cold in the cache costs more than what is long
+                self._looked_at = now
+                self._write_location()
+                if self._told[0] != self.phase_now and self._may_tell(now):
+                    self._tell_phase()
+                elif self._outbox:
+                    self._flush()
+            for callback in self._on_step:
+                callback(self, step)
+        except Exception as error:
+            self.failed("step", error)
+
+    def _changed(self, before: str) -> None:
+        try:
+            if self.phase_now == before:
+                return
+            now = boottime()
+            self._write_now(now)
+            if self._may_tell(now):
+                self._tell_phase()
+            for callback in self._on_phase:
+                callback(self, before, self.phase_now)
+        except Exception as error:
+            self.failed("phase", error)
+
+    def _may_tell(self, now: float) -> bool:
+        self._burst_left = min(_BURST, self._burst_left + (now - self._filled) * _RATE)
+        self._filled = now
+        if self._burst_left < 1.0:
+            return False  # the step, or the record, tells it later
+        self._burst_left -= 1.0
+        return True
+
+    def _tell_phase(self) -> None:
+        self._told = (self.phase_now, self.step)
+        self.report("phase", name=self.phase_now, step=self.step, anon=_anonymous(), gpu=_on_gpu())
+
+    def _write_now(self, now: float) -> None:
+        """Where the job stands, in the page cache: there after SIGKILL. A write cannot hurt; a mapped page on a
+        full disk can."""
+        if self._now_fd is None:
+            from .agent_start import open_high
+
+            path = self.file("now.txt")
+            self._now_fd = open_high(path)
+        step = -1 if self.step is None else self.step
+        rank = -1 if self._rank is None else self._rank
+        phase = (self._stack[-1].name if self._stack else self._base) or "unknown"
+        text = f"1 {now:.3f} {step} {rank} {phase}".ljust(_RECORD - 1)
+        data = (text if text.isascii() else text.encode("ascii", "replace").decode())[
+            : _RECORD - 1
+        ].encode() + b"\n"
+        if self._now_fd >= 0:
+            try:
+                os.pwrite(self._now_fd, data, 0)
+            except OSError:  # closed by the job's own housekeeping: never write to that number again
+                self._now_fd = -1
+
+    def _write_location(self) -> None:
+        """The line of the user's own code that made the step; written when it is another than before."""
+        frame: Any = sys._getframe(2)
+        known = self._libraries
+        for _ in range(_DEEP):
+            if frame is None:
+                return
+            code = frame.f_code
+            library = known.get(code)
+            if library is None:
+                library = known[code] = _is_library(code.co_filename)
+            if not library:
+                break
+            frame = frame.f_back
+        else:
+            return
+        if self._location == (code, frame.f_lineno) or self._now_fd is None or self._now_fd < 0:
+            return
+        self._location = (code, frame.f_lineno)
+        text = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+        data = text.encode("utf-8", "replace")[-_LOCATION + 1 :].ljust(_LOCATION - 1) + b"\n"
+        try:
+            os.pwrite(self._now_fd, data, _RECORD)
+        except OSError:
+            self._now_fd = -1
+
+    # --- the process ------------------------------------------------------------------------------------------
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's is ours, and a loader's worker is no training."""
+        self._now_fd = None
+        self._socket = None
+        self._outbox.clear()
+        self._sending = False
+        self._stack = []
+        self._base = ""
+        self._told = ("", None)
+        self._told_files = set()
+        self.step = self._location = None
+
+    def close(self) -> None:
+        """At the interpreter's end: what still waits gets a tenth of a second."""
+        if self.phase_now and self._told != (self.phase_now, self.step):
+            self._tell_phase()
+        for _ in range(10):
+            self._flush()
+            if not self._outbox:
+                return
+            time.sleep(0.01)
+
+    def _flush(self) -> None:
+        if self._sending or not self._socket_path:  # another thread is at it
+            return
+        now = time.monotonic()
+        if now < self._retry_at:
+            return
+        self._sending = True
+        try:
+            if self._socket is None:
+                import _socket
+
+                self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+            while self._outbox:
+                self._socket.sendto(self._outbox[0], self._socket_path)
+                self._outbox.popleft()
+        except BlockingIOError:
+            self._retry_at = now + 0.005  # the front is busy
+        except OSError:  # no front: it was killed, and `oomproof watch` may come
+            self._retry_at = now + 1.0
+        except IndexError:
+            pass
+        finally:
+            self._sending = False
+
+    def leave_note(self, name: str, text: str) -> None:
+        """A small file beside the others, written once for each text."""
+        if (name, text) in self._told_files:
+            return
+        self._told_files.add((name, text))
+        try:
+            fd = os.open(self.file(name), os.O_WRONLY | os.O_TRUNC)
+            try:
+                os.write(fd, text.encode("utf-8", "replace"))
+            finally:
+                os.close(fd)
+        except OSError:
+            pass
+
+
+def _settings() -> dict[str, Any]:
+    text = os.environ.get("OOMPROOF_AGENT_SETTINGS")
+    if not text:
+        return {}
+    import json
+
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _Phase:
+    """`with agent.phase("eval"):`, or a decorator. Leaves in any order: a checkpoint may be saved by a thread."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self.agent = agent
+        self.name = name[:60]
+        self._base = ""
+
+    def __enter__(self) -> _Phase:
+        agent = self.agent
+        before = agent.phase_now
+        self._base = agent._base
+        agent._stack.append(self)
+        agent._changed(before)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        agent = self.agent
+        before = agent.phase_now
+        try:
+            agent._stack.remove(self)
+        except ValueError:
+            return
+        if self._base == "train":  # evaluating switched the model over; the loop around it still trains
+            agent._base = "train"
+        agent._changed(before)
+
+    def __call__(self, function: Any) -> Any:
+        return in_phase(self.agent, self.name, function)
+
+
+def in_phase(agent: Agent, name: str, function: Any) -> Any:
+    """The function, each call a phase."""
+    import functools
+
+    @functools.wraps(function)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with _Phase(agent, name):
+            return function(*args, **kwargs)
+
+    return inner
+
+
+def _is_library(path: str) -> bool:
+    return (
+        "site-packages" in path or "dist-packages" in path or path.startswith((_HERE, "<frozen", _STANDARD))
+    )
+
+
+def _anonymous() -> int | None:
+    """Bytes of this process that no file backs, from its own statm."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            words = file.read().split()
+        return (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _on_gpu() -> int | None:
+    """Bytes allocated on this process's cards; None where CUDA was never started."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is None or not torch.cuda.is_initialized():
+            return None
+        return sum(int(torch.cuda.memory_allocated(index)) for index in range(torch.cuda.device_count()))
+    except Exception:  # the driver may be failing just now
+        return None

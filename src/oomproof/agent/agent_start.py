@@ -1,0 +1,242 @@
+"""What is done at the start of every Python of a job: a file for its last words, two import finders, nothing else.
+
+Everything dearer waits until a module we know is imported, or the script asks for us.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+
+from .import_hooks import HOOKS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself takes longer to import than all of this
+    from typing import Any
+
+    from .agent_core import Agent
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+# Far from the numbers a program counts on: one that closes all descriptors and opens its own must never find its
+# file under a number we still write to.
+_HIGH = (1000, 240)
+
+_folder = ""
+_fault_fd = -1
+_agent: Agent | bool | None = None
+
+
+def begin(folder: str) -> None:
+    global _folder
+    _folder = folder
+    sys.meta_path.insert(0, _Hooked())
+    sys.meta_path.append(_PublicFinder())
+    _open_fault_file()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+    import atexit
+
+    atexit.register(_at_exit)
+    for name in (*HOOKS, "threading"):
+        if name in sys.modules:  # brought in before us, by a .pth file
+            installed(sys.modules[name])
+
+
+def agent() -> Agent | None:
+    """The one of this process, made when it is first asked for; None where it cannot be."""
+    global _agent
+    if _agent is None:
+        try:
+            from .agent_core import Agent
+
+            _agent = Agent(_folder)
+        except Exception:  # the job runs on without an agent
+            _agent = False
+    return None if isinstance(_agent, bool) else _agent
+
+
+def open_high(path: str, flags: int = 0) -> int:
+    """A descriptor of the file with a high number, closed on exec, 0600."""
+    fd = os.open(path, _FLAGS | flags, 0o600)
+    for number in _HIGH:
+        for target in range(number, number + 8):
+            try:
+                os.fstat(target)
+            except OSError:  # free
+                try:
+                    os.dup2(fd, target, inheritable=False)
+                except OSError:  # above the limit of open files
+                    break
+                os.close(fd)
+                return target
+    return fd
+
+
+def _fault_path() -> str:
+    return os.path.join(_folder, f"{os.getpid()}-fault.txt")
+
+
+def _open_fault_file() -> None:
+    """A fatal signal writes the Python stacks there. What the script enables itself, later, replaces ours."""
+    global _fault_fd
+    try:
+        if faulthandler.is_enabled():  # -X faulthandler, PYTHONFAULTHANDLER: the user's choice
+            _touch()
+            return
+        _fault_fd = open_high(_fault_path(), os.O_APPEND)
+        faulthandler.enable(file=_fault_fd, all_threads=True)
+        _listen_for_requests()
+    except Exception:  # a full disk, no rights: the job then dies as silently as it would have
+        pass
+
+
+def _touch() -> None:
+    """The sign that we are here, also where the file has no other use."""
+    os.close(os.open(_fault_path(), _FLAGS, 0o600))
+
+
+def request_signal() -> int:
+    """The signal that asks for the stacks; 0 where there is none. Real-time: nobody's by convention."""
+    import _signal  # type: ignore[import-not-found]
+
+    first = getattr(_signal, "SIGRTMIN", 0)
+    return first + 11 if first else 0
+
+
+def _listen_for_requests() -> None:
+    import _signal
+
+    number = request_signal()
+    if number and hasattr(faulthandler, "register") and _signal.getsignal(number) == _signal.SIG_DFL:
+        faulthandler.register(number, file=_fault_fd, all_threads=True, chain=False)
+
+
+def _after_fork() -> None:
+    """In a forked child: its own file under the same number, so that whoever enabled faulthandler stays served."""
+    if _fault_fd >= 0:
+        try:
+            fd = os.open(_fault_path(), _FLAGS | os.O_APPEND, 0o600)
+            os.dup2(fd, _fault_fd, inheritable=False)
+            os.close(fd)
+        except OSError:
+            pass
+    if _agent is not None and not isinstance(_agent, bool):
+        _agent.forked()
+
+
+def _at_exit() -> None:
+    """The interpreter keeps the exception that ends it; nobody's excepthook needs replacing for that."""
+    try:
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)) or hasattr(sys, "ps1"):
+            error = None  # wished for; or typed at a prompt, where it ends nothing
+        if error is not None:
+            current = agent()
+            if current is not None:
+                from .exceptions import describe
+
+                describe(current, error, sys.last_traceback)
+        if _agent is not None and not isinstance(_agent, bool):
+            _agent.close()
+    except Exception:  # at the interpreter's end modules are gone already
+        pass
+
+
+def installed(module: Any) -> None:
+    """Lets our modules look at one of the job's that has just been imported."""
+    if module.__name__ == "threading":
+        _watch_threads(module)
+        return
+    current = agent()
+    if current is not None:
+        for name in HOOKS.get(module.__name__, ()):
+            current.install(name, module)
+
+
+def _watch_threads(threading: Any) -> None:
+    """A thread's uncaught exception does not end the process, but often tells why it hangs afterwards."""
+    before = getattr(threading, "excepthook", None)
+    if before is None:
+        return
+
+    def excepthook(args: Any, /) -> Any:
+        try:
+            current = agent()
+            if current is not None and args.exc_value is not None and args.exc_type is not SystemExit:
+                from .exceptions import describe
+
+                name = args.thread.name if args.thread is not None else "?"
+                describe(current, args.exc_value, args.exc_traceback, name)
+        except Exception:  # the user's own hook comes next, whatever ours met
+            pass
+        return before(args)
+
+    threading.excepthook = excepthook
+
+
+class _Hooked:
+    """First in line: for the few names we know, the real spec with a loader that calls us afterwards."""
+
+    def __init__(self) -> None:
+        self._busy: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if (name not in HOOKS and name != "threading") or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find is not None and finder is not self else None
+                if spec is not None:
+                    if hasattr(spec.loader, "exec_module"):
+                        spec.loader = _Loader(spec.loader)
+                    return spec
+        finally:
+            self._busy.discard(name)
+        return None
+
+    def invalidate_caches(self) -> None:
+        pass
+
+
+class _Loader:
+    """The real loader; once the module has run, it stands in the module as if we had not been there."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        for owner, name in ((module, "__loader__"), (module.__spec__, "loader")):
+            try:
+                setattr(owner, name, self._real)
+            except Exception:  # a module that lets nobody set its attributes
+                pass
+        self._real.exec_module(module)
+        try:
+            installed(module)
+        except Exception:  # the user's import has worked: a hook that failed must not spoil it
+            pass
+
+
+class _PublicFinder:
+    """Last in line: a small `oomproof` for scripts whose environment has none."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "oomproof":
+            return None
+        import _frozen_importlib_external as files
+
+        return files.spec_from_file_location(
+            name, os.path.join(os.path.dirname(os.path.abspath(__file__)), "script_api.py")
+        )
+
+    def invalidate_caches(self) -> None:
+        pass

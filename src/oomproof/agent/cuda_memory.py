@@ -1,0 +1,80 @@
+"""What the card and PyTorch's allocator hold now, in bytes: one cheap reading, and what could be had of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..leaf.allocator_memory import CudaMemory, from_stats
+
+
+def read(torch: Any, device: int) -> CudaMemory | None:
+    """None where CUDA is not started in this process (it is never started by us) or does not answer."""
+    try:
+        if not torch.cuda.is_initialized() or capturing(torch):
+            return None
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
+        free, total = torch.cuda.mem_get_info(device)
+        return from_stats(
+            device, stats, free, total, backend_of(torch), expandable_segments(), _fraction(torch, device)
+        )
+    except Exception:  # the driver may be failing just now: no figure is better than a second error
+        return None
+
+
+def capturing(torch: Any) -> bool:
+    """While a CUDA graph is captured, a question to the driver may spoil it."""
+    ask = getattr(torch.cuda, "is_current_stream_capturing", None)
+    return ask is not None and bool(ask())
+
+
+def devices(torch: Any) -> list[int]:
+    """The cards on which this process holds memory."""
+    try:
+        if not torch.cuda.is_initialized():
+            return []
+        return [
+            index
+            for index in range(torch.cuda.device_count())
+            if torch.cuda.memory_stats_as_nested_dict(index)["reserved_bytes"]["all"]["current"] > 0
+        ]
+    except Exception:  # as above
+        return []
+
+
+def backend_of(torch: Any) -> str:
+    try:
+        return str(torch.cuda.get_allocator_backend())
+    except Exception:  # before PyTorch 2.0
+        return "native"
+
+
+def uuid_of(torch: Any, device: int) -> str | None:
+    """The card's own id: two processes may give the same card different numbers. PyTorch 2.4 and newer."""
+    try:
+        return str(torch.cuda.get_device_properties(device).uuid)
+    except Exception:  # before PyTorch 2.4
+        return None
+
+
+def settings_text() -> str:
+    """The allocator's settings, as the environment gives them (the new name wins, as in PyTorch)."""
+    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+
+
+def expandable_segments() -> bool:
+    return "expandable_segments:true" in settings_text().replace(" ", "").lower()
+
+
+def _fraction(torch: Any, device: int) -> float:
+    """1.0 where none was set, or where this PyTorch cannot be asked (before 2.6): ours is then remembered by us."""
+    ours = FRACTIONS.get(device)
+    if ours is not None:
+        return ours
+    try:
+        return float(torch._C._cuda_getMemoryFraction(device))
+    except Exception:  # before PyTorch 2.6
+        return 1.0
+
+
+FRACTIONS: dict[int, float] = {}  # what gpu_limit has set, by device

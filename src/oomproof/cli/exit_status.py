@@ -1,0 +1,22 @@
+"""The status a shell sees for a run that has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from oomproof.errors import OUR_FAILURE
+from oomproof.recording.run_folders import Run
+
+if TYPE_CHECKING:
+    from oomproof.diagnosis.conclusion import Conclusion
+
+
+def exit_status(run: Run, conclusion: Conclusion | None, ended: dict[str, Any] | None = None) -> int:
+    """The job's own, 128+signal when it was killed, --oom-exit-code when it died of memory and one was given."""
+    wanted = (run.info.get("settings") or {}).get("oom_exit_code")
+    if wanted is not None and conclusion is not None and conclusion.died_of_memory:
+        return int(wanted)
+    ended = ended or run.exit()
+    if not ended or (ended.get("code") is None and ended.get("signal") is None):
+        return OUR_FAILURE  # nobody knows: the keeper vanished, or it was adopted and is another's child
+    return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])

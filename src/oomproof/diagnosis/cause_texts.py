@@ -1,0 +1,142 @@
+"""A text's cause in the words of the table, filled with its own figures, and the remedies in the order a good engineer tries."""
+
+from __future__ import annotations
+
+from oomproof.causes import CAUSES
+from oomproof.diagnosis.advice import HALF_THE_BATCH, ONE_DATA_COPY
+from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.evidence.texts.finding import Finding, GpuNumbers
+from oomproof.units import MIB, format_size
+
+
+def victim_text(finding: Finding) -> str:
+    victim = finding.victim
+    if victim is None or (victim.name is None and victim.pid is None):
+        return "a process"
+    name = victim.name or "a process"
+    pid = f" (pid {victim.pid})" if victim.pid is not None else ""
+    held = (victim.anon_rss or 0) + (victim.shmem_rss or 0)
+    return f"{name}{pid}" + (f", which held {format_size(held)}" if held else "")
+
+
+def fill(finding: Finding) -> tuple[str, str]:
+    """(headline, next) with this finding's own names and figures."""
+    cause = CAUSES[finding.cause]
+    victim = victim_text(finding)
+    limit = (
+        f" ({finding.cgroup}" + (f", {format_size(finding.limit)}" if finding.limit else "") + ")"
+        if finding.cgroup
+        else ""
+    )
+    if not limit and finding.limit:
+        limit = f" ({format_size(finding.limit)})"
+    job, kernel = finding.job, finding.kernel
+    message = job.exception or job.message or finding.says
+    if job.exception and job.message:
+        message = f"{job.exception}: {job.message}"
+    values = {
+        "victim": victim,
+        "victim_of": "" if victim == "a process" else f": {victim}",
+        "cgroup": limit,
+        "gpu": gpu_text(finding.gpu),
+        "gpu_next": gpu_next(finding.gpu),
+        "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
+        "fault": f" in {kernel.library}" if kernel.library else "",
+        "request": f": {job.message}" if job.message else "",
+        "message": _short(message),
+        "message_in": f" ({_short(job.message)})" if job.message else "",
+        "xid": f" {kernel.xid}" if kernel.xid is not None else "",
+    }
+    return cause.headline.format_map(values), cause.next.format_map(values)
+
+
+def _short(text: str, width: int = 160) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def gpu_text(gpu: GpuNumbers | None) -> str:
+    if gpu is None or (gpu.requested is None and gpu.free is None):
+        return ""
+    parts = []
+    if gpu.requested is not None:
+        parts.append(f"asked for {format_size(gpu.requested)}")
+    if gpu.free is not None:
+        total = f" of {format_size(gpu.total)}" if gpu.total is not None else ""
+        parts.append(f"{format_size(gpu.free)}{total} was free")
+    if gpu.neighbours:
+        parts.append(f"others on the card held {format_size(gpu.neighbours)}")
+    return ": " + ", ".join(parts)
+
+
+def fragmented(gpu: GpuNumbers) -> bool:
+    """Enough was reserved and unused for the request, in pieces: splitting, not size, was the trouble."""
+    unused, asked = gpu.reserved_unallocated, gpu.requested
+    return unused is not None and asked is not None and unused >= max(asked, 256 * MIB)
+
+
+def gpu_next(gpu: GpuNumbers | None) -> str:
+    if gpu is not None and gpu.neighbours and gpu.requested and gpu.neighbours >= gpu.requested:
+        return "another process holds the card: nvidia-smi shows which; wait for it or take another card"
+    if gpu is not None and fragmented(gpu):
+        return (
+            "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9), then the batch"
+        )
+    return "halve the batch and double gradient accumulation: the same effective batch"
+
+
+REMEDIES = {
+    "larger-shm": Remedy(
+        "a larger /dev/shm: docker run --shm-size=8g, or on the machine itself",
+        command="sudo mount -o remount,size=8G /dev/shm",
+        change=Change("system", "/dev/shm", after="8G"),
+    ),
+    "jax-preallocate": Remedy(
+        "let JAX take memory as it needs it: a neighbour then finds room",
+        change=Change("env", "XLA_PYTHON_CLIENT_PREALLOCATE", after="false"),
+    ),
+    "tensorflow-growth": Remedy(
+        "let TensorFlow take memory as it needs it: a neighbour then finds room",
+        change=Change("env", "TF_FORCE_GPU_ALLOW_GROWTH", after="true"),
+    ),
+    "fewer-workers": Remedy(
+        "fewer DataLoader workers: each holds its own batches and, in time, a copy of the data set's Python objects",
+        change=Change("code", "num_workers"),
+    ),
+    "one-data-copy": ONE_DATA_COPY,
+    "half-the-batch": HALF_THE_BATCH,
+}
+
+
+def remedies(finding: Finding) -> tuple[Remedy, ...]:
+    """Twin or neighbour first, then fragmentation; then what helps against the cause in general."""
+    general = (REMEDIES[name] for name in CAUSES[finding.cause].remedies)
+    return (*_beside(finding), *_on_the_card(finding), *general)
+
+
+def _beside(finding: Finding) -> list[Remedy]:
+    """Who else was large when the machine ran out, by the kernel's own table."""
+    if finding.cause != "oom-kill-global" or finding.victim is None:
+        return []
+    large = [
+        task for task in finding.kernel.largest if task.rss >= 1 << 30 and task.pid != finding.victim.pid
+    ]
+    others = [f"{task.name or '?'} ({task.pid}) {format_size(task.rss)}" for task in large[:3]]
+    if not others:
+        return []
+    return [Remedy(f"end or move what else was large then: {', '.join(others)}", "measured")]
+
+
+def _on_the_card(finding: Finding) -> list[Remedy]:
+    gpu = finding.gpu
+    if finding.cause != "cuda-oom" or gpu is None:
+        return []
+    advice = []
+    if gpu.neighbours:
+        title = "end or move the other process on the card"
+        advice.append(Remedy(title, "measured", gpu.neighbours, command="nvidia-smi"))
+    if fragmented(gpu):
+        change = Change("env", "PYTORCH_ALLOC_CONF", after="expandable_segments:True")
+        title = "let segments grow in place of splitting (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
+        advice.append(Remedy(title, "measured", gpu.reserved_unallocated, change=change))
+    return advice

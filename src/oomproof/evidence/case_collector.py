@@ -1,0 +1,334 @@
+"""One attempt's folder in, one case file out: reads what is there, says what is not, decides nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from oomproof.evidence import agent_files
+from oomproof.evidence.case_evidence import describe
+from oomproof.evidence.case_file import (
+    Action,
+    CaseFile,
+    Counters,
+    ExitStatus,
+    KeeperEvent,
+    Missing,
+    Settings,
+)
+from oomproof.evidence.gpu_oom import host_owners, last_oom
+from oomproof.evidence.job_output import read_output
+from oomproof.evidence.job_processes import JobProcesses
+from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.recording_tail import RecordingTail, last_samples
+from oomproof.machine import kernel_log, shutdown
+from oomproof.machine import wtmp as wtmp_file
+from oomproof.machine.clock import boot_wall, boottime
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.run_folders import Run, other_host
+from oomproof.recording.state_files import load
+from oomproof.records import replace
+
+_JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
+_SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
+
+
+def collect(
+    attempt: Attempt,
+    *,
+    proc: str = "/proc",
+    kmsg: str = "/dev/kmsg",
+    journalctl: str = "journalctl",
+    wtmp: str = "/var/log/wtmp",
+    systemctl: str = "systemctl",
+    suspended: float | None = None,
+) -> CaseFile:
+    """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
+    run, _ = load(Run(attempt.run_folder).info_file)
+    started, why_not_started = load(attempt.started_file)
+    exited, why_no_exit = load(attempt.exit_file)
+    tail = last_samples(attempt.recording_file)
+    missing = [
+        Missing(source, reason, "")
+        for source, reason in (
+            ("started.json", why_not_started),
+            ("exit.json", why_no_exit),
+            ("recording", tail.reason),
+        )
+        if reason is not None
+    ]
+    case = _from_files(attempt, run, started, exited, tail, proc)
+    if case.output.reason is not None:
+        missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
+    if case.status is not None and case.status.code != 0 and case.output.failure is None:
+        from oomproof.evidence.script_handlers import (
+            silent_handlers,  # reads the script: only for an end without words
+        )
+
+        case = replace(case, silent=silent_handlers(attempt, run, started))
+    if case.elsewhere is not None:  # this machine's log and processes are none of its
+        missing.append(Missing("the machine", f"it ran on {case.elsewhere}, not visible from here", ""))
+        case = replace(case, missing=tuple(missing))
+        return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+    case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
+    missing += more
+    case, more = _with_reboot(case, wtmp, proc)
+    missing += more
+    if _may_have_twin(case):
+        from oomproof.evidence.twin_after_death import living_twin
+
+        case = replace(case, twin=living_twin(case.argv, string(run.get("cwd")), proc))
+    if _sigterm_just_now(case):
+        case = replace(case, going_down=shutdown.under_way(systemctl))
+    case = replace(case, missing=tuple(missing))
+    return replace(case, evidence=describe(case, _wall_offset(started, tail)))
+
+
+def _from_files(
+    attempt: Attempt,
+    run: dict[str, Any],
+    started: dict[str, Any],
+    exited: dict[str, Any],
+    tail: RecordingTail,
+    proc: str,
+) -> CaseFile:
+    asked, backend, shm = part(run, "settings"), part(started, "rung"), part(exited, "shm")
+    argv = run.get("argv")
+    run_boot = string(started.get("boot_id")) or string(run.get("boot_id")) or tail.meta.get("boot_id")
+    boot = _boot_id(proc)
+    shm_total, shm_free = integer(shm.get("total")), integer(shm.get("free"))
+    if shm_total is None and tail.job is not None:
+        shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
+    keeper = part(started, "keeper")
+    position = agent_files.position(
+        attempt.agent_folder
+    )  # exact to the step; the recording's is of the last second
+    status = _status(exited)
+    return CaseFile(
+        run=string(run.get("id")) or attempt.run_folder.name,
+        attempt=attempt.number,
+        argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
+        folder=str(attempt.folder),
+        status=status,
+        started=number(started.get("boottime")),
+        started_wall=number(started.get("wall")) or number(run.get("created")),
+        # a job that lives has not ended, whoever keeps it
+        keeper_alive=boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc)),
+        run_boot_id=run_boot,
+        boot_id=boot,
+        elsewhere=other_host(run) if run_boot != boot else None,
+        settings=Settings(
+            limit=integer(asked.get("limit")),
+            floor=integer(asked.get("floor")),
+            margin=integer(asked.get("margin")),
+            grace=number(asked.get("grace")),
+        ),
+        backend=string(backend.get("name")),
+        limit=integer(backend.get("limit")),
+        cgroups=_cgroups(backend.get("remove")),
+        at_start=_counters(part(started, "counters")),
+        at_death=_counters(part(exited, "counters")),
+        host=tail.host,
+        job=tail.job,
+        job_peak=tail.job_peak,
+        adopted=run.get("adopted") is True,
+        gpus=tail.gpus,
+        gpu_oom=last_oom(attempt),
+        host_owners=host_owners(attempt),
+        shm_total=shm_total,
+        shm_free=shm_free,
+        shm_low=tail.shm_low,
+        phase=position.phase if position is not None else tail.phase,
+        step=position.step if position is not None else tail.step,
+        step_location=position.place if position is not None else "",
+        step_time=position.t if position is not None else None,
+        processes=tail.processes,
+        leader=integer(part(started, "job").get("pid")),
+        openmp=tail.openmp,
+        environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
+        actions=_actions(attempt.actions()),
+        keeper_events=_keeper_events(attempt.keeper_events()),
+        output=read_output(attempt, parse=status is None or status.code != 0),
+        crashes=agent_files.crashes(attempt.agent_folder),
+        told=tail.told,
+    )
+
+
+def _status(exited: dict[str, Any]) -> ExitStatus | None:
+    code, killed_by = integer(exited.get("code")), integer(exited.get("signal"))
+    raw = integer(exited.get("status"))
+    if code is None and killed_by is None and raw is not None:
+        code, killed_by = (os.WEXITSTATUS(raw), None) if os.WIFEXITED(raw) else (None, os.WTERMSIG(raw))
+    if code is None and killed_by is None:
+        return None
+    leftovers = exited.get("leftovers")
+    return ExitStatus(
+        code,
+        killed_by,
+        core=exited.get("core") is True,
+        boottime=number(exited.get("boottime")),
+        wall=number(exited.get("wall")),
+        leftovers=len(leftovers) if isinstance(leftovers, list) else integer(leftovers) or 0,
+    )
+
+
+def _counters(values: dict[str, Any]) -> Counters:
+    return Counters(**{name: integer(values.get(name)) for name in Counters.__dataclass_fields__})
+
+
+def _cgroups(dirs: object) -> tuple[str, ...]:
+    """The job's folders as paths below their mount, which is how the kernel's log names them."""
+    directories = []
+    for directory in dirs if isinstance(dirs, list) else []:
+        path = str(directory)
+        for mount in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
+            if path.startswith(mount + "/"):
+                path = path[len(mount) :]
+                break
+        if path.strip("/") and path not in directories:
+            directories.append(path.rstrip("/"))
+    return tuple(directories)
+
+
+def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
+    actions = []
+    for line in lines:
+        at, what = number(line.get("boottime")), string(line.get("action"))
+        if at is not None and what is not None:
+            by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
+            actions.append(Action(at, number(line.get("wall")), by, what, why))
+    return tuple(sorted(actions, key=lambda action: action.boottime))
+
+
+def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:
+    events = []
+    for line in lines:
+        kind = string(line.get("event")) or string(line.get("kind"))
+        if kind is not None:
+            text = string(line.get("text")) or string(line.get("why")) or ""
+            events.append(KeeperEvent(number(line.get("boottime")), kind, text))
+    return tuple(events)
+
+
+def _boot_id(proc: str) -> str | None:
+    try:
+        return Path(proc, "sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _alive(process: dict[str, Any], proc: str) -> bool:
+    pid, start = integer(process.get("pid")), integer(process.get("start"))
+    if pid is None:
+        return False
+    try:
+        fields = Path(proc, str(pid), "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return fields[0] not in "ZX" and (start is None or int(fields[19]) == start)
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def _nothing_to_ask(case: CaseFile) -> bool:
+    """Ended well, and nothing was OOM-killed anywhere meanwhile: the kernel's log has nothing to add."""
+    return case.status is not None and case.status.code == 0 and case.moved.vmstat_oom_kill == 0
+
+
+def _with_kernel(
+    case: CaseFile, proc: str, kmsg: str, journalctl: str, suspended: float | None
+) -> tuple[CaseFile, list[Missing]]:
+    if case.started is None or _nothing_to_ask(case):
+        return case, []
+    # after a reboot the ring is another boot's; only a kept journal still has the lines
+    boot = case.run_boot_id.replace("-", "") if case.rebooted and case.run_boot_id else None
+    log = kernel_log.read(case.started, kmsg=kmsg, journalctl=journalctl, boot=boot, offset=suspended)
+    if log.reason is not None:
+        return case, [Missing(log.source, log.reason, log.how_to_grant)]
+    missing = []
+    if log.overwritten:
+        missing.append(
+            Missing(
+                log.source, "its oldest lines were overwritten during the run", "boot with log_buf_len=4M"
+            )
+        )
+    ours = JobProcesses.of(case, proc)
+    if not ours.pids_comparable:
+        missing.append(
+            Missing(
+                "pids in the kernel log",
+                "in a container the kernel counts pids differently: only the cgroup's name can be matched",
+                "run oomproof on the host, or with --pid=host",
+            )
+        )
+    end = case.status.boottime if case.status is not None else None
+    until = float("inf") if end is None else end + 5.0 + kernel_log.drift(end)
+    from oomproof.evidence.kernel_evidence import read_kernel  # its parsers: not for a run that ended well
+
+    kills, faults = read_kernel((line.time, line.text) for line in log.lines if line.time <= until)
+    if case.moved.vmstat_oom_kill == 0:
+        # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
+        kills = ()
+    case = replace(
+        case,
+        kernel_readable=True,
+        kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
+        our_kills=tuple(kill for kill in kills if ours.owns_kill(kill)),
+        other_kills=tuple(kill for kill in kills if not ours.owns_kill(kill)),
+        our_faults=tuple(fault for fault in faults if ours.owns(fault.pid, fault.time)),
+    )
+    return case, missing
+
+
+def _failed_just_now(case: CaseFile) -> bool:
+    """In this boot and moments ago: what the machine is now, it was then."""
+    status = case.status
+    if status is None or status.code == 0 or case.rebooted or status.boottime is None:
+        return False
+    return 0 <= boottime() - status.boottime <= _JUST_NOW
+
+
+def _may_have_twin(case: CaseFile) -> bool:
+    """Ended for memory, by the kernel or by us, or killed by nobody knows whom."""
+    acted = any(action.by == "guard" and action.action != "warn" for action in case.actions)
+    killed = case.status is not None and case.status.signal == signal.SIGKILL
+    return _failed_just_now(case) and (case.kernel_killed or acted or killed)
+
+
+def _sigterm_just_now(case: CaseFile) -> bool:
+    """Ended by what a shutdown sends: worth asking whether one is under way."""
+    status = case.status
+    if status is None or not _failed_just_now(case):
+        return False
+    by_signal = (status.signal or (status.code or 0) - 128) in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+    asked = any(event.kind == "sigterm" for event in case.keeper_events)
+    return by_signal or asked or any(action.why == "SIGTERM" for action in case.actions)
+
+
+def _with_reboot(case: CaseFile, path: str, proc: str) -> tuple[CaseFile, list[Missing]]:
+    """Only a run of an earlier boot has anything to ask of wtmp; without it, the present boot is the next one."""
+    last = case.last_sign_wall
+    if not case.rebooted or last is None:
+        return case, []
+    log = wtmp_file.read(path)
+    boot = log.boot_after(last)
+    if boot is None:
+        this = boot_wall(proc)
+        case = replace(case, next_boot_wall=this if this is not None and this > last else None)
+    if log.reason is not None:
+        return case, [Missing("wtmp", log.reason, "")]
+    until = boot if boot is not None else float("inf")
+    if case.status is not None:
+        until = min(until, last + _SHUTDOWN)  # a later one has nothing to do with this end
+    # the record is written seconds after services were told to stop, and clocks are set at boot
+    case = replace(case, shutdown_wall=log.shutdown_between(last - 5.0, until))
+    return (case if boot is None else replace(case, next_boot_wall=boot, boots_recorded=True)), []
+
+
+def _wall_offset(started: dict[str, Any], tail: RecordingTail) -> float | None:
+    try:
+        return float(tail.meta["wall_offset"])
+    except (KeyError, ValueError):
+        pass
+    wall, boottime = number(started.get("wall")), number(started.get("boottime"))
+    return wall - boottime if wall is not None and boottime is not None else None

@@ -1,0 +1,210 @@
+"""The case file's facts as evidence items: each with an id that rules cite, a source and what it says."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from oomproof.evidence import gpu_oom
+from oomproof.evidence.case_file import CaseFile, Evidence
+from oomproof.units import format_size
+
+if TYPE_CHECKING:
+    from oomproof.evidence.texts.finding import Finding
+
+_MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe(case: CaseFile, wall_offset: float | None) -> tuple[Evidence, ...]:
+    def wall(boottime: float | None) -> float | None:
+        return None if boottime is None or wall_offset is None else boottime + wall_offset
+
+    return tuple(
+        Evidence(id, source, wall(when), text, says)
+        for id, source, when, text, says in (
+            *_exit(case),
+            *_counters(case),
+            *_samples(case),
+            *_own_actions(case),
+            *_kernel(case),
+            *_output(case),
+            *_agent(case),
+            *_silence(case),
+            *_boots(case),
+        )
+    ) + tuple(Evidence(*item) for item in gpu_oom.describe(case.gpu_oom, case.host_owners))
+
+
+_Item = tuple[str, str, float | None, str, str]
+
+
+def _exit(case: CaseFile) -> Iterator[_Item]:
+    status = case.status
+    if status is None:
+        return
+    if status.signal is not None:
+        text = f"ended by {signal_name(status.signal)}" + (", core dumped" if status.core else "")
+        says = "the process was ended by a signal"
+    else:
+        text = f"exit code {status.code}"
+        says = "the process ended by itself"
+    yield "exit", "wait status", status.boottime, text, says
+
+
+def _counters(case: CaseFile) -> Iterator[_Item]:
+    end = case.status.boottime if case.status else None
+    told = (
+        ("memcg_oom_kill", "the job's cgroup", "processes of the job killed by the kernel for memory"),
+        ("memcg_oom", "the job's cgroup", "times the job's own limit could not be kept"),
+        ("memcg_failcnt", "the job's cgroup", "times the job's own limit was reached"),
+        ("vmstat_oom_kill", "/proc/vmstat", "kernel OOM kills on the whole machine, of anybody"),
+        ("oomd_kill", "the cgroup's xattr", "processes of the job killed by systemd-oomd"),
+    )
+    for name, source, says in told:
+        before, after = getattr(case.at_start, name), getattr(case.at_death, name)
+        if after is not None:
+            start = "?" if before is None else before
+            yield f"counter.{name}", source, end, f"{name}: {start} at start, {after} at death", says
+    if case.at_death.memcg_peak is not None:
+        peak = format_size(case.at_death.memcg_peak)
+        yield (
+            "counter.memcg_peak",
+            "the job's cgroup",
+            end,
+            f"peak {peak}",
+            "with page cache: not memory needed",
+        )
+
+
+def _samples(case: CaseFile) -> Iterator[_Item]:
+    end = case.status.boottime if case.status else None
+
+    def age(t: float) -> str:
+        return f", {max(0.0, end - t):.1f} s before the end" if end is not None else ""
+
+    if (host := case.host) is not None:
+        text = f"{format_size(host.available)} of {format_size(host.total)} available"
+        if host.swap_total:
+            text += f", {format_size(host.swap_free)} of {format_size(host.swap_total)} swap free"
+        if host.psi_full is not None and host.psi_full >= 0.005:
+            text += f", all tasks stalled {host.psi_full:.0%} of the time"
+        yield "sample.host", "recording", host.t, text + age(host.t), "the machine's room at the last sample"
+    if (job := case.job) is not None:
+        text = f"the job held {format_size(job.used)}"
+        if job.processes:  # 0: it ended before the sampler had counted them
+            text += f" in {job.processes} process" + ("es" if job.processes > 1 else "")
+        if job.headroom is not None:
+            text += f", {format_size(job.headroom)} below its limit"
+        yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
+    if case.shm_total:
+        free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
+        text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
+        yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
+    if case.twin is not None:
+        text = f"pid {case.twin.pid} runs the same command and holds {format_size(case.twin.held)}"
+        yield "sample.twin", "/proc", end, text, "a twin of this job, alive right after its end"
+    for gpu in case.gpus:
+        text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
+        yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"
+
+
+def _own_actions(case: CaseFile) -> Iterator[_Item]:
+    for index, action in enumerate(case.actions[-_MOST:], 1):
+        text = f"{action.by}: {action.action}" + (f" ({action.why})" if action.why else "")
+        yield f"action.{index}", "actions.jsonl", action.boottime, text, "what oomproof did to the job"
+    for index, event in enumerate(case.keeper_events[-_MOST:], 1):
+        text = event.kind + (f": {event.text}" if event.text else "")
+        yield f"keeper.{index}", "keeper.jsonl", event.boottime, text, "what the keeper saw"
+
+
+def _kernel(case: CaseFile) -> Iterator[_Item]:
+    for index, kill in enumerate(case.our_kills[-_MOST:], 1):
+        whose = f" (limit of {kill.oom_memcg})" if kill.oom_memcg else ""
+        says = f"the kernel killed pid {kill.pid} ({kill.name}) of this job for memory{whose}"
+        yield f"kernel.kill.{index}", "kernel log", kill.time, kill.text, says
+    for index, fault in enumerate(case.our_faults[-_MOST:], 1):
+        yield (
+            f"kernel.fault.{index}",
+            "kernel log",
+            fault.time,
+            fault.text,
+            fault.says or f"{fault.kind} in this job",
+        )
+    for index, kill in enumerate(case.other_kills[-_MOST:], 1):
+        says = f"the kernel killed {kill.name}, which is not of this job"
+        yield f"kernel.other.{index}", "kernel log", kill.time, kill.text, says
+
+
+def _output(case: CaseFile) -> Iterator[_Item]:
+    text = case.output.text
+    told = [finding for finding in (*text.system, *text.training) if _tells(finding)] if text else []
+    told.sort(key=lambda finding: (finding.job.role != "root", finding.line))
+    for index, finding in enumerate(told[:_MOST], 1):
+        yield f"output.{index}", f"{finding.source}:{finding.line}", None, finding.text, finding.says
+    if not told and case.output.empty:
+        yield "output.none", "output.log", None, "the job printed nothing", "no word of its own about its end"
+    elif not told and case.output.last_line:
+        line = case.output.last_line[:200]
+        yield "output.last", "output.log", None, line, "the last line the job printed"
+
+
+def _silence(case: CaseFile) -> Iterator[_Item]:
+    if case.openmp is not None:
+        says = "two OpenMP runtimes in one process: a known reason for crashes in native code"
+        yield "openmp", "recording", None, case.openmp, says
+    for index, handler in enumerate(case.silent[:_MOST], 1):
+        says = "this message of the script's own never appeared in its output"
+        where = f"{handler.file}:{handler.line}"
+        yield f"handler.{index}", where, None, f"{handler.catches} prints «{handler.text}»", says
+
+
+def _tells(finding: Finding) -> bool:
+    return finding.cause != "not-a-crash" and finding.job.role != "noise"
+
+
+def _agent(case: CaseFile) -> Iterator[_Item]:
+    """What the job's own Python told."""
+    if case.phase != "unknown" or case.step is not None:
+        step = f", step {case.step}" if case.step is not None else ""
+        text = f"phase {case.phase}{step}"
+        end = case.status.boottime if case.status else None
+        if case.step_time is not None and end is not None:
+            text += f", {max(0.0, end - case.step_time):.1f} s before the end"
+        if case.step_location:
+            text += f"; steps are made at {case.step_location}"
+        yield "agent.position", "agent", case.step_time, text, "where the job stood"
+    for index, crash in enumerate(case.crashes[-_MOST:], 1):
+        text = f"{crash.kind} in pid {crash.pid}: {crash.where}"
+        yield f"agent.crash.{index}", "faulthandler", None, text, "the Python line that was running"
+    for kind, says in _TOLD.items():
+        for index, told in enumerate([message for message in case.told if message.kind == kind][-2:], 1):
+            yield f"agent.{kind}.{index}", "agent", told.t, told.text, says
+
+
+_TOLD = {
+    "exception": "the error that ended it, with the sizes of its variables",
+    "worker-lost": "the job's own process found its loader worker dead",
+    "stacks": "where the code stood",
+    "saved": "a checkpoint was written",
+}
+
+
+def _boots(case: CaseFile) -> Iterator[_Item]:
+    if case.rebooted:
+        text = f"boot id {case.run_boot_id} then, {case.boot_id} now"
+        yield "boot", "boot id", None, text, "the machine has been restarted since"
+    if case.shutdown_wall is not None:
+        yield "wtmp.shutdown", "wtmp", None, "a shutdown was recorded", "the machine went down in order"
+    elif case.next_boot_wall is not None and case.boots_recorded:
+        yield "wtmp.boot", "wtmp", None, "the next boot has no shutdown before it", "no orderly shutdown"
+    if case.going_down:
+        says = "the machine was being shut down in order"
+        yield "shutdown", "systemd", None, "systemd was stopping the machine when the job ended", says

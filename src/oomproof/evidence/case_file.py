@@ -1,0 +1,320 @@
+"""Everything a rule may look at, in plain values: bytes, seconds of CLOCK_BOOTTIME, None for "not known"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from oomproof.evidence.agent_files import AgentMessage, Crash
+from oomproof.evidence.gpu_oom import GpuOom, Owner
+from oomproof.records import dataclass, field, fields
+
+if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
+    from oomproof.evidence.texts.finding import Finding
+    from oomproof.evidence.texts.text_case import TextCase
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact with its source. ``says`` is what it means in a few words, ``text`` the fact itself."""
+
+    id: str
+    source: str
+    time: float | None  # wall-clock seconds
+    text: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A source that could not be read, and what would open it."""
+
+    source: str
+    reason: str
+    how_to_grant: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    code: int | None
+    signal: int | None
+    core: bool = False
+    boottime: float | None = None
+    wall: float | None = None
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    memcg_oom_kill: int | None = None
+    memcg_oom: int | None = None
+    memcg_failcnt: int | None = None
+    vmstat_oom_kill: int | None = None
+    memcg_peak: int | None = None
+    oomd_kill: int | None = None
+
+    def since(self, start: Counters) -> Counters:
+        """How far each counter moved; None where either end is unknown. The peak is a level: it stays."""
+        moved: dict[str, int | None] = {}
+        for counter in fields(self):
+            now, before = getattr(self, counter.name), getattr(start, counter.name)
+            moved[counter.name] = None if now is None or before is None else max(0, now - before)
+        moved["memcg_peak"] = self.memcg_peak
+        return Counters(**moved)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    t: float
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+    psi_full: float | None = None  # share of the last seconds in which every task stalled, 0..1
+    lowest: int | None = (
+        None  # available at its lowest in the last seconds: after a kill there is headroom again
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    t: float
+    anon: int
+    shmem: int
+    file: int
+    swap: int
+    headroom: int | None  # bytes to the job's own limit
+    processes: int
+    shm_total: int | None
+    shm_free: int | None
+    rate: float = 0.0  # bytes a second that anon + shmem + swap grew over the last seconds
+
+    @property
+    def used(self) -> int:
+        return self.anon + self.shmem + self.swap
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    t: float
+    index: int
+    used: int
+    total: int
+    job_used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """One process of the job as the recording knew it."""
+
+    pid: int
+    role: str
+    name: str
+    first: float
+    last: float
+    used: int  # anon + shmem + swap at its last sample
+    share: int | None = None  # proportional: its own pages, and its part of the shared ones
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What somebody of ours did to the job: warn, ask, term, kill."""
+
+    boottime: float
+    wall: float | None
+    by: str
+    action: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperEvent:
+    boottime: float | None
+    kind: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKill:
+    """One victim of the kernel's OOM killer. ``total_vm`` is address space, never memory used."""
+
+    time: float
+    pid: int
+    name: str
+    constraint: str | None = None  # CONSTRAINT_NONE, _MEMCG, _CPUSET, _MEMORY_POLICY
+    oom_memcg: str | None = None  # whose limit was hit
+    task_memcg: str | None = None  # where the victim lived
+    limit: int | None = None  # of oom_memcg
+    total_vm: int | None = None
+    anon_rss: int | None = None
+    file_rss: int | None = None
+    shmem_rss: int | None = None
+    text: str = ""
+
+    @property
+    def by_limit(self) -> bool:
+        return self.constraint == "CONSTRAINT_MEMCG"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFault:
+    """A fault of one program in the kernel's words."""
+
+    time: float
+    pid: int
+    name: str
+    kind: str  # segfault, gpf, bus-error, abort, xid
+    library: str | None = None
+    null: bool = False  # an address in the first page: a null pointer
+    text: str = ""
+    says: str = ""
+    strength: float = 1.0  # below 0.9: a note, or an aftermath of something else
+
+
+@dataclass(frozen=True, slots=True)
+class SilentHandler:
+    """A branch of the job's own script that prints when something goes wrong, and printed nothing."""
+
+    file: str
+    line: int
+    kind: str  # exception, nan
+    catches: str  # "except RuntimeError", "a check for NaN"
+    text: str  # the part of its message that would stand in the output
+    sure: bool  # False: what it prints may have been lost in a buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """The same command, running beside this one."""
+
+    pid: int
+    held: int  # by it and its descendants
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the job printed. ``text`` is what the parsers found in its end, for a run that did not end well."""
+
+    last_line: str = ""
+    text: TextCase | None = None
+    reason: str | None = "no output was recorded"  # why it could not be read
+    empty: bool = False  # it printed nothing
+
+    @property
+    def failure(self) -> Finding | None:
+        """The first failure of the chain that the job printed, if it printed any."""
+        from oomproof.evidence.texts.root_failure import root
+
+        return root(self.text.training) if self.text is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    limit: int | None = None
+    floor: int | None = None
+    margin: int | None = None
+    grace: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFile:
+    """One attempt as it was found, or texts without one. Any part may be missing; the rules say what they can."""
+
+    run: str | None = None
+    attempt: int | None = None
+    argv: tuple[str, ...] = ()
+    folder: str = ""
+
+    status: ExitStatus | None = None  # None: no exit.json, nobody saw the end
+    started: float | None = None  # CLOCK_BOOTTIME of the start
+    started_wall: float | None = None
+    keeper_alive: bool = False
+    run_boot_id: str | None = None
+    boot_id: str | None = None  # of the machine now
+    elsewhere: str | None = None  # the host it ran on, if that is another machine than this one
+
+    settings: Settings = Settings()
+    backend: str | None = None
+    limit: int | None = None  # the cap the backend enforces, which may differ from what was asked
+    cgroups: tuple[str, ...] = ()  # the job's own, as paths below the mount
+
+    at_start: Counters = Counters()
+    at_death: Counters = Counters()
+    host: HostSample | None = None
+    job: JobSample | None = None
+    job_peak: int | None = None
+    adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
+    gpus: tuple[GpuSample, ...] = ()
+    gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
+    host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory
+    shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
+    shm_free: int | None = None
+    shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it
+    phase: str = "unknown"
+    step: int | None = None
+    step_location: str = ""  # the user's line that made it
+    step_time: float | None = None  # when that step was made, or the phase entered
+    processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
+    leader: int | None = None
+    twin: Twin | None = None  # alive right after the end
+    openmp: str | None = None  # two OpenMP runtimes in one process
+    environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
+    silent: tuple[SilentHandler, ...] = ()
+
+    actions: tuple[Action, ...] = ()
+    keeper_events: tuple[KeeperEvent, ...] = ()
+    output: Output = Output()
+    crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
+    told: tuple[AgentMessage, ...] = ()  # by the agent inside the job
+
+    kernel_readable: bool = False
+    kernel_complete: bool = False  # and its silence about our processes means something
+    our_kills: tuple[KernelKill, ...] = ()
+    other_kills: tuple[KernelKill, ...] = ()
+    our_faults: tuple[KernelFault, ...] = ()
+
+    shutdown_wall: float | None = None  # an orderly shutdown right after the last sign of life
+    next_boot_wall: float | None = None
+    boots_recorded: bool = False  # by wtmp; else next_boot_wall is when the present boot began
+    going_down: bool = False  # it was told to end while the machine was being shut down, in this very boot
+
+    texts: TextCase | None = (
+        None  # what a person gave to be read: logs of a job that need not be a run of ours
+    )
+
+    evidence: tuple[Evidence, ...] = ()
+    missing: tuple[Missing, ...] = ()
+
+    @property
+    def moved(self) -> Counters:
+        return self.at_death.since(self.at_start)
+
+    @property
+    def kernel_killed(self) -> bool:
+        """The kernel's OOM killer took a process of ours; for whose lack of memory is another question."""
+        return bool(self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+
+    @property
+    def rebooted(self) -> bool:
+        if self.elsewhere is not None:  # another machine's boot id says nothing about a reboot
+            return False
+        return self.run_boot_id is not None and self.boot_id is not None and self.run_boot_id != self.boot_id
+
+    @property
+    def last_sign(self) -> float | None:
+        """The last moment anything was written down, CLOCK_BOOTTIME of the run's boot."""
+        times = [self.host.t if self.host else None, self.job.t if self.job else None, self.started]
+        if self.status is not None:
+            times.append(self.status.boottime)
+        known = [moment for moment in times if moment is not None]
+        return max(known, default=None)
+
+    @property
+    def last_sign_wall(self) -> float | None:
+        if self.last_sign is None or self.started is None or self.started_wall is None:
+            return self.started_wall
+        return self.started_wall + max(0.0, self.last_sign - self.started)
+
+    def evidence_from(self, *prefixes: str) -> tuple[str, ...]:
+        """Ids of the evidence whose id starts with one of these, in order."""
+        return tuple(item.id for item in self.evidence if item.id.startswith(prefixes))

@@ -1,0 +1,60 @@
+"""Which of the kernel's victims were processes of this job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from oomproof.evidence.case_file import CaseFile, KernelKill, ProcessSeen
+from oomproof.machine.kernel_log import drift
+from oomproof.records import dataclass
+
+# include/linux/proc_ns.h, PROC_PID_INIT_INO: the inode of the first pid namespace on every kernel
+_INIT_PID_NAMESPACE = "pid:[4026531836]"
+_AFTER = 30.0  # a process may outlive its last sample by as long as the guard was starved
+_STARTING = 0.05  # started.json is written just after the start; clocks agree to a millisecond
+_BEFORE = 2.0  # and have been born a sample earlier than first seen
+
+
+def same_or_below(path: str | None, cgroups: tuple[str, ...]) -> bool:
+    """Whether the kernel's ``path`` is one of ours or inside it; in a container ours is only its end."""
+    if path is None:
+        return False
+    return any((path + "/").find(ours + "/") >= 0 for ours in cgroups)
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcesses:
+    leader: int | None
+    started: float
+    processes: Mapping[int, ProcessSeen]
+    cgroups: tuple[str, ...]
+    own_counter_flat: bool  # the job's cgroup counts kills, and counted none
+    pids_comparable: bool  # the kernel prints pids of the first namespace; in a container ours are others
+
+    @classmethod
+    def of(cls, case: CaseFile, proc: str) -> JobProcesses:
+        try:
+            comparable = os.readlink(f"{proc}/self/ns/pid") == _INIT_PID_NAMESPACE
+        except OSError:
+            comparable = True  # no namespaces in this kernel
+        flat = case.moved.memcg_oom_kill == 0
+        return cls(case.leader, case.started or 0.0, case.processes, case.cgroups, flat, comparable)
+
+    def owns(self, pid: int, when: float) -> bool:
+        """By pid and time: numbers are used again."""
+        if not self.pids_comparable:
+            return False
+        slack = drift(when)
+        seen = self.processes.get(pid)
+        if seen is not None and seen.first - _BEFORE - slack <= when <= seen.last + _AFTER + slack:
+            return True
+        return pid == self.leader and when >= self.started - _BEFORE - slack
+
+    def owns_kill(self, kill: KernelKill) -> bool:
+        if self.owns(kill.pid, kill.time):
+            return True
+        # The cgroup holds also for workers that lived shorter than one sample. An attempt before this one
+        # may have had a cgroup of the same name: its kill stands before our start, and not in our counter.
+        in_time = kill.time >= self.started - _STARTING and not self.own_counter_flat
+        return in_time and same_or_below(kill.task_memcg, self.cgroups)

@@ -1,0 +1,128 @@
+"""Which run of ours a killed process belonged to, by pid and time or by cgroup; and what our guards ended."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from oomproof.evidence.job_processes import JobProcesses, same_or_below
+from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.recording_tail import last_samples
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.run_folders import Run
+from oomproof.recording.state_files import load
+from oomproof.records import dataclass
+
+_SLACK = 5.0  # seconds around a run within which a kill may still be its own
+_INIT_PID_NAMESPACE = "pid:[4026531836]"  # the kernel prints pids of this one
+_MOUNT = re.compile(r"^/sys/fs/cgroup(?:/memory|/unified)?(?=/)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    run: Run
+    attempt: Attempt
+    start: float  # wall
+    end: float
+    offset: float  # wall clock at boottime 0 of its boot
+    boottime: float
+    leader: int | None
+    cgroups: tuple[str, ...]
+
+
+class OurRuns:
+    """Recordings are opened only for runs that lived when something was killed."""
+
+    def __init__(self, runs: Sequence[Run], proc: str = "/proc") -> None:
+        try:
+            self.pids_comparable = os.readlink(f"{proc}/self/ns/pid") == _INIT_PID_NAMESPACE
+        except OSError:
+            self.pids_comparable = True  # no namespaces in this kernel
+        self._lives = [life for run in runs for life in _lives(run)]
+        self._known: dict[Attempt, JobProcesses] = {}
+
+    def owner(self, wall: float | None, pid: int | None, cgroup: str | None) -> Run | None:
+        if wall is None:
+            return None
+        alive = [life for life in self._lives if life.start - _SLACK <= wall <= life.end + _SLACK]
+        for life in alive:
+            if pid is not None and self._ours(life).owns(pid, wall - life.offset):
+                return life.run
+        # a worker that lived shorter than one sample is known by its cgroup alone
+        return next((life.run for life in alive if same_or_below(cgroup, life.cgroups)), None)
+
+    def _ours(self, life: _Life) -> JobProcesses:
+        if life.attempt not in self._known:
+            processes = last_samples(life.attempt.recording_file).processes
+            self._known[life.attempt] = JobProcesses(
+                life.leader, life.boottime, processes, life.cgroups, False, self.pids_comparable
+            )
+        return self._known[life.attempt]
+
+
+def _lives(run: Run) -> list[_Life]:
+    lives = []
+    for attempt in run.attempts():
+        started, _ = load(attempt.started_file)
+        exited, _ = load(attempt.exit_file)
+        wall, boottime = number(started.get("wall")), number(started.get("boottime"))
+        if wall is None or boottime is None:
+            continue
+        removed = part(started, "rung").get("remove")
+        paths = [str(cgroup_path) for cgroup_path in removed] if isinstance(removed, list) else []
+        cgroups = tuple(path for cgroup_path in paths if (path := _MOUNT.sub("", cgroup_path).rstrip("/")))
+        end = number(exited.get("wall"))
+        lives.append(
+            _Life(
+                run, attempt, wall, end if end is not None else float("inf"), wall - boottime, boottime,
+                integer(part(started, "job").get("pid")), cgroups,
+            )
+        )  # fmt: skip
+    return lives
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStop:
+    wall: float
+    action: str
+    why: str
+    pid: int | None
+    name: str | None
+    held: int | None
+
+
+def guard_stops(runs: Sequence[Run], since: float) -> list[tuple[Run, GuardStop]]:
+    """The last SIGTERM or SIGKILL that a guard of ours sent in each attempt."""
+    stops = []
+    for run in runs:
+        for attempt in run.attempts():
+            sent = [
+                line
+                for line in attempt.actions()
+                if line.get("by") == "guard"
+                and line.get("action") in ("term", "kill")
+                and (number(line.get("wall")) or 0.0) >= since
+            ]
+            if not sent:
+                continue
+            started, _ = load(attempt.started_file)
+            tail = last_samples(attempt.recording_file)
+            last = sent[-1]
+            leader = integer(part(started, "job").get("pid"))
+            seen = tail.processes.get(leader) if leader is not None else None
+            name = seen.name if seen is not None else os.path.basename(run.argv[0]) if run.argv else None
+            stops.append(
+                (
+                    run,
+                    GuardStop(
+                        number(last.get("wall")) or 0.0,
+                        str(last.get("action")),
+                        string(last.get("why")) or "",
+                        leader,
+                        name,
+                        tail.job.used if tail.job else None,
+                    ),
+                )
+            )
+    return stops

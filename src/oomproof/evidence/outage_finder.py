@@ -1,0 +1,241 @@
+"""Finds, in the recordings, the times the machine went down under its runs, and reads all that was alive then."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from oomproof.causes import cause_of
+from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
+from oomproof.evidence.outage_timeline import timeline
+from oomproof.evidence.texts.kernel_parser import KernelParser
+from oomproof.machine import kernel_log, memory
+from oomproof.machine import wtmp as wtmp_file
+from oomproof.machine.clock import boot_wall
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.run_folders import Run, list_runs
+from oomproof.recording.series import HostRow, JobRow
+from oomproof.recording.state_files import load
+from oomproof.units import format_size
+
+_ALIVE = 120.0  # seconds before the last sign of all within which a run must have shown one of its own
+_BEFORE = 900.0  # seconds of the machine's last samples that are read
+_SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
+
+
+class _Cut:
+    """One attempt of an earlier boot that nobody saw end."""
+
+    def __init__(self, run: Run, attempt: Attempt) -> None:
+        self.run, self.attempt = run, attempt
+        self.started, _ = load(attempt.started_file)
+        self.recording = attempt.recording()
+        told = string(self.started.get("boot_id")) or string(run.info.get("boot_id"))
+        self.boot_id = told or self.recording.meta.get("boot_id") or ""
+        self.offset = self._offset()
+        self.begin = number(self.started.get("wall")) or number(run.info.get("created"))
+        last = self.recording.last_sample_time()
+        self.last = last + self.offset if isinstance(last, (int, float)) and self.offset else self.begin
+
+    def _offset(self) -> float:
+        wall, boottime = number(self.started.get("wall")), number(self.started.get("boottime"))
+        try:
+            return float(self.recording.meta["wall_offset"])
+        except (KeyError, ValueError):
+            return wall - boottime if wall is not None and boottime is not None else 0.0
+
+
+def find_outages(
+    *,
+    runs: Sequence[Run] | None = None,
+    proc: str = "/proc",
+    wtmp: str = "/var/log/wtmp",
+    journalctl: str = "journalctl",
+) -> list[OutageFacts]:
+    """Oldest first, one for each boot that ended under a run of ours. Never raises for what it reads."""
+    known = list_runs() if runs is None else list(runs)
+    now = _boot_id(proc)
+    cut: dict[str, list[_Cut]] = {}
+    for run in known:
+        if run.elsewhere(now) is not None:
+            continue
+        for attempt in run.attempts():
+            if attempt.exit_file.exists():
+                continue
+            cut_run = _Cut(run, attempt)
+            if cut_run.boot_id and cut_run.boot_id != now and cut_run.last is not None:
+                cut.setdefault(cut_run.boot_id, []).append(cut_run)
+    outages = [_facts(boot, cut_runs, known, proc, wtmp, journalctl) for boot, cut_runs in cut.items()]
+    return sorted(outages, key=lambda outage: outage.last_sign)
+
+
+def outage_of(
+    run: Run, *, proc: str = "/proc", wtmp: str = "/var/log/wtmp", journalctl: str = "journalctl"
+) -> OutageFacts | None:
+    """The outage that this run did not survive, with all others that were alive then; None if there was none."""
+    outages = find_outages(proc=proc, wtmp=wtmp, journalctl=journalctl)
+    return next(
+        (outage for outage in outages if any(known_run.id == run.id for known_run in outage.runs)), None
+    )
+
+
+def _boot_id(proc: str) -> str:
+    try:
+        return Path(proc, "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _facts(
+    boot_id: str, cut: list[_Cut], known: Sequence[Run], proc: str, wtmp: str, journalctl: str
+) -> OutageFacts:
+    last = max(cut_run.last or 0.0 for cut_run in cut)
+    alive = [cut_run for cut_run in cut if last - (cut_run.last or 0.0) <= _ALIVE]
+    missing: list[tuple[str, str]] = []
+    next_boot, recorded, shutdown, told_by = _boots(alive, last, proc, wtmp, missing)
+    kills, panic = _kernel(boot_id, alive[0], last, journalctl, missing)
+    host = _host(alive)
+    try:
+        here: memory.Memory | None = memory.read(proc)
+    except (OSError, ValueError):
+        here = None
+    return OutageFacts(
+        boot_id=boot_id,
+        last_sign=last,
+        runs=tuple(sorted((_run(cut_run, known, last) for cut_run in alive), key=lambda facts_of_run: facts_of_run.started or 0.0)),
+        host=host,
+        next_boot=next_boot,
+        boots_recorded=recorded,
+        shutdown=shutdown,
+        shutdown_told_by=told_by,
+        kernel_kills=kills,
+        panic=panic,
+        timeline=timeline(
+            [(cut_run.run, cut_run.attempt, cut_run.begin, cut_run.offset) for cut_run in alive],
+            known, boot_id, host, last, next_boot, shutdown, kills,
+        ),
+        available_now=here.available if here else None,
+        total_now=here.total if here else None,
+        missing=tuple(missing),
+    )  # fmt: skip
+
+
+def _boots(
+    alive: list[_Cut], last: float, proc: str, wtmp: str, missing: list[tuple[str, str]]
+) -> tuple[float | None, bool, float | None, str]:
+    """(the next boot, whether wtmp says so, an orderly shutdown between, who told of it)."""
+    log = wtmp_file.read(wtmp)
+    if log.reason is not None:
+        missing.append(("wtmp", log.reason))
+    boot = log.boot_after(last)
+    recorded = boot is not None
+    if boot is None:
+        present = boot_wall(proc)
+        boot = present if present is not None and present > last else None
+    until = min(boot if boot is not None else float("inf"), last + _SHUTDOWN)
+    # the record is written seconds after services were told to stop, and clocks are set at boot
+    shutdown = log.shutdown_between(last - 5.0, until)
+    if shutdown is not None:
+        return boot, recorded, shutdown, "wtmp has a shutdown"
+    for cut_run in alive:
+        for line in cut_run.attempt.keeper_events():
+            at = number(line.get("boottime"))
+            told = (line.get("event") or line.get("kind")) == "sigterm"
+            if told and at is not None and abs(last - (at + cut_run.offset)) <= _SHUTDOWN:
+                return (
+                    boot,
+                    recorded,
+                    at + cut_run.offset,
+                    f"the keeper of {cut_run.run.name} was told to end",
+                )
+    return boot, recorded, None, ""
+
+
+def _kernel(
+    boot_id: str, cut_run: _Cut, last: float, journalctl: str, missing: list[tuple[str, str]]
+) -> tuple[tuple[tuple[float, str], ...], str | None]:
+    """The kernel's kills and its own failure in the last quarter of an hour: only a kept journal has them."""
+    log = kernel_log.read(
+        max(0.0, last - cut_run.offset - _BEFORE), journalctl=journalctl, boot=boot_id.replace("-", "")
+    )
+    if log.reason is not None:
+        missing.append((log.source, log.reason))
+        return (), None
+    parser = KernelParser(log.source)
+    for number_, line in enumerate(log.lines, 1):
+        parser.feed(number_, f"[{line.time:12.6f}] {line.text}")
+    kills, panic = [], None
+    for finding in parser.finish():
+        if cause_of(finding.cause).kernel_kill and finding.victim is not None:
+            held = (finding.victim.anon_rss or 0) + (finding.victim.shmem_rss or 0)
+            words = f"the kernel killed {finding.victim.name} (pid {finding.victim.pid}), holding {format_size(held)}"
+            kills.append(((finding.seconds or 0.0) + cut_run.offset, words))
+        elif "Kernel panic" in finding.text:
+            panic = finding.text
+    return tuple(kills), panic
+
+
+def _host(alive: list[_Cut]) -> tuple[HostPoint, ...]:
+    """Every run's sampler looked at the same machine: the points of all, in order."""
+    points = {}
+    for cut_run in alive:
+        with cut_run.recording.series() as series:
+            rows = series.newest(HostRow, _BEFORE)
+        for row in rows:
+            if row.mem_total is None or row.mem_available is None:
+                continue
+            wall = row.t + cut_run.offset
+            points[wall] = HostPoint(
+                wall,
+                row.mem_total,
+                row.mem_available,
+                row.swap_total or 0,
+                row.swap_free or 0,
+                row.psi_full_us,
+            )
+    return tuple(points[wall] for wall in sorted(points))
+
+
+def _run(cut_run: _Cut, known: Sequence[Run], last: float) -> RunFacts:
+    with cut_run.recording.series() as series:
+        use = tuple((row.t + cut_run.offset, row.use) for row in series.newest(JobRow, _BEFORE))
+    need, basis, at_least = _need(cut_run, known)
+    held = use[-1][1] if use else 0
+    again = [
+        run.created
+        for run in known
+        if run.created > last and (run.name == cut_run.run.name or run.argv == cut_run.run.argv)
+    ]
+    return RunFacts(
+        cut_run.run.id, cut_run.run.name, shlex.join(cut_run.run.argv), cut_run.begin, held, use,
+        max(need, held) if need is not None else None, basis, at_least,
+        integer(part(cut_run.run.info, "settings").get("limit")), min(again, default=None),
+    )  # fmt: skip
+
+
+def _need(cut_run: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
+    """What it would have taken in all, how that is known, and whether it is only a lower bound: as the same
+    command took when it was let; as its owner said; as far as it came before it died."""
+    whole: list[int] = []
+    cut_short: list[int] = []
+    for run in known:
+        if run.id == cut_run.run.id or run.argv != cut_run.run.argv or not run.argv:
+            continue
+        for attempt in run.attempts():
+            exited, _ = load(attempt.exit_file)
+            peak = attempt.recording().peaks().use if exited else None
+            if isinstance(peak, int):
+                (whole if exited.get("code") == 0 else cut_short).append(peak)
+    if whole:
+        return max(whole), f"the peak of {_runs(len(whole))} of the same command", False
+    if declared := integer(part(cut_run.run.info, "settings").get("need")):
+        return declared, "as declared", False
+    if cut_short:
+        return max(cut_short), f"at least: {_runs(len(cut_short))} of the same command came so far", True
+    return None, "", False
+
+
+def _runs(count: int) -> str:
+    return f"{count} other run{'s' * (count != 1)}"

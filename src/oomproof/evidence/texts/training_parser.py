@@ -1,0 +1,292 @@
+"""What a training log says about its job's death. Lines in, findings out; streaming, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from oomproof.evidence.texts import log_end, phases
+from oomproof.evidence.texts import progress as signs
+from oomproof.evidence.texts.exception_messages import Message
+from oomproof.evidence.texts.failure_chains import FailureChains
+from oomproof.evidence.texts.failures import FailureText, Hit, recognise
+from oomproof.evidence.texts.failures.everyday_sentences import LOSS
+from oomproof.evidence.texts.finding import Finding, Progress
+from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, clean, pieces, unquoted
+from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND_ASCII
+from oomproof.evidence.texts.log_tail import LogTail
+from oomproof.evidence.texts.quoted_source import Surroundings
+from oomproof.evidence.texts.root_failure import root
+from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
+from oomproof.evidence.texts.wrapped_lines import Edge, WrappedLine, go_on, join_wrapped, wrapped_line
+from oomproof.records import replace
+
+_BLOCK = 128
+_BLOCK_CHARACTERS = 1 << 16
+_TAGS = 256
+_FAILED_SCRIPT = re.compile(
+    r"^(?P<script>[\w./-]+\.py) FAILED|of binary: |(?P<cmd>[\w./-]+\.py)['\"]?[ ,\]].{0,2000}(?:exits with|returned non-zero|died with)"
+)
+_NATIVE = "C++ Traceback (most recent call last)"
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_HANDLED = re.compile(r"(?i)\bskipping (?:the |this )?batch\b|attempting to recover from OOM")
+_NUMBERS_MATTER = re.compile(
+    r"exit|code|[Ss]ignal|SIG|nan|NaN|raining|inished|ompleted|Root|jax|tensorflow|keras|FAILED|xception|raceback"
+)
+
+
+def _marked(line: str) -> bool:
+    return any(mark in line for mark in signs.ANCHORS)
+
+
+class TrainingParser:
+    """``feed`` every line, then ``finish``; ``progress`` and ``end`` are set by then."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.progress = Progress()
+        self.end = ""
+        self._block: list[tuple[int, str]] = []
+        self._size = 0
+        self._writers: dict[str, Writer] = {}
+        self._pending: Message | None = None  # an exception whose message may go on
+        self._tail = LogTail()
+        self._chains = FailureChains(source, self._tail)
+        self._library = ""
+        self._around = Surroundings()
+        self._nan = False  # the last loss that was printed is no number
+        self._wrapped: WrappedLine | None = None  # a line that may go on in the next
+        self._edge = Edge()
+        self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
+
+    # -- in -------------------------------------------------------------------------------------------
+
+    def feed(self, number: int, line: str) -> None:
+        self._block.append((number, line))
+        self._size += len(line)
+        if len(self._block) >= _BLOCK or self._size >= _BLOCK_CHARACTERS:
+            self._flush()
+
+    def finish(self) -> list[Finding]:
+        self._flush()
+        self._settle()
+        chains, tail = self._chains, self._tail
+        log_end.cut_tracebacks(chains, tail, self._writers, self.end, self._library)
+        if self._nan:
+            log_end.loss_at_the_end(chains, tail)
+        log_end.last_words(chains, tail, self._around)
+        log_end.trouble(chains, tail)
+        chains.close(last=True)
+        self.progress = tail.progress(root(chains.last))
+        return chains.findings
+
+    # -- blocks ---------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        block, self._block, self._size = self._block, [], 0
+        if not block:
+            return
+        for _, line in reversed(block):
+            if line.strip():
+                self.end = line.strip()[-600:]
+                break
+        text = "\n".join([line for _, line in block])
+        self._edge.look([len(line) for _, line in block])
+        gate = GATE if text.isascii() else GATE_BEYOND_ASCII
+        present = [anchor for anchor in gate if anchor in text]
+        if present or self._chains.last:
+            present += [anchor for anchor in AFTER_A_FAILURE if anchor in text]
+        self._tail.recent.extend(block[-200:])
+        busy = bool(present) or self._pending is not None or self._wrapped is not None or self._in_traceback()
+        if not busy:
+            self._chains.ordinary += len(block)
+            self._quick_progress(block, text)
+            return
+        marks = [anchor for anchor in signs.ANCHORS if anchor in text]
+        for number, line in block:
+            if (
+                len(line) > 2000
+                or "\r" in line
+                or "^C" in line
+                or (len(line) > 300 and "        " in line)
+                or (len(line) > FLATTENED and HEADER in line)
+            ):
+                for piece in pieces(line):
+                    self._line(number, piece, present, marks)
+            else:
+                self._line(number, line, present, marks)
+
+    def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
+        """Nothing failed here: the last signs of the block stand for all of them."""
+        signs: list[tuple[int, str]] = []
+        for count, (number, line) in enumerate(reversed(block)):
+            if len(signs) == 3 or (count == 16 and not signs and not _marked(text)):
+                break
+            if _marked(line):
+                tail = line if len(line) < 2000 else line[-2000:]
+                part = tail.rpartition("\r")[2]
+                signs.append((number, part if _marked(part) else tail))
+        for number, line in reversed(signs):
+            self._tail.signs.look(number, clean(line).text)
+
+    # -- lines ----------------------------------------------------------------------------------------
+
+    def _line(self, number: int, raw: str, present: Sequence[str], marks: Sequence[str]) -> None:
+        if self._wrapped is not None and self._join_wrapped(number, raw):
+            return
+        suspicious = False
+        for anchor in present:
+            if anchor in raw:
+                suspicious = True
+                break
+        quiet = self._pending is None and not (self._writers and self._in_traceback())
+        shape = raw[:400].translate(_NO_DIGITS) if suspicious and quiet else ""
+        if shape and shape in self._dull:
+            suspicious = False
+        if suspicious or not quiet:
+            line = clean(after_bar(raw))
+            if suspicious and not self._in_traceback() and self._around.mentions(number, unquoted(raw)):
+                self._chains.ordinary += 1
+                self._around.look(number, unquoted(raw))
+            elif not self._error(number, line, suspicious):
+                if not log_end.NOT_ORDINARY.match(line.text):
+                    self._chains.ordinary += 1
+                if shape and self._pending is None and not _NUMBERS_MATTER.search(raw[:400]):
+                    # "CPU Virtual Memory: used = 400.1 GB" comes a thousand times, with other numbers
+                    self._dull.add(shape)
+                    if len(self._dull) > 2000:
+                        self._dull.clear()
+        else:
+            self._chains.ordinary += 1
+            self._around.look(number, unquoted(raw))
+        for mark in marks:
+            if mark in raw:
+                self._tail.signs.look(number, clean(raw).text)
+                break
+
+    def _in_traceback(self) -> bool:
+        return any(writer.open for writer in self._writers.values())
+
+    def _error(self, number: int, line: Line, suspicious: bool) -> bool:
+        text = line.text
+        stripped = text.strip()
+        writer = self._writers.get(line.tag)
+        if writer is None:
+            if len(self._writers) >= _TAGS:
+                self._writers.clear()
+            writer = self._writers[line.tag] = Writer()
+        if self._pending is not None and not self._pending.may_go_on(line, stripped):
+            if _NATIVE in text and not self._pending.raised.message:
+                self._lead_in(self._pending)
+            self._settle()
+        if suspicious:
+            self._notice(text, stripped)
+        before = writer.open
+        raised = writer.take(number, text)
+        if raised is not None and not raised.loose and self._is_example(number, text, raised):
+            return True
+        if raised is not None:
+            self._settle()
+            self._chains.mark()  # now: what follows the error counts, not what follows its last line
+            self._pending = Message(number, raised, line.tag, raised.text, line)
+            self._chains.ordinary_then = self._chains.ordinary
+            return True
+        edge, pending = self._edge.width, self._pending
+        if pending is not None and (line.tag == pending.tag or (not line.tag and pending.ends_at(edge))):
+            self._pending = pending.with_line(line, stripped, edge)
+        inside = writer.open > 0 and before > 0
+        if (
+            not suspicious
+            or HEADER in text
+            or stripped.startswith(CHAINS)
+            or (inside and stripped.startswith("File "))
+        ):
+            return inside
+        if inside and text[:1] in (" ", "\t", "│", "❱", "|") and not stripped.startswith(("what()", "[")):
+            return True  # source code between frames: what it mentions did not happen
+        handled = not inside and _HANDLED.search(stripped) is not None
+        if handled:
+            self._chains.take_back(number)
+        hit = self._meaning(stripped, line.level)
+        self._wrapped = self._wrapped or wrapped_line(number, line, hit, self._edge.width)
+        if hit is None and not inside and line.level in ("", "ERROR", "FATAL", "CRITICAL"):
+            hit = self._quoted(writer, stripped)
+        if hit is None:
+            return inside or handled
+        if handled:
+            hit = replace(hit, kind="talk", strength=0.1)
+        self._chains.add(number, stripped, hit, line.tag)
+        return True
+
+    def _join_wrapped(self, number: int, raw: str) -> bool:
+        """Whether the line is the rest of the one before, and so has been read with it."""
+        assert self._wrapped is not None
+        before, self._wrapped = self._wrapped, None
+        joined = join_wrapped(before, number, clean(raw), self._edge.width, self._meaning)
+        if isinstance(joined, WrappedLine):
+            self._wrapped = joined
+        elif joined is not None:
+            text, hit = joined
+            if before.hit is not None:
+                self._chains.forget(before.number)
+            self._chains.add(before.number, text, hit, before.line.tag)
+            self._wrapped = go_on(before, text, hit)
+            return True
+        return False
+
+    def _is_example(self, number: int, text: str, raised: Raised) -> bool:
+        """A docstring shows what a wrong call raises: indented, inside a program, with dots for the frames."""
+        return text[:4] == "    " and not raised.frames and self._around.program(number)
+
+    def _meaning(self, text: str, level: str) -> Hit | None:
+        return recognise(FailureText(text, "", level, "", self._library))
+
+    def _quoted(self, writer: Writer, stripped: str) -> Hit | None:
+        raised = writer.quoted(stripped)
+        if raised is None:
+            return None
+        hit = recognise(FailureText(raised.text, raised.type, "", "", self._library))
+        if hit is None:
+            hit = Hit("other-error", f"{raised.type}: {raised.message}"[:200], 0.5)
+        if hit.kind != "failure":
+            return None
+        return replace(hit, strength=min(hit.strength, 0.5), facts=replace(hit.facts, heard="quoted"))
+
+    def _notice(self, text: str, stripped: str) -> None:
+        """Small facts on the way: the library at work, the script's name, a finish or a retry, NaN losses."""
+        if not self._library or "jax" in text:
+            if (
+                "jax" in text
+                or "XlaRuntime" in text
+                or "external/xla/" in text
+                or "external/org_tensorflow" in text
+            ):
+                self._library = "jax"
+            elif "tensorflow" in text or "keras" in text:
+                self._library = "tensorflow"
+        if script := _FAILED_SCRIPT.search(stripped):
+            name = script["script"] or script["cmd"]
+            if name:
+                self._tail.script_phase = phases.of_script(name)
+        if signs.is_finish(stripped) and not (
+            signs.is_clock(stripped) and (self._pending is not None or self._chains.just_failed())
+        ):
+            self._tail.signs.advances += 2  # as good as two steps further
+        self._chains.notice(stripped)
+        if ("nan" in text or "NaN" in text) and not text.startswith("wandb:") and (loss := LOSS.search(text)):
+            value = loss["value"].lower()
+            self._nan = "nan" in value or "inf" in value
+
+    def _lead_in(self, message: Message) -> None:
+        """Paddle raises "SystemError:" or "MemoryError:" with native frames for a message: what failed stands below them."""
+        self._pending = None
+        hit = Hit("other-error", "see the error below it", 0.4, "wrapper")
+        self._chains.add(message.number, message.raised.text, hit, message.tag, message.raised)
+
+    def _settle(self) -> None:
+        """The pending exception's message is complete: say what it means."""
+        message, self._pending = self._pending, None
+        hit = message.meaning(self._library) if message is not None else None
+        if message is not None and hit is not None:
+            text = message.text if hit.gpu else message.raised.text
+            self._chains.add(message.number, text, hit, message.tag, message.raised)

@@ -1,0 +1,168 @@
+"""Carries out the actions of the ladder. The slow parts (files on disk) are run by a background thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from oomproof.errors import OomproofError
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.job_handle import Job
+from oomproof.machine.clock import boottime
+from oomproof.recording import requests
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.state_files import APPEND, append_to
+
+_UNWRITTEN = 100  # lines kept for a disk that comes back
+STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
+
+
+def action_record(
+    by: str, action: str, why: str, facts: dict[str, object] | None = None
+) -> dict[str, object]:
+    """One line of actions.jsonl: who did what to the job now, and why."""
+    now = {"boottime": boottime(), "wall": time.time()}
+    return {**now, "by": by, "action": action, "why": why, "facts": facts or {}}
+
+
+class TaskThread:
+    """Does what may wait on a disk, so that the guard's loop never does."""
+
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._best_effort = BestEffort(tell)
+        self._thread: threading.Thread | None = None
+        self._start()
+
+    def _start(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="errands", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                return False
+            self._thread = thread
+        return True
+
+    def do(self, task: Callable[[], object]) -> None:
+        self._queue.put(task)
+        if (
+            not self._start()
+        ):  # a slow disk then holds the caller up: better than a stop file that is never written
+            self._drain()
+
+    def _work(self) -> None:
+        while (task := self._queue.get()) is not None:
+            self._run(task)
+
+    def _drain(self) -> None:
+        while not self._queue.empty():
+            task = self._queue.get()
+            if task is not None:
+                self._run(task)
+
+    def _run(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except (OSError, OomproofError):
+            pass  # a full or read-only disk; the action itself did not need it
+        except Exception as error:
+            self._best_effort.failed("a background task", error, "the guard goes on")
+
+    def close(self, timeout: float = 2.0) -> None:
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout)
+        else:
+            self._drain()
+
+
+class Actions:
+    """Asks, pauses, resumes, ends and kills one job, and writes down who did what and why."""
+
+    def __init__(
+        self,
+        job: Job,
+        attempt: Attempt,
+        task_thread: TaskThread,
+        stop_files: list[Path],
+        stop_signal: int | None = None,
+        by: str = "guard",
+    ) -> None:
+        self._job = job
+        self._attempt = attempt
+        self._task_thread = task_thread
+        self._stop_files = stop_files
+        self._stop_signal = stop_signal
+        self._by = by
+        self._unwritten: deque[dict[str, object]] = deque(maxlen=_UNWRITTEN)
+        self._open_file: int | None = None
+
+    def keep_file_open(self) -> None:
+        """For the time when no descriptor can be had: an act that is not written down is blamed on somebody else."""
+        with contextlib.suppress(OSError):
+            self._open_file = os.open(self._attempt.actions_file, APPEND, 0o600)
+
+    def take(self, kind: str, why: str, facts: dict[str, object] | None = None) -> None:
+        """The act first, the record after it."""
+        if kind == "ask":
+            if self._stop_signal is not None:
+                self._job.signal_leader(self._stop_signal)
+            self._task_thread.do(lambda: self._write_stop_files(why))
+        elif kind == "freeze":
+            self._job.freezer.freeze()
+        elif kind == "thaw":
+            self._job.freezer.thaw()
+        elif kind == "term":
+            self._job.signal_leader(signal.SIGTERM)
+            self._job.signal_leader(signal.SIGCONT)  # a stopped job cannot answer
+            self._job.freezer.thaw()  # after the signal: it is the first thing a paused job then meets
+        elif kind == "kill":
+            self._job.kill()
+        line = action_record(self._by, kind, why, facts)
+        self._task_thread.do(lambda: self._note(line))
+
+    def _note(self, line: dict[str, object]) -> None:
+        self._unwritten.append(line)
+        self.write_the_rest()
+
+    def write_the_rest(self) -> None:
+        """What the disk did not take, or no descriptor was left for: the verdict must not blame somebody else for our act."""
+        while self._unwritten and self._append(self._unwritten[0]):
+            self._unwritten.popleft()
+
+    def _append(self, line: dict[str, object]) -> bool:
+        if self._attempt.add_action(line):
+            return True
+        return self._open_file is not None and append_to(self._open_file, line)
+
+    def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
+        """Our own request is taken back: a job that looks for the file later was not asked by this moment."""
+        self._task_thread.do(lambda: self._remove_stop_files(why, say))
+
+    def _remove_stop_files(self, why: str, say: Callable[[str, str], None]) -> None:
+        ours = [
+            path
+            for path in self._stop_files
+            if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode())
+        ]
+        for path in ours:
+            path.unlink()
+        # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer.
+        if ours and self._stop_signal is None and requests.is_unanswered(self._attempt, "stop"):
+            self._note(action_record(self._by, "withdraw", why))
+            say("withdraw", why)
+
+    def _write_stop_files(self, why: str) -> None:
+        for path in self._stop_files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # a file the user already put there is theirs; a link that somebody laid in /tmp is not followed
+            with contextlib.suppress(FileExistsError), open(path, "x") as file:
+                file.write(f"{STOP_TEXT}: {why}\n")

@@ -1,0 +1,156 @@
+"""The guard's loop: read, decide, act; then the background tasks; then sleep as long as it is safe to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+from collections.abc import Sequence
+
+from oomproof.guard import guard_policy, poll_interval
+from oomproof.guard.actuator import Actuator
+from oomproof.guard.background_tasks import BackgroundTasks
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guarded_job import GuardedJob
+from oomproof.guard.host_view import HostView, open_pressure_trigger
+from oomproof.guard.unmanaged_growth import UnmanagedGrowth
+from oomproof.guard.view import Action, JobState, View
+from oomproof.guard.view_reader import ViewReader
+from oomproof.machine.clock import boottime
+from oomproof.units import format_size
+
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+# A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
+_SETTLE_SECONDS = 0.05
+
+
+def lock_memory() -> bool:
+    """So that the guard is not swapped out just when it is needed. Ordinary users often may not (8 MiB limit)."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+class Guard:
+    """One thread. Everything it needs at the bad moment is opened at the start."""
+
+    def __init__(self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort) -> None:
+        self._jobs = {job.name: job for job in jobs}
+        self._settings = {job.name: job.settings for job in jobs}
+        self._state: dict[str, JobState] = {}
+        self._try = best_effort
+        self._unmanaged = UnmanagedGrowth()
+        self._reader = ViewReader(host, jobs, self._try)
+        self._actuators = {job.name: Actuator(job, self._unmanaged) for job in jobs}
+        self._acting = threading.RLock()  # the terminal's thread may let a job go on (let_go)
+        self._background = [BackgroundTasks(job, host, self._unmanaged, self._acting) for job in jobs]
+        self._stopping = threading.Event()
+        self._wake_read, self._wake_write = _pipe()
+        self._trigger = open_pressure_trigger()
+        self._poller = select.poll()
+        if self._wake_read is not None:
+            self._poller.register(self._wake_read, select.POLLIN)
+        if self._trigger is not None:
+            self._poller.register(self._trigger, select.POLLPRI)
+        self._thread = threading.Thread(target=self._loop, name="guard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._wake_write is not None:
+            os.write(self._wake_write, b".")
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            view = self._try("a step of the guard", lambda: self.step(boottime()), None)
+            if not self._try("sleeping", lambda: self._sleep(view), False):  # noqa: B023 - called at once
+                self._stopping.wait(poll_interval.POLL_MIN_CALM)
+
+    def step(self, t: float) -> View | None:
+        """One look and, when needed, actions. None once the jobs are gone."""
+        with self._acting:
+            view = self._reader.read(t)
+            if view.jobs:
+                view = self._decide_and_act(view)
+        there = {job.name for job in view.jobs}
+        for name, tasks in zip(self._jobs, self._background, strict=True):
+            tasks.run(t, view if name in there else None)
+        return view if view.jobs else None
+
+    def _decide_and_act(self, view: View) -> View:
+        actions, self._state = guard_policy.decide(self._settings, view, self._state)
+        later = [action for action in actions if action.kind != "withdraw"]
+        self._carry_out([action for action in actions if action.kind == "withdraw"])
+        if not later:
+            return view
+        for name in {action.job for action in later if action.kind not in ("warn", "thaw")}:
+            settle = self._jobs[name].job.settle
+            self._try("counting shared pages", lambda settle=settle: settle(_SETTLE_SECONDS), None)  # type: ignore[misc]
+        # Choosing took time; what was true then may not be true now (earlyoom re-reads for the same reason).
+        again = self._reader.read(boottime())
+        if again.jobs:
+            view = again
+        self._carry_out(guard_policy.choose(self._settings, view, self._state))
+        return view
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            actuator, state = self._actuators[action.job], self._state[action.job]
+            if action.facts is not None and actuator.act(action, action.facts):
+                self._state[action.job] = guard_policy.carried_out(self._settings[action.job], action, state)
+                actuator.afterwards(action, action.facts, state.done.paused_at is not None)
+
+    def seconds_to_next_look(self, view: View | None, now: float) -> float:
+        """The soonest that any job or any row calls for."""
+        if view is None:
+            return poll_interval.POLL_MIN_CALM
+        settings = self._settings
+        seconds = min(
+            poll_interval.poll_seconds(settings[job.name], view, job, job.still) for job in view.jobs
+        )
+        rows = min(tasks.next_row for tasks in self._background)
+        return min(seconds, max(poll_interval.POLL_MIN, rows - now))
+
+    def _sleep(self, view: View | None) -> bool:
+        if self._wake_read is None:  # no descriptor was left for it: the loop waits without
+            return False
+        seconds = self.seconds_to_next_look(view, boottime())
+        for fd, event in self._poller.poll(seconds * 1000):
+            if fd != self._wake_read and event & (select.POLLERR | select.POLLHUP):
+                self._poller.unregister(fd)  # PSI was switched off under us
+        return True
+
+    def pause_terms(self, job: GuardedJob) -> str:
+        """For the user: what the pause brings, and when it ends. Right after a pause."""
+        latest = time.strftime("%H:%M", time.localtime(time.time() + job.settings.freeze_max))
+        if job.pause.can_push and job.moment.swap_free:
+            brings = "it is pushed out to swap"
+        else:
+            brings = "only its growth is stopped, what it holds stays in RAM (no disk swap to push it out to)"
+        available = format_size(self._state[job.name].done.resume_headroom)
+        return f"{brings}; goes on when {available} of RAM are available, at the latest {latest}"
+
+    def let_go(self, job: GuardedJob, why: str) -> None:
+        """From the terminal's thread."""
+        with self._acting:
+            self._actuators[job.name].let_go(why)
+
+    def close(self) -> None:
+        for fd in (self._wake_read, self._wake_write, self._trigger):
+            if fd is not None:
+                os.close(fd)
+
+
+def _pipe() -> tuple[int | None, int | None]:
+    try:
+        return os.pipe()
+    except OSError:  # no descriptors left: the end is then noticed a poll later
+        return None, None

@@ -1,0 +1,99 @@
+"""The guard's whole policy over N jobs: settings, view and state in, actions and state out. Nothing here touches the machine.
+
+Each rule is a file of its own: detect_limit, detect_shortage, detect_pause, detect_resume, detect_calm, turn_order,
+poll_interval. `ladder` joins them for one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oomproof.guard import ladder
+from oomproof.guard.detect_calm import calmed
+from oomproof.guard.detect_resume import kept
+from oomproof.guard.turn_order import turns
+from oomproof.guard.view import Action, Facts, JobState, JobView, Settings, View, is_near
+from oomproof.records import replace
+
+DRAIN_SECONDS = 5.0  # what others take counts over this long
+NEW = JobState()
+
+
+def decide(
+    settings: Mapping[str, Settings], view: View, state: Mapping[str, JobState]
+) -> tuple[list[Action], dict[str, JobState]]:
+    """What to do now, and what is remembered. An action changes the state once it was carried out: `carried_out`."""
+    actions: list[Action] = []
+    remembered: dict[str, JobState] = {}
+    for job in view.jobs:
+        given, before = settings[job.name], state.get(job.name, NEW)
+        facts, after = facts_of(given, view, job, before)
+        after, withdrawn = calmed(given, facts, after)
+        done = kept(given, facts, after.done, job.pause_limit)
+        remembered[job.name] = after = after if done is after.done else replace(after, done=done)
+        actions += [replace(action, job=job.name, facts=facts) for action in withdrawn]
+        actions += _choice(given, job, facts, after)
+    return actions, remembered
+
+
+def choose(settings: Mapping[str, Settings], view: View, state: Mapping[str, JobState]) -> list[Action]:
+    """The same for a second look a moment later, of which nothing is remembered."""
+    actions = []
+    for job in view.jobs:
+        given, before = settings[job.name], state.get(job.name, NEW)
+        actions += _choice(given, job, facts_of(given, view, job, before)[0], before)
+    return actions
+
+
+def _choice(settings: Settings, job: JobView, facts: Facts, state: JobState) -> list[Action]:
+    action = ladder.choose(settings, facts, state.done)
+    return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
+
+
+def carried_out(settings: Settings, action: Action, state: JobState) -> JobState:
+    """The state after an action."""
+    if action.facts is None or action.kind == "withdraw":
+        return state
+    return replace(state, done=ladder.taken(settings, action, action.facts, state.done))
+
+
+def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> tuple[Facts, JobState]:
+    """What the detectors of one job go by, and what is remembered of the others."""
+    can_push = job.can_push and view.swap_free > settings.floor // 8
+    facts = Facts(
+        t=view.t,
+        available=view.available,
+        swap_free=view.swap_free,
+        stall=view.stall,
+        use=job.use,
+        rate=job.rate,
+        sustained=job.sustained,
+        shrink=view.shrink,
+        limit_headroom=job.limit_headroom,
+        peak_headroom=job.peak_headroom,
+        limit_rate=job.limit_rate,
+        lasting=job.lasting,
+        time_to_full=job.time_to_full,
+        frozen=job.frozen,
+        swap=job.swap,
+        can_push=can_push,
+    )
+    if not job.frozen and not is_near(settings, view.available, view.swap_free):
+        return facts, state
+    others = (*(candidate for candidate in view.jobs if candidate is not job), *view.others)
+    turn = turns(job, others, settings.floor // 8, max(0.0, view.shrink), can_push)
+    paused_at = view.t if turn.waiting > state.waiting else state.other_paused_at
+    near = replace(
+        facts,
+        # what a run took before it was paused is no growth to come
+        drain=view.drain if view.t - paused_at > DRAIN_SECONDS else 0.0,
+        my_turn=turn.to_end,
+        freeze_turn=turn.to_pause,
+        thaw_turn=turn.to_resume,
+        running=turn.running,
+        waiting=turn.waiting,
+        others_idle=view.others_idle and bool(job.frozen),
+    )
+    if turn.waiting == state.waiting and paused_at == state.other_paused_at:
+        return near, state
+    return near, replace(state, waiting=turn.waiting, other_paused_at=paused_at)

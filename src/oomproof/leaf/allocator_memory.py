@@ -1,0 +1,80 @@
+"""What a card and PyTorch's allocator hold, and what can still be had of it: the allocator's rules as arithmetic, in bytes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class CudaMemory(NamedTuple):
+    """One device as this process sees it. ``reserved`` is the allocator's own, ``allocated`` what tensors use of it."""
+
+    device: int
+    total: int
+    free: int
+    allocated: int
+    active: int  # allocated, and freed blocks that another stream may still read
+    reserved: int
+    splits: int  # free pieces of segments that are partly in use: they cannot be given back
+    retries: int  # times the driver refused and the allocator gave its free segments back first
+    ooms: int
+    backend: str  # native, or cudaMallocAsync
+    expandable: bool = False
+    allowed: int | None = None  # what set_per_process_memory_fraction leaves, if it was set
+
+    @property
+    def unused(self) -> int:
+        return max(0, self.reserved - self.allocated)
+
+    @property
+    def returnable(self) -> int:
+        """What the allocator gives back by itself before it raises: wholly free segments."""
+        if self.expandable or self.backend != "native":
+            return max(0, self.reserved - self.active)  # pages are unmapped one by one
+        return max(0, self.reserved - self.active - self.splits)
+
+    @property
+    def outside(self) -> int:
+        """Used on the card, but not by this allocator: other processes, and this one's context and libraries."""
+        return max(0, self.total - self.free - self.reserved)
+
+    @property
+    def within_reach(self) -> int:
+        """What this process can still get in large pieces."""
+        free = self.free
+        if self.allowed is not None:
+            free = min(free, max(0, self.allowed - self.reserved))
+        return free + self.returnable
+
+
+def from_stats(
+    device: int,
+    stats: dict[str, Any],
+    free: int,
+    total: int,
+    backend: str,
+    expandable: bool,
+    fraction: float = 1.0,
+) -> CudaMemory:
+    """From torch.cuda.memory_stats_as_nested_dict and torch.cuda.mem_get_info."""
+
+    def now(name: str) -> int:
+        try:
+            return int(stats[name]["all"]["current"])
+        except (KeyError, TypeError, ValueError):
+            return 0
+
+    allocated = now("allocated_bytes")
+    return CudaMemory(
+        device,
+        int(total),
+        int(free),
+        allocated,
+        max(allocated, now("active_bytes")),
+        max(allocated, now("reserved_bytes")),
+        now("inactive_split_bytes"),
+        int(stats.get("num_alloc_retries") or 0),
+        int(stats.get("num_ooms") or 0),
+        backend,
+        expandable,
+        int(total * fraction) if 0 < fraction < 1 else None,
+    )

@@ -1,0 +1,130 @@
+"""What stands in the ledger: a run's entry, waiting or admitted, and the peak of a run that has ended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from oomproof.machine import processes
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.run_folders import Run
+from oomproof.recording.state_files import is_locked
+from oomproof.records import dataclass
+
+WAITING, ADMITTED = "waiting", "admitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run. Times are seconds since boot, so that no change of the date can move them; ``boot`` says of which boot.
+
+    The entry lives as long as its holder: the front that asked, and from the start of the job on its keeper or the job.
+    """
+
+    run: str
+    uid: int
+    name: str
+    key: str
+    state: str
+    boot: str
+    asked: float
+    front_pid: int
+    front_start: int | None
+    folder: str = ""
+    admitted: float | None = None
+    priority: int = 0
+    need_low: int | None = None
+    need: int | None = None  # None: nothing is known
+    basis: str = ""
+    gpu_need: int = 0
+    gpu: int | None = None
+    cap: int | None = None  # its --limit: it cannot need more
+    twin: str = ""
+    keeper_pid: int | None = None
+    keeper_start: int | None = None
+    job_pid: int | None = None
+    job_start: int | None = None
+    cgroup: str | None = None
+    cgroup_version: int = 0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """What it runs as; another user's may not be seen."""
+        return Run(Path(self.folder)).attempt if self.folder else None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What one run of a command held at most. Not ``whole``: it was ended before its own end, so it is a lower bound."""
+
+    run: str
+    key: str
+    wall: float
+    use: int
+    gpu: int | None
+    seconds: float | None
+    whole: bool
+
+
+def is_live(entry: Entry, boot: str, proc: str = "/proc") -> bool:
+    """Whether its holder lives: of this boot, and the very process, not one that got its pid later."""
+    if entry.boot != boot:
+        return False
+    if entry.keeper_pid is None and not _lives(entry.front_pid, entry.front_start, entry.uid, proc):
+        entry = _as_started(entry)  # the front was killed before it could write down who keeps the job
+        if entry.keeper_pid is None:
+            return _has_keeper(entry)
+    if entry.keeper_pid is None:
+        return True
+    return _lives(entry.keeper_pid, entry.keeper_start, entry.uid, proc) or (
+        entry.job_pid is not None and _lives(entry.job_pid, entry.job_start, entry.uid, proc)
+    )
+
+
+def _as_started(entry: Entry) -> Entry:
+    if entry.state != ADMITTED or entry.uid != os.getuid():
+        return entry
+    started = entry.attempt.started() if entry.attempt else {}
+    return with_started(entry, started) if started else entry
+
+
+def _has_keeper(entry: Entry) -> bool:
+    """Whether a keeper holds the run's lock: it does from before the job exists."""
+    mine = entry.state == ADMITTED and entry.uid == os.getuid()
+    return mine and bool(entry.folder) and is_locked(Run(Path(entry.folder)).keeper_lock)
+
+
+def with_started(entry: Entry, started: dict[str, object]) -> Entry:
+    """The entry once the job runs: who keeps it, and where what it holds can be read."""
+    from oomproof.records import replace
+
+    keeper, job, backend = (started.get(name) for name in ("keeper", "job", "rung"))
+    if not isinstance(keeper, dict) or not isinstance(job, dict):
+        return entry
+    backend = backend if isinstance(backend, dict) else {}
+    return replace(
+        entry,
+        keeper_pid=keeper.get("pid"),
+        keeper_start=keeper.get("start"),
+        job_pid=job.get("pid"),
+        job_start=job.get("start"),
+        cgroup=backend.get("memory"),
+        cgroup_version=int(backend.get("version") or 0),
+    )
+
+
+def _lives(pid: int, start: int | None, uid: int, proc: str) -> bool:
+    if processes.is_alive(pid, start, proc):
+        return True
+    if uid == os.getuid() or proc != "/proc" or processes.stat_fields(pid, proc):
+        return False
+    # /proc may hide other users' processes (hidepid): whether the pid exists can still be asked
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""Keeps what a run held at most, under the key of its command: the need of the next run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.ledger.ledger_entries import Peak
+from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
+from oomproof.recording.run_folders import Run, newest_runs
+from oomproof.settings import ledger_setting
+
+_SHORTEST = 2.0  # seconds; with fewer samples the highest of them says little about the peak
+_LOOKED_AT = 50  # runs, the newest: each costs the start of the next one some microseconds
+_ENDING = (
+    "ask",
+    "term",
+    "kill",
+)  # actions after which an exit code of 0 is not the end the job would have had
+
+
+def keep(run: Run, peak: int | None, gpu: int | None, whole: bool) -> None:
+    """By the judge of its end. Never fails: it is worth less than the verdict."""
+    highest_use = _peak(run, peak, gpu, whole)
+    if highest_use is None:
+        return
+    try:
+        ledger = open_ledger(ledger_setting())
+        ledger.remember(highest_use)
+        ledger.remove([run.id])
+        ledger.close()
+    except (OSError, OomproofError, Busy):
+        pass
+
+
+def peaks_of(ledger: Ledger, key: str) -> list[Peak]:
+    """Of the runs of this command, newest first; also of those that ended when nobody was left to judge them."""
+    peaks = ledger.peaks(key)
+    known = {peak.run for peak in peaks}
+    learnt = False
+    for run in newest_runs(_LOOKED_AT):
+        attempt = run.attempt
+        if run.id in known or attempt.verdict_file.exists() or not attempt.exit_json_file.exists():
+            continue
+        if (run.info.get("claim") or {}).get("key") != key or run.elsewhere() is not None:
+            continue
+        figures = attempt.recording().figures().peaks
+        ended_early = any(line.get("action") in _ENDING for line in attempt.actions())
+        highest_use = _peak(
+            run, figures.use, figures.gpu, attempt.exit().get("code") == 0 and not ended_early
+        )
+        if highest_use is not None:
+            ledger.remember(highest_use)
+            learnt = True
+    return ledger.peaks(key) if learnt else peaks
+
+
+def _peak(run: Run, peak: int | None, gpu: int | None, whole: bool) -> Peak | None:
+    """None when it says little, or nobody asked."""
+    claim: dict[str, Any] = run.info.get("claim") or {}
+    started, ended = run.started(), run.exit()
+    if not claim.get("key") or not peak or not started.get("boottime") or not ended.get("boottime"):
+        return None
+    seconds = float(ended["boottime"]) - float(started["boottime"])
+    if seconds < _SHORTEST:
+        return None
+    wall = float(ended.get("wall") or time.time())
+    return Peak(run.id, str(claim["key"]), wall, peak, gpu, seconds, whole)

@@ -1,0 +1,80 @@
+"""What stands in a run's JSON files, by type: a value of another type, as a damaged file has it, counts as absent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Shape = Any  # a type, [shape of each], {name: shape}; the name ... stands for all others
+
+_PROCESS = {"pid": int, "start": int}
+_COUNTERS = {...: int}
+
+RUN: Shape = {
+    "id": str, "name": str, "argv": [str], "cwd": str, "env": {...: str}, "created": float, "boot_id": str,
+    "host": str, "user": int, "version": str, "adopted": bool,
+    "settings": {
+        "limit": int, "margin": int, "floor": int, "grace": float, "stop_file": str, "stop_signal": int,
+        "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},
+        "oom_exit_code": int, "agent": bool, "protect": bool, "freeze_max": float,
+    },
+    "claim": {
+        "key": str, "need": int, "need_low": int, "basis": str, "gpu_need": int, "gpu": int, "priority": int,
+        "asked": float, "cap": int, "twin": str,
+    },
+    "code": {
+        "script": str, "script_sha256": str, "git_commit": str, "git_dirty": bool, "git_diff_sha256": str,
+    },
+}  # fmt: skip
+STARTED: Shape = {
+    "boot_id": str, "boottime": float, "wall": float, "keeper": _PROCESS, "job": _PROCESS, "guard": _PROCESS,
+    "rung": {
+        "name": str, "version": int, "limit": int, "memory": str, "procs": str, "kill": str, "freeze": str,
+        "reclaim": str, "remove": [str], "note": str, "why_not_better": [str],
+    },
+    "terminal": [int], "counters": _COUNTERS,
+}  # fmt: skip
+EXIT: Shape = {
+    "boottime": float, "wall": float, "status": int, "code": int, "signal": int, "core": bool,
+    "counters": _COUNTERS, "shm": {"total": int, "free": int}, "adopted": bool,
+}  # fmt: skip
+MARK: Shape = {"by": str, "why": str, "since": float, "until": float}
+
+
+def shaped(value: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """The same without what has another type; names the shape does not know stay as they are."""
+    clean, _ = _part(value, shape)
+    return clean
+
+
+def wrong(value: dict[str, Any], shape: Shape) -> list[str]:
+    """The names of what has another type."""
+    _, names = _part(value, shape)
+    return names
+
+
+def _part(value: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
+    clean: dict[str, Any] = {}
+    names: list[str] = []
+    for name, inner in value.items():
+        wanted = shape.get(name, shape.get(...))
+        if isinstance(wanted, dict) and isinstance(inner, dict):
+            clean[name], more = _part(inner, wanted)
+            names += [f"{name}.{candidate}" for candidate in more]
+        elif wanted is None or inner is None or _fits(inner, wanted):
+            clean[name] = inner
+        else:
+            names.append(name)
+    return clean, names
+
+
+def _fits(value: object, shape: Shape) -> bool:
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(element, shape[0]) for element in value)
+    if isinstance(value, bool):
+        return shape is bool
+    if shape is int:
+        return isinstance(value, int) and abs(value) < 1 << 63
+    if shape is float:  # seconds: also such that a calendar has a date for them
+        return isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e12
+    return isinstance(shape, type) and isinstance(value, shape)

@@ -1,0 +1,56 @@
+"""The record in which a job's process keeps its phase and step, readable after SIGKILL."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from oomproof.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRecord:
+    pid: int
+    t: float  # boottime of the last step or change of phase
+    step: int | None
+    rank: int | None
+    phase: str
+    place: str = ""  # the line of the user's code that made the last step
+
+
+def read_position(path: Path) -> PositionRecord | None:
+    """None for what is absent, cut or not ours."""
+    try:
+        line, _, place = path.read_bytes()[:400].decode("utf-8", "replace").partition("\n")
+        words = line.split(None, 4)
+        pid = int(path.name.split("-")[0])
+        version, t, step, rank, phase = words
+        if version != "1" or not math.isfinite(float(t)):
+            return None
+        return PositionRecord(
+            pid,
+            float(t),
+            int(step) if int(step) >= 0 else None,
+            int(rank) if int(rank) >= 0 else None,
+            phase.strip(),
+            place.strip(),
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def best(positions: list[PositionRecord]) -> PositionRecord | None:
+    """The one that speaks for the job: rank 0 and steps before none, then the newest."""
+    return max(
+        positions,
+        key=lambda position: (not position.rank, position.step is not None, position.t),
+        default=None,
+    )
+
+
+def read_all(folder: Path) -> list[PositionRecord]:
+    try:
+        paths = sorted(folder.glob("*-now.txt"))
+    except OSError:
+        return []
+    return [now for path in paths if (now := read_position(path)) is not None]

@@ -1,0 +1,260 @@
+"""Run folders: where they are, which attempts are in them, which of them still live."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.machine import processes
+from oomproof.machine.host_identity import host_name, machine_id
+from oomproof.printable import one_line
+from oomproof.recording import json_shapes
+from oomproof.recording.attempt import Attempt, FileIn, is_damaged
+from oomproof.recording.state_files import is_locked, make_private, read_json
+from oomproof.records import dataclass
+
+SCHEMA = 1
+ELSEWHERE = "on another host"  # a run that has not ended, of a machine that shares this home
+
+
+def state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "oomproof"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder. Everything is read when asked for: a run of now changes under us."""
+
+    folder: Path
+
+    info_file = FileIn("run.json")  # what was asked for; written before the start, once
+    waiting_file = FileIn("waiting.json")  # there while it waits for memory
+    waiting_lock = FileIn("waiting.lock")  # each held for as long as its process lives
+    keeper_lock = FileIn("keeper.lock")
+    guard_lock = FileIn("guard.lock")
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """run.json. Kept once it could be read: there may have been no descriptor for it."""
+        kept: dict[str, Any] = self.__dict__.get("_info") or {}
+        if not kept:
+            kept = json_shapes.shaped(read_json(self.info_file), json_shapes.RUN)
+            self.__dict__["_info"] = kept  # the dataclass is frozen, as is what it stands for
+        return kept
+
+    @property
+    def name(self) -> str:
+        return one_line(str(self.info.get("name") or self.id))
+
+    @property
+    def argv(self) -> list[str]:
+        return [str(word) for word in self.info.get("argv") or ()]
+
+    @property
+    def created(self) -> float:
+        return float(self.info.get("created") or 0.0)
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """Its place in the history. A damaged run.json has no date; then the id has one."""
+        return self.created or _time_of(self.id), self.id
+
+    @property
+    def attempt(self) -> Attempt:
+        """The newest."""
+        return Attempt(self.folder / str(max(self._numbers(), default=1)))
+
+    def attempts(self) -> list[Attempt]:
+        """Oldest first."""
+        return [Attempt(self.folder / str(number)) for number in sorted(self._numbers())]
+
+    def attempt_of(self, number: int | None) -> Attempt:
+        """That one; the newest when a verdict does not say."""
+        return Attempt(self.folder / str(number)) if number else self.attempt
+
+    def _numbers(self) -> list[int]:
+        try:
+            names = os.listdir(self.folder)
+        except OSError:  # removed meanwhile
+            return []
+        return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10]
+
+    def started(self) -> dict[str, Any]:
+        return self.attempt.started()
+
+    def exit(self) -> dict[str, Any]:
+        return self.attempt.exit()
+
+    def damage(self) -> str | None:
+        """Which of its files cannot be read, or hold what does not belong there; None: none of them."""
+        problems = [self.info_file.name] if is_damaged(self.info_file, json_shapes.RUN) else []
+        problems += self.attempt.damage()
+        return f"damaged: {', '.join(problems)}" if problems else None
+
+    def frozen(self) -> dict[str, Any]:
+        return self.attempt.pause_mark()
+
+    def keeper_lives(self) -> bool:
+        """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
+        if self.info.get("adopted"):
+            return self.job_lives()
+        return is_locked(self.keeper_lock)
+
+    def job_lives(self) -> bool:
+        """Whether the job's first process lives, whoever keeps it."""
+        started = self.started()
+        job = started.get("job")
+        if not isinstance(job, dict) or not isinstance(job.get("pid"), int):
+            return False
+        return started.get("boot_id") == processes.boot_id() and processes.is_alive(
+            job["pid"], job.get("start")
+        )
+
+    def waits(self) -> bool:
+        """Whether its front waits for memory."""
+        return is_locked(self.waiting_lock)
+
+    def guard_lives(self) -> bool:
+        return is_locked(self.guard_lock)
+
+    def elsewhere(self, boot_id: str | None = None) -> str | None:
+        """The host it ran or runs on, where that is not this machine: its processes cannot be seen from here."""
+        boot = boot_id if boot_id is not None else processes.boot_id()
+        if self.info.get("boot_id", boot) == boot:
+            return None
+        return other_host(self.info)
+
+    def is_ours(self) -> bool:
+        """Whether its folder belongs to whoever runs this."""
+        try:
+            return self.folder.stat().st_uid == os.geteuid()
+        except OSError:
+            return False
+
+    def state(self, boot_id: str | None = None) -> str:
+        """on another host, waiting, running, paused, lost its guard, ended, machine went down, failed to start, vanished."""
+        if self.elsewhere(boot_id) is not None and not self.exit():
+            return ELSEWHERE
+        if self.waits():
+            return "waiting"
+        started = self.started()  # looked at before the keeper, who is there before it is written
+        if self.attempt.has_ended():
+            return "ended"
+        if self.keeper_lives():
+            if not self.guard_lives():
+                return "lost its guard"
+            paused = self.frozen() or self.attempt.gpu_paused_file.exists()
+            return "frozen" if paused else "running"
+        if self.attempt.has_ended():  # written before the keeper went, perhaps since we looked
+            return "ended"
+        boot = boot_id if boot_id is not None else processes.boot_id()
+        if (started or self.info).get("boot_id", boot) != boot:
+            return "machine went down"
+        if not started:
+            return "starting" if self.guard_lives() else "failed to start"
+        # keeper gone, no exit status, same boot: the keeper was killed too, perhaps without the job
+        return "lost its guard" if self.job_lives() else "vanished"
+
+
+def other_host(info: dict[str, Any]) -> str | None:
+    """The host that wrote this ``run.json``, if it was another machine than this one. A boot alone does not tell.
+
+    Both count: nodes of a cluster may share one image with its machine id, or all be called localhost."""
+    host, machine = str(info.get("host") or ""), info.get("machine")
+    mine = machine_id() if machine else ""
+    if (host and host != host_name()) or (machine and mine and machine != mine):
+        return one_line(host) or "another host"
+    return None
+
+
+def runs_folder() -> Path:
+    return state_folder() / "runs"
+
+
+def new_run() -> Run:
+    """A folder nobody else has; its name sorts by time and ends in three letters easy to type."""
+    runs = make_private(make_private(state_folder()) / "runs")
+    while True:
+        tail = "".join("abcdefghijkmnpqrstuvwxyz23456789"[byte % 32] for byte in os.urandom(3))
+        folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
+        try:
+            folder.mkdir(mode=0o700)
+            (folder / "1").mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OomproofError(
+                f"cannot make a run folder in {runs}: {error.strerror}",
+                "free some space there, or set XDG_STATE_HOME to a folder you may write",
+            ) from error
+        return Run(folder)
+
+
+def list_runs() -> list[Run]:
+    """Newest first."""
+    folder = runs_folder()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    listed = [Run(folder / name) for name in names if os.path.exists(Run(folder / name).info_file)]
+    return sorted(listed, key=lambda run: run.place, reverse=True)
+
+
+def newest_runs(count: int) -> list[Run]:
+    """Those whose ids, which begin with the time, are the newest; without a look into any of them."""
+    try:
+        names = sorted(os.listdir(runs_folder()), reverse=True)[:count]
+    except OSError:
+        return []
+    return [Run(runs_folder() / name) for name in names]
+
+
+def _time_of(run_id: str) -> float:
+    """When a run of that id began."""
+    try:
+        return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def find(text: str | None) -> Run:
+    """By id, by a unique beginning or end of one, or by name (the newest of that name); None means the newest run."""
+    runs = list_runs()
+    if not runs:
+        raise OomproofError("there are no runs yet", "start one: oomproof run -- python train.py", USAGE)
+    if text is None:
+        return runs[0]
+    for run in runs:
+        if run.id == text:
+            return run
+    for run in runs:
+        if run.info.get("name") == text:
+            return run
+    matching = [run for run in runs if run.id.startswith(text) or run.id.endswith(f"-{text}")]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        choices = ", ".join(run.id for run in matching[:4])
+        raise OomproofError(f"{text!r} fits {len(matching)} runs: {choices}", "give more of the id", USAGE)
+    raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+
+
+def find_here(text: str | None) -> Run:
+    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
+    run = find(text)
+    if run.state() == ELSEWHERE:
+        host = run.elsewhere()
+        raise OomproofError(
+            f"{run.name} is on {host}, not visible from here",
+            f"do it there: ssh {host}; its id is {run.id}",
+        )
+    return run

@@ -1,0 +1,107 @@
+"""Reads what faulthandler wrote: the Python stacks of a fatal signal, or those that were asked for. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from oomproof.records import dataclass
+
+_FATAL = re.compile(r"^Fatal Python error: (.+)$")
+_ASKED = re.compile(r"^--- ([\d.]+) (.*)$")
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
+_FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|oomproof[/\\](?:agent|leaf)|<frozen"
+)
+_MOST = 100  # frames of one stack
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int | None
+    name: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.file}:{self.line if self.line is not None else '?'} in {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """One stack: of the thread that died, or of the one that was current when it was asked for."""
+
+    fatal: str | None  # "Segmentation fault", …; None: on request
+    time: float | None  # boottime of the request
+    why: str
+    frames: tuple[Frame, ...]  # innermost first
+
+
+def parse(text: str) -> list[Dump]:
+    """In the order they were written. Of several threads the current one counts, else the main one, which is last."""
+    dumps: list[Dump] = []
+    fatal: str | None = None
+    time, why = None, ""
+    current: list[Frame] = []
+    last: list[Frame] = []
+    is_current = False
+    begun = False
+
+    def close() -> None:
+        if begun and (current or last or fatal):
+            dumps.append(Dump(fatal, time, why, tuple(current or last)))
+
+    for line in text.splitlines():
+        if match := _FATAL.match(line):
+            close()
+            fatal, time, why, current, last, is_current, begun = match[1], None, "", [], [], False, True
+        elif match := _ASKED.match(line):
+            close()
+            fatal, time, why, current, last, is_current, begun = (
+                None,
+                _seconds(match[1]),
+                match[2],
+                [],
+                [],
+                False,
+                True,
+            )
+        elif match := _THREAD.match(line):
+            is_current, last, begun = match[1] == "Current thread", [], True
+        elif match := _FRAME.match(line):
+            frames = current if is_current else last
+            if len(frames) < _MOST:
+                frames.append(Frame(match[1], int(match[2]) if match[2].isdecimal() else None, match[3]))
+    close()
+    return dumps
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # a damaged line
+        return None
+
+
+def users_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost line of the user's own code; of a library's where there is none."""
+    for frame in frames:
+        if not _LIBRARY.search(frame.file):
+            return frame
+    return frames[0] if frames else None
+
+
+def where(frames: tuple[Frame, ...]) -> str:
+    """The user's line, and the library call below it where that is another."""
+    own = users_frame(frames)
+    if own is None:
+        return "no Python code was running"
+    inner = frames[0]
+    return (
+        own.words if inner == own else f"{own.words}, inside {inner.name} ({_short(inner.file)}:{inner.line})"
+    )
+
+
+def _short(path: str) -> str:
+    parts = re.split(r"[/\\]", path)
+    return "/".join(parts[-2:])

@@ -1,0 +1,183 @@
+"""The story of a machine that went down: verdict, arithmetic, who held what, the timeline, before and after."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+
+from oomproof.diagnosis.outage_verdict import Outage
+from oomproof.units import format_duration, format_size
+
+
+def outage_text(outage: Outage, *, width: int = 110) -> str:
+    facts = outage.facts
+    head = f"verdict  {outage.headline} ({outage.certainty})"
+    parts = ["\n".join([head, f"why      {_why(outage)}", f"next     {_next(outage)}"])]
+    sums = _arithmetic(outage)
+    if sums:
+        parts.append("\n".join(["Needed against there", *(f"  {line}" for line in sums)]))
+    if outage.shares:
+        parts.append(_runs(outage))
+    minute = _minute(outage)
+    if minute:
+        parts.append("\n".join(["The last minute", *(f"  {line}" for line in minute)]))
+    rows = ["Timeline", *(f"  {_stamp(at)}  {text}" for at, text in facts.timeline)]
+    parts.append("\n".join(_cut(row, width) for row in rows))
+    parts.append("\n".join(["Before and after", *(f"  {line}" for line in _after(outage))]))
+    if facts.missing:
+        lines = ["Could not be read"]
+        for source, reason in facts.missing:
+            lines += textwrap.wrap(
+                f"- {source}: {reason}", width, initial_indent="  ", subsequent_indent="    "
+            )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _why(outage: Outage) -> str:
+    facts = outage.facts
+    if outage.kind == "shutdown":
+        return f"{facts.shutdown_told_by}; no memory verdict follows from it"
+    words = ["the boot id changed and no exit status was written"]
+    if outage.kind == "panic":
+        words.append(f"the kernel's last words: {facts.panic}")
+    if outage.kind == "after-kernel-kill":
+        words.append(facts.kernel_kills[-1][1])
+    elif not any(source.startswith("kernel log") for source, _ in facts.missing):
+        words.append("the kernel's log of that boot names no kill")
+    if facts.host:
+        words.append(_last(outage))
+    if outage.shortfall is not None and outage.shortfall > 0 and outage.newest is not None:
+        at_least = "at least " if outage.newest.run.at_least else ""
+        words.append(f"{outage.newest.run.name} was short by {at_least}{format_size(outage.shortfall)}")
+    return "; ".join(words)
+
+
+def _last(outage: Outage) -> str:
+    point = outage.facts.host[-1]
+    return f"at the last sample {format_size(point.available)} of {format_size(point.total)} was available"
+
+
+def _next(outage: Outage) -> str:
+    if outage.kind in ("memory", "filling") and outage.newest is not None:
+        others = [share.run.name for share in outage.shares if share is not outage.newest]
+        first = f"wait for {', '.join(others)} to end, then " if others else ""
+        return f"{first}start {outage.newest.run.name} again under watch: oomproof run -- {outage.newest.run.command}"
+    if outage.kind in ("not-memory", "panic", "unknown"):
+        return "for the kernel's last words: journalctl -k -b -1 -e; start the runs again as before"
+    if outage.shares:
+        return f"start again: oomproof run -- {outage.shares[-1].run.command}"
+    return "oomproof runs"
+
+
+def _arithmetic(outage: Outage) -> list[str]:
+    """The sum a person would have done before starting the second job."""
+    lines = []
+    newest, host = outage.newest, outage.facts.host
+    if newest is not None and newest.run.need is not None and outage.there_at_start is not None:
+        start = [point for point in host if point.wall <= (newest.run.started or 0.0)] or [*host]
+        point = start[-1] if start[-1].wall <= (newest.run.started or 0.0) else start[0]
+        need = format_size(newest.run.need)
+        swap = f"{format_size(point.swap_free)} of {format_size(point.swap_total)} swap free"
+        swap = swap if point.swap_total else "no swap"
+        lines.append(
+            f"when {newest.run.name} started: {format_size(point.available)} available"
+            f" + {swap}"
+            f" = {format_size(outage.there_at_start)} there"
+        )
+        lines.append(f"it needed {need} ({newest.run.need_basis})")
+        there, difference = format_size(outage.there_at_start), newest.run.need - outage.there_at_start
+        if difference > 0:
+            at_least = "at least " if newest.run.at_least else ""
+            lines.append(f"{need} − {there} = short by {at_least}{format_size(difference)}")
+        elif not newest.run.at_least:
+            lines.append(f"{there} − {need} = {format_size(-difference)} to spare")
+    if outage.needed is not None and outage.there is not None:
+        lines.append(
+            f"at the last sample: {format_size(outage.needed)} still to come, {format_size(outage.there)} there"
+            + (
+                f": short by {format_size(outage.needed - outage.there)}"
+                if outage.needed > outage.there
+                else ""
+            )
+        )
+    for share in outage.shares:
+        if share.run.need is None and share.run.allowed is not None and outage.there is not None:
+            more = max(0, share.run.allowed - share.run.held)
+            lines.append(
+                f"{share.run.name} was allowed {format_size(share.run.allowed)} by its --limit: up to"
+                f" {format_size(more)} more, with {format_size(outage.there)} there"
+            )
+    if outage.seconds_left is not None:
+        unknown = "no run's need is known; " if outage.needed is None else ""
+        left = format_duration(outage.seconds_left)
+        lines.append(f"{unknown}at the last seconds' growth what was there would have lasted {left}")
+    return lines
+
+
+def _runs(outage: Outage) -> str:
+    rows = [("RUN", "STARTED", "HELD", "GREW IN THE LAST MINUTE", "STILL TO TAKE", "COMMAND")]
+    for share in outage.shares:
+        rate = f" ({format_size(share.rate)}/s)" if share.rate > 0 else ""
+        rows.append(
+            (
+                share.run.name[:24],
+                _stamp(share.run.started) if share.run.started is not None else "-",
+                format_size(share.run.held),
+                f"{format_size(share.growth)}{rate}",
+                format_size(share.still) if share.still is not None else "not known",
+                share.run.command,
+            )
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(5)]
+    lines = ["Who was alive"]
+    for row in rows:
+        cells = [row[at].ljust(widths[at]) for at in range(5)]
+        lines.append(_cut("  " + "  ".join([*cells, row[5]]).rstrip(), 140))
+    return "\n".join(lines)
+
+
+def _minute(outage: Outage) -> list[str]:
+    host = [point for point in outage.facts.host if outage.facts.host[-1].wall - point.wall <= 60.0]
+    if not host:
+        return []
+    first, last = host[0], host[-1]
+    lines = [
+        f"available  {format_size(first.available)} → {format_size(last.available)} of {format_size(last.total)}"
+    ]
+    if last.swap_total:
+        used = [format_size(point.swap_total - point.swap_free) for point in (first, last)]
+        lines.append(f"swap       {used[0]} → {used[1]} used of {format_size(last.swap_total)}")
+    else:
+        lines.append("swap       none")
+    if outage.stalled is not None:
+        lines.append(f"pressure   all tasks stood still {outage.stalled:.0%} of the time")
+    return lines
+
+
+def _after(outage: Outage) -> list[str]:
+    facts = outage.facts
+    lines = [f"last sign of life  {_stamp(facts.last_sign)}"]
+    if facts.next_boot is not None:
+        away = format_duration(facts.next_boot - facts.last_sign)
+        source = "" if facts.boots_recorded else " (the present boot; there may have been others between)"
+        lines.append(f"next boot          {_stamp(facts.next_boot)}, {away} later{source}")
+    else:
+        lines.append("next boot          not known")
+    if facts.host and facts.available_now is not None:
+        before = format_size(facts.host[-1].available)
+        lines.append(f"available          {before} before, {format_size(facts.available_now)} now")
+    for share in outage.shares:
+        again = share.run.started_again
+        lines.append(
+            f"{share.run.name}: {f'started again {_stamp(again)}' if again else 'not started again'}"
+        )
+    return lines
+
+
+def _stamp(wall: float) -> str:
+    return time.strftime("%F %T", time.localtime(wall))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,98 @@
+"""Several deaths in words: the table, what they share, what that rules out, what changed between them."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+
+from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
+from oomproof.diagnosis.pattern_states import in_days
+from oomproof.units import format_duration, format_size
+
+_SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
+
+
+def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
+    deaths = patterns.deaths
+    lived = len(patterns.endings) - len(deaths)
+    head = f"{len(deaths)} death{'s' * (len(deaths) != 1)}"
+    if lived:
+        head += f" in {len(patterns.endings)} runs"
+    parts = [head, *([_table(deaths, width)] if deaths else [])]
+    for section, title in _SECTIONS:
+        chosen = [statement for statement in patterns.statements if statement.found == section]
+        if chosen:
+            parts.append(
+                "\n".join([title, *(line for statement in chosen for line in _statement(statement, width))])
+            )
+    if patterns.changes:
+        lines = [line for change in patterns.changes[-20:] for line in _statement(change, width)]
+        parts.append("\n".join(["Changes between the runs", *lines]))
+    if between := _gaps(patterns):
+        parts.append("\n".join(["From one death to the next", *between]))
+    if patterns.untested:
+        lines = [line for what, why in patterns.untested for line in _wrapped(f"{what}: {why}", width)]
+        parts.append("\n".join(["Not tested", *lines]))
+    if patterns.caution:
+        parts.append("\n".join(_wrapped(patterns.caution, width, "")))
+    return "\n\n".join(parts)
+
+
+def _statement(statement: Statement, width: int) -> list[str]:
+    strength = f" [{statement.strength}]" if statement.found != "open" else ""
+    return _wrapped(f"- {statement.text}{strength}", width)
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()), max(40, width), initial_indent=indent, subsequent_indent=indent + "  "
+    )
+
+
+def _table(deaths: tuple[Ending, ...], width: int) -> str:
+    rows = [("DATE", "RUN", "DEVICE", "STEP", "CAUSE", "AFTER", "HELD", "LAST LINE")]
+    for death in deaths:
+        of = f"/{death.total}" if death.total else ""
+        held = death.memory.held if death.memory else None
+        rows.append(
+            (
+                time.strftime("%F %H:%M", time.localtime(death.wall)) if death.wall is not None else "-",
+                death.label[:24],
+                death.device or "-",
+                f"{death.step}{of}" if death.step is not None else "-",
+                death.cause,
+                format_duration(death.uptime) if death.uptime is not None else "-",
+                format_size(held) if held is not None else "-",
+                " ".join(death.last_line.split()) or "-",
+            )
+        )
+    # a column nobody can fill only takes space
+    shown = [at for at in range(8) if at in (0, 3, 7) or any(row[at] != "-" for row in rows[1:])]
+    widths = {at: max(len(row[at]) for row in rows) for at in shown}
+    width_left = max(20, width - sum(widths[at] + 2 for at in shown[:-1]))
+    lines = []
+    for row in rows:
+        cells = [row[at].rjust(widths[at]) if at == 3 else row[at].ljust(widths[at]) for at in shown[:-1]]
+        last = row[7] if len(row[7]) <= width_left else row[7][: width_left - 1] + "…"
+        lines.append("  ".join([*cells, last]).rstrip())
+    return "\n".join(lines)
+
+
+def _gaps(patterns: Patterns) -> list[str]:
+    gaps, parts = patterns.gaps, []
+    if gaps.days:
+        days = [day * 86400 for day in gaps.days]
+        listed = ", ".join(in_days(day) for day in days[-12:])
+        parts.append(f"  time     {listed} (middle {in_days(sorted(days)[len(days) // 2])})")
+    if gaps.steps:
+        steps = sorted(gaps.steps)
+        parts.append(
+            f"  steps    each run got {steps[0]:,} to {steps[-1]:,} (middle {steps[len(steps) // 2]:,})"
+        )
+    if gaps.samples:
+        samples = sorted(gaps.samples)
+        per_step = f"batch {gaps.batch}"
+        if gaps.accumulation:
+            per_step += f"; × {gaps.accumulation} if the steps are optimizer steps"
+        parts.append(f"  samples  {samples[0]:,} to {samples[-1]:,} ({per_step})")
+    return parts

@@ -1,0 +1,424 @@
+"""Tables of runs: the history, one run in full, two side by side."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from oomproof.diagnosis.conclusion import Conclusion, conclusion_of
+from oomproof.diagnosis.rules.machine_down import ORDERLY
+from oomproof.evidence.gpu_oom import last_oom
+from oomproof.machine.clock import boottime
+from oomproof.recording import pauses, run_summary
+from oomproof.recording.phase_spans import PhaseRow, phase_rows
+from oomproof.recording.position_record import best, read_all
+from oomproof.recording.reader import Peaks
+from oomproof.recording.run_folders import ELSEWHERE, Run
+from oomproof.recording.run_summary import Summary
+from oomproof.recording.series import PhaseMark
+from oomproof.records import replace
+from oomproof.reports import gpu_account, timeline
+from oomproof.reports.chart import draw
+from oomproof.reports.verdict_text import three_lines
+from oomproof.runner.code_identity import hash_file
+from oomproof.units import format_duration, format_size
+
+_EVENTS = 20  # of the newest, in `runs show`
+
+
+def summaries_of(listed: Iterable[Run]) -> list[Summary]:
+    """Each run on its own: one whose files are damaged is listed as such, with what can be told."""
+    return [_summary_of(run) for run in listed]
+
+
+def _summary_of(run: Run) -> Summary:
+    try:
+        return summarize(run)
+    except Exception as error:  # whatever a damaged file makes us do: the others are to be listed
+        if os.environ.get("OOMPROOF_DEBUG"):
+            raise
+        problem = run.damage() or f"damaged: {type(error).__name__}: {error}"
+        return Summary(
+            run.id, run.name, shlex.join(run.argv), run.place[0], "damaged", None, Peaks(), None, None, None,
+            None, None, False, problem,
+        )  # fmt: skip
+
+
+def summarize(run: Run, told: Conclusion | None = None) -> Summary:
+    """``told`` where the caller has it. Of a run that was judged the line is cached beside its recording: a history of
+    thousands is not read anew each time. What is judged here for want of a verdict is stored nowhere."""
+    kept = run_summary.read(run)
+    if kept is None:
+        told = told or conclusion_of(run)
+        kept = run_summary.make(run, told.as_json if told else None)
+        if told is not None and told.stored:
+            run_summary.keep(run, kept)
+    code = run.info.get("code") or {}
+    before = code.get("script_sha256")
+    changed = before is not None and before != _hash_now(code.get("script"))
+    return replace(kept, script_changed=changed)
+
+
+def _clock(wall: float) -> str:
+    today = time.strftime("%F") == time.strftime("%F", time.localtime(wall))
+    return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", time.localtime(wall))
+
+
+def _state_text(summary: Summary) -> str:
+    return f"on {summary.elsewhere}, not visible from here" if summary.state == ELSEWHERE else summary.state
+
+
+def _hash_now(path: str | None) -> str | None:
+    """A history has many runs of one script: it is read once, until it changes."""
+    try:
+        stat = os.stat(path) if path else None
+    except (OSError, ValueError):
+        stat = None
+    return _hash(str(path), stat.st_mtime_ns, stat.st_size) if stat is not None else None
+
+
+@lru_cache(maxsize=512)
+def _hash(path: str, _changed: int, _size: int) -> str | None:
+    return hash_file(path)
+
+
+def _end(summary: Summary) -> str:
+    if (summary.problem or "").startswith("damaged"):
+        return "damaged"
+    if summary.cause == "machine-down":
+        return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
+    if summary.state != "ended":
+        return _state_text(summary)
+    return summary.cause or "ended"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def history(summaries: list[Summary], width: int = 100) -> str:
+    """Newest first, one line each; where the machine itself went down, when that was and how it stood then."""
+    if not summaries:
+        return "no runs yet; start one: oomproof run -- python train.py"
+    rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
+    for summary in summaries:
+        label = summary.name if summary.name != summary.id else summary.id
+        mark = " *" if summary.script_changed else ""
+        rows.append(
+            (
+                _cut(label, 24),
+                _clock(summary.created),
+                format_duration(summary.seconds) if summary.seconds is not None else "-",
+                format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
+                _end(summary) + mark,
+                summary.command,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    width_left = max(16, width - sum(widths) - 10)
+    lines = []
+    for row, of in zip(rows, (None, *summaries), strict=True):
+        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, _cut(row[5], width_left)]))
+        if of is not None and of.cause == "machine-down":
+            lines += [f"    {text}" for text in (of.headline, of.why) if text]
+    if any(summary.script_changed for summary in summaries):
+        lines.append("* the script was changed after this run started")
+    if damaged := [summary for summary in summaries if _end(summary) == "damaged"]:
+        lines.append(
+            f"damaged: some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
+        )
+    lines.append("")
+    lines.append(f"next: oomproof runs show {summaries[0].id}")
+    return "\n".join(lines)
+
+
+def show(run: Run, width: int = 80) -> str:
+    """One run in full: what it was, how it went, a chart, the verdict."""
+    told = conclusion_of(run)
+    summary, recording = summarize(run, told), run.attempt.recording()
+    settings = run.info.get("settings") or {}
+    code = run.info.get("code") or {}
+    backend = (run.started().get("rung") or {}).get("name", "-")
+    rows: list[tuple[str, str]] = [
+        ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
+        ("command", summary.command),
+        ("in", str(run.info.get("cwd", "-"))),
+        ("started", time.strftime("%F %T", time.localtime(summary.created))),
+        ("lasted", format_duration(summary.seconds)),
+        ("state", _state_text(summary)),
+        ("held by", backend + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
+        ("peak", _peak_text(summary.peaks)),
+    ]
+    if len(attempts := run.attempts()) > 1:
+        rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
+    if (agent := agent_text(run)) is not None:
+        rows.append(("agent", agent))
+    if summary.paused:
+        rows.append(("paused", _paused_text(run, summary)))
+    if code.get("git_commit"):
+        dirty = " with changes not committed" if code.get("git_dirty") else ""
+        rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
+    if summary.script_changed:
+        rows.append(("script", f"{code.get('script')} was changed after this run started"))
+    if recording.meta.get("trouble"):
+        rows.append(("missing", recording.meta["trouble"]))
+    for problem in {recording.problem, summary.problem} - {None}:
+        rows.append(("missing", str(problem)))
+    lines = [f"{name:>8}  {value}" for name, value in rows]
+    columns = max(20, min(100, width - 22))
+    with recording.series() as series:
+        samples, phases = series.use.highest(columns), phase_rows(series)
+        events = series.events(words_only=True, last=_EVENTS, besides="agent")
+    if samples:
+        lines += ["", "  memory of the job (anonymous + shared + swapped)"]
+        lines.append(draw(samples, width=columns, limit=settings.get("limit")))
+    oom = last_oom(run.attempt)
+    if oom is not None and summary.cause == "cuda-oom":
+        lines += ["", *gpu_account.lines(oom, width)]
+    lines += _phase_table(phases)
+    if events:
+        lines += ["", "  what happened"]
+        lines += [
+            f"  {_clock(event.t + recording.wall_offset)}  {event.kind}: {event.text}" for event in events
+        ]
+    lines.append("")
+    if told is not None:
+        lines.append(three_lines(told.verdict))
+    elif summary.state == "lost its guard":
+        lines.append(
+            f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)"
+        )
+    else:
+        lines.append(f"next: oomproof logs -f {run.id}")
+    return "\n".join(lines)
+
+
+def agent_text(run: Run) -> str | None:
+    """Whether anybody inside the job told of it; None for runs from before there was an agent."""
+    wanted = (run.info.get("settings") or {}).get("agent")
+    if wanted is None or run.info.get("adopted"):
+        return None
+    if not wanted:
+        return "off (--no-agent)"
+    with run.attempt.recording().series() as series:
+        told = next((event.text for event in series.events("agent", last=1)), "")
+        marks = series.phase_marks()
+    folder = run.attempt.agent_folder
+    if not told and (count := len(list(folder.glob("*-fault.txt")))):
+        told = f"in {count} Python {'process' if count == 1 else 'processes'}"
+    if not told:
+        return "absent (no Python, or one that ran with -I, -E or -S)"
+    now = best(read_all(folder))
+    if now is not None and now.step is not None:
+        told += f"; phase {now.phase}, step {now.step}"
+        if (pace := _step_pace(marks)) is not None:
+            told += f", {pace} a step"
+    listeners = {words[1] for path in folder.glob("*-listens.txt") if len(words := _lines(path)) > 1}
+    return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
+
+
+def _pace(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)
+
+
+def phases_json(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "phase": row.name,
+            "entered": row.entered,
+            "seconds": round(row.seconds, 3),
+            "entry_bytes": row.entry,
+            "peak_bytes": row.peak,
+            "exit_bytes": row.exit,
+            "floor_bytes": row.floor,
+            "peak_gpu_bytes": row.gpu_peak,
+            "last_step": row.last_step,
+        }
+        for row in timeline.load_phases(run.attempt)
+    ]
+
+
+def _phase_table(rows: list[PhaseRow]) -> list[str]:
+    if not rows:
+        return []
+    gpu = any(row.gpu_peak for row in rows)
+    table = [
+        ["phase", "entered", "time in it", "at entry", "peak", "at exit", "floor", "GPU peak", "last step"]
+    ]
+    for row in rows:
+        sizes = (row.entry, row.peak, row.exit, row.floor, row.gpu_peak)
+        table.append(
+            [
+                row.name,
+                str(row.entered),
+                format_duration(row.seconds),
+                *(format_size(size) if size is not None else "-" for size in sizes),
+                str(row.last_step) if row.last_step is not None else "-",
+            ]
+        )
+    if not gpu:
+        table = [[*cells[:7], cells[8]] for cells in table]
+    widths = [max(len(cells[column]) for cells in table) for column in range(len(table[0]))]
+    lines = ["", "  phases"]
+    lines += [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in table
+    ]
+    return lines
+
+
+def _paused_text(run: Run, summary: Summary) -> str:
+    total = format_duration(pauses.seconds(list(summary.paused), boottime()))
+    count = len(summary.paused)
+    words = f"{total} in {count} pauses" if count > 1 else total
+    mark = run.frozen() if summary.state == "frozen" else {}
+    if not mark:
+        return words
+    if mark.get("by") == "user":
+        return f"{words}, by you; oomproof resume {run.name}"
+    until = mark.get("until")
+    latest = f", at the latest until {_clock(float(until))}" if until else ""
+    return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
+
+
+def _peak_text(peaks: Peaks) -> str:
+    if peaks.use is None:
+        return "no sample was taken"
+    words = (
+        f"{format_size(peaks.use)} (anonymous {format_size(peaks.anon)}, shared {format_size(peaks.shmem)}"
+    )
+    words += f", swapped {format_size(peaks.swap)})" if peaks.swap else ")"
+    if peaks.gpu:
+        words += f", GPU {format_size(peaks.gpu)}"
+    return words
+
+
+def differing_arguments(left: list[str], right: list[str]) -> list[tuple[str, str, str]]:
+    """Arguments that differ, as (name, in the first, in the second)."""
+    first, second = _options(left), _options(right)
+    names = list(dict.fromkeys([*first, *second]))
+    return [
+        (name, first.get(name, "-"), second.get(name, "-"))
+        for name in names
+        if first.get(name) != second.get(name)
+    ]
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    """``--batch 64``, ``--batch=64`` and ``batch=64`` by name; other words by place."""
+    options: dict[str, str] = {}
+    index = position = 0
+    while index < len(argv):
+        word = argv[index]
+        name, equals, value = word.partition("=")
+        if equals:
+            options[name.lstrip("-")] = value
+        elif word.startswith("-") and index + 1 < len(argv) and _is_value(argv[index + 1]):
+            options[word.lstrip("-")] = argv[index + 1]
+            index += 1
+        elif word.startswith("-"):
+            options[word.lstrip("-")] = "yes"
+        else:
+            options[f"word {position}"] = word
+            position += 1
+        index += 1
+    return options
+
+
+def _is_value(word: str) -> bool:
+    """What may stand behind a flag: no flag, no name=value; a negative number may."""
+    return "=" not in word and (not word.startswith("-") or word[1:2].isdigit() or word[1:2] == ".")
+
+
+def compare_rows(left: Run, right: Run) -> list[tuple[str, str, str]]:
+    """What people put into a before/after table."""
+    a, b = summarize(left), summarize(right)
+    rows = [
+        ("peak", format_size(a.peaks.use), format_size(b.peaks.use)),
+        ("peak, anonymous", format_size(a.peaks.anon), format_size(b.peaks.anon)),
+        ("peak, shared", format_size(a.peaks.shmem), format_size(b.peaks.shmem)),
+        ("lowest available", format_size(a.peaks.lowest_available), format_size(b.peaks.lowest_available)),
+        ("lasted", format_duration(a.seconds), format_duration(b.seconds)),
+        ("end", _end(a), _end(b)),
+    ]
+    if a.peaks.gpu or b.peaks.gpu:
+        rows.insert(3, ("peak, GPU", format_size(a.peaks.gpu), format_size(b.peaks.gpu)))
+    if a.peaks.swap or b.peaks.swap:
+        rows.insert(3, ("peak, swapped", format_size(a.peaks.swap), format_size(b.peaks.swap)))
+    rows += _phase_rows(left, right)
+    rows += differing_arguments(left.argv, right.argv)
+    for name in ("limit", "margin", "floor"):
+        first, second = ((run.info.get("settings") or {}).get(name) for run in (left, right))
+        if first != second:
+            rows.append(
+                (f"--{name}", format_size(first) if first else "-", format_size(second) if second else "-")
+            )
+    for name, label in (
+        ("git_commit", "commit"),
+        ("git_diff_sha256", "changes"),
+        ("script_sha256", "script"),
+    ):
+        first, second = ((run.info.get("code") or {}).get(name) for run in (left, right))
+        if first != second:
+            rows.append((label, (first or "-")[:12], (second or "-")[:12]))
+    env_one, env_two = left.info.get("env") or {}, right.info.get("env") or {}
+    for name in sorted({*env_one, *env_two}):
+        if env_one.get(name) != env_two.get(name):
+            rows.append((f"${name}", env_one.get(name, "-"), env_two.get(name, "-")))
+    return rows
+
+
+def _phase_rows(left: Run, right: Run) -> list[tuple[str, str, str]]:
+    """Peak per phase and time per step, for runs whose job told its phases."""
+    first, second = (_phases(run) for run in (left, right))
+    return [(name, first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
+
+
+def _phases(run: Run) -> dict[str, str]:
+    highest: dict[str, int] = {}
+    with run.attempt.recording().series() as series:
+        marks = series.phase_marks()
+        if not marks:
+            return {}
+        ends = [*(mark.t for mark in marks[1:]), max(series.use.end if series.use else 0.0, marks[-1].t)]
+        for mark, end in zip(marks, ends, strict=True):
+            if (inside := series.use.between(mark.t, end)) is not None:
+                highest[mark.name] = max(highest.get(mark.name, 0), int(inside[1]))
+    by_phase = {f"peak in {name}": format_size(size) for name, size in highest.items()}
+    if (pace := _step_pace(marks)) is not None:
+        by_phase["per step"] = pace
+    return by_phase
+
+
+def _step_pace(marks: list[PhaseMark]) -> str | None:
+    seconds, count = 0.0, 0
+    for mark, after in pairwise(marks):
+        # only what lies inside training: an evaluation between two steps is no slower step
+        if mark.name == after.name == "train" and (mark.step is not None and after.step is not None):
+            made = max(0, after.step - mark.step)
+            seconds += after.t - mark.t if made else 0.0
+            count += made
+    return _pace(seconds / count) if count else None
+
+
+def compare(left: Run, right: Run, width: int = 100) -> str:
+    rows = [("", left.name, right.name), *compare_rows(left, right)]
+    first = max(len(row[0]) for row in rows)
+    width_left = max(12, (width - first - 4) // 2)
+    return "\n".join(
+        f"{name:<{first}}  {_cut(a, width_left):<{width_left}}  {_cut(b, width_left)}".rstrip()
+        for name, a, b in rows
+    )

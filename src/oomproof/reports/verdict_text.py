@@ -1,0 +1,133 @@
+"""A verdict in words: three lines at the end of a run, or all of it with its evidence."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+from typing import TextIO
+
+from oomproof.diagnosis.verdict import Verdict
+from oomproof.evidence.case_file import Evidence
+from oomproof.printable import printable
+from oomproof.reports.verdict_selection import decisive_first, how, notable
+from oomproof.units import format_size
+
+_COLOURS = {"good": "32", "bad": "31", "ours": "33"}
+_LABEL = " " * 9
+_NARROW = 40  # columns: below, a terminal's own wrapping reads better
+
+
+def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = None) -> str:
+    """verdict / why / next: a line each for a log, which keeps its lines whole; wrapped for a terminal of a width."""
+    headline = verdict.headline if verdict.kind.good else f"{verdict.headline} ({verdict.certainty})"
+    label, why, following = (
+        printable(_told(name, text, width))
+        for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
+    )
+    if colour:
+        label = f"\x1b[1;{_COLOURS[verdict.kind.tone]}m{label}\x1b[0m"
+    return "\n".join((label, why, following))
+
+
+def fitted(lines: str, stream: TextIO) -> str:
+    """The three lines for this stream: wrapped under their labels on a terminal, whole in a file or a pipe."""
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return lines
+    if width < _NARROW:
+        return lines
+    return "\n".join(
+        part for line in lines.splitlines() for part in _wrapped(line, "", width, _LABEL) or [""]
+    )
+
+
+def _told(label: str, text: str, width: int | None) -> str:
+    line = f"{label:9}{_line(text)}"
+    return "\n".join(_wrapped(line, "", width, _LABEL)) if width else line
+
+
+def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> str:
+    parts = [three_lines(verdict, colour=colour, width=width)]
+    where = [f"cause    {verdict.cause}, {verdict.probability:.0%}"]
+    if verdict.phase != "unknown":
+        step = f", step {verdict.step}" if verdict.step is not None else ""
+        where.append(f"phase    {verdict.phase}{step}")
+    if (victim := verdict.victim) is not None:
+        text = f"victim   pid {victim.pid}" + (f" ({victim.name})" if victim.name else "")
+        if victim.pid is None:
+            text = f"victim   {victim.who}"
+        if victim.anon_rss_bytes is not None:
+            # total-vm is left out on purpose: it is address space, and people read it as memory
+            shared = f", shared {format_size(victim.shmem_rss_bytes)}" if victim.shmem_rss_bytes else ""
+            text += f": {format_size(victim.anon_rss_bytes)} of its own{shared}"
+        where.append(text)
+    if (gpu := verdict.gpu) is not None:
+        told = (
+            ("asked", gpu.requested_bytes),
+            ("free", gpu.free_bytes),
+            ("total", gpu.total_bytes),
+            ("allocated", gpu.allocated_bytes),
+            ("reserved but unused", gpu.reserved_unallocated_bytes),
+        )
+        on_host = gpu.index is None and gpu.total_bytes is None and gpu.free_bytes is None
+        sizes = [f"{name} {format_size(size)}" for name, size in told if size is not None]
+        if on_host:
+            where.append(f"asked    {format_size(gpu.requested_bytes)}")
+        else:
+            card = gpu.index if gpu.index is not None else "?"
+            where.append(_told("gpu", f"{card}: {', '.join(sizes)}", width))
+    causes = notable(verdict)
+    if len(causes) == 1 and causes[0].test and not verdict.kind.good:
+        where.append(_told("test", causes[0].test, width))
+    parts.append("\n".join(where))
+    if len(causes) > 1:
+        lines = ["Causes, most likely first"]
+        for cause in causes:
+            lines.append(f"  {cause.probability:4.0%}  {cause.cause}")
+            if cause.test:
+                lines += _wrapped(f"test: {cause.test}", "        ", width)
+        parts.append("\n".join(lines))
+    decided, beside = decisive_first(verdict)
+    for title, items in (("Evidence", decided), ("Also seen", beside)):
+        if items:
+            parts.append("\n".join([title, *(line for item in items for line in _evidence(item, width))]))
+    if verdict.remedies:
+        lines = ["What may help"]
+        for remedy in verdict.remedies:
+            saves = f", saves {format_size(remedy.saves_bytes)}" if remedy.saves_bytes is not None else ""
+            lines += _wrapped(f"- {remedy.title} [{remedy.basis}{saves}]", "  ", width)
+            if (command := how(remedy)) is not None:
+                lines.append(f"      {command}")
+        parts.append("\n".join(lines))
+    if verdict.missing:
+        lines = ["Could not be read"]
+        for gap in verdict.missing:
+            lines += _wrapped(f"- {gap.source}: {gap.reason}", "  ", width)
+            if gap.how_to_grant:
+                lines.append(f"      {gap.how_to_grant}")
+        parts.append("\n".join(lines))
+    return "\n\n".join((parts[0], *(printable(part) for part in parts[1:])))
+
+
+def _evidence(item: Evidence, width: int) -> list[str]:
+    when = time.strftime("%H:%M:%S ", time.localtime(item.time)) if item.time is not None else ""
+    lines = _wrapped(f"{when}{item.source}: {item.text}", "  ", width)
+    return lines + _wrapped(f"= {item.says}", "      ", width)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _wrapped(text: str, indent: str, width: int, hanging: str | None = None) -> list[str]:
+    """Lines of at most that width; what is typed or looked up (paths, flags) is not broken."""
+    return textwrap.wrap(
+        _line(text) if hanging is None else text,
+        max(_NARROW, width),
+        initial_indent=indent,
+        subsequent_indent=indent + "  " if hanging is None else hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

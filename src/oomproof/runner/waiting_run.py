@@ -1,0 +1,140 @@
+"""While a run waits: it is listed as waiting, can be told to end, and leaves nothing behind that looks like a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.ledger.ledger_entries import Entry
+from oomproof.ledger.ledger_store import Ledger
+from oomproof.printable import one_line
+from oomproof.recording import run_folders, state_files
+
+# what the front and readers (`verdict.json`) write; a job's start leaves other files at once
+_OF_WAITING = re.compile(
+    r"(?:waiting|guard)\.lock|\.?(?!keeper|started|exit)[a-z]+\.json(?:\.\d+)?", re.ASCII
+)
+
+
+class Cancelled(Exception):
+    """Told to end while waiting; ``number`` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Waiting:
+    """While a run waits it is listed as waiting, can be told to end, and leaves nothing behind that looks like a run."""
+
+    def __init__(
+        self,
+        run: run_folders.Run,
+        entry: Entry,
+        ledger: Ledger,
+        say: Callable[[str], None],
+        on_waiting: Callable[[str], None],
+    ) -> None:
+        self._run, self._entry, self._ledger, self._say, self._on_waiting = (
+            run,
+            entry,
+            ledger,
+            say,
+            on_waiting,
+        )
+        self._lock: int | None = None
+        self._before: dict[int, Any] = {}
+        self._status = False
+        self._told = False
+        self._tty = os.isatty(2) if not os.environ.get("NO_COLOR") else False
+
+    def __enter__(self) -> Waiting:
+        run, entry = self._run, self._entry
+        try:
+            self._lock = state_files.take_lock(run.waiting_lock)
+            state_files.write_json(
+                run.waiting_file,
+                {
+                    "front": {"pid": entry.front_pid, "start": entry.front_start},
+                    "need": entry.need,
+                    "since": time.time(),
+                },
+            )
+        except (OSError, OomproofError):
+            pass  # a full disk: it waits all the same, only `oomproof runs` does not say so
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, _cancel)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._erase()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        with contextlib.suppress(OSError):
+            (self._run.waiting_file).unlink()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def tell(self, lines: list[str]) -> None:
+        self._erase()
+        for note in self._ledger.notes:
+            self._say(f"oomproof: {note}")
+        self._ledger.notes.clear()
+        text = "\n".join(lines)
+        self._say(f"oomproof: waits: {text}")
+        if not self._told:
+            self._told = True
+            self._on_waiting(lines[0])
+
+    def pause(self, seconds: float, status: str) -> None:
+        if self._tty:
+            columns = _columns()
+            text = one_line(f"oomproof · waiting {status}")[: max(20, columns) - 1]
+            with contextlib.suppress(OSError):
+                os.write(2, f"\r\x1b[K\x1b[2m{text}\x1b[0m".encode())
+            self._status = True
+        time.sleep(seconds)
+
+    def _erase(self) -> None:
+        if self._status:
+            with contextlib.suppress(OSError):
+                os.write(2, b"\r\x1b[K")
+            self._status = False
+
+
+def only_waited(folder: Path) -> bool:
+    """Whether it is a run folder of ours in which nothing but waiting happened. What the ledger says is not believed:
+    the folder is removed for it."""
+    try:
+        if folder.parent != run_folders.runs_folder() or folder.name in ("", ".", ".."):
+            return False
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return False
+        run = run_folders.Run(folder)
+        marked = stat.S_ISREG(run.waiting_file.lstat().st_mode)
+        attempt = run.attempt.folder
+        names = [name for name in os.listdir(folder) if name != attempt.name] + os.listdir(attempt)
+        return marked and not attempt.is_symlink() and all(_OF_WAITING.fullmatch(name) for name in names)
+    except OSError:
+        return False
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns
+    except OSError:
+        return 80
+
+
+def _cancel(number: int, _: object) -> None:
+    raise Cancelled(number)

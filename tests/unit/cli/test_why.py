@@ -1,0 +1,151 @@
+"""`oomproof why`: texts of any kind and mix in, one verdict out; bad input gets one clear line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomproof.diagnosis.judge import judge_texts
+from oomproof.evidence.texts.text_case import read_texts
+
+KERNEL = (
+    "[ 4812.101] python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0\n"
+    "[ 4812.102] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,"
+    "task_memcg=/user.slice,task=python3,pid=4242,uid=1000\n"
+    "[ 4812.103] Out of memory: Killed process 4242 (python3) total-vm:40960000kB, anon-rss:20480000kB, "
+    "file-rss:1024kB, shmem-rss:4096kB, UID:1000 pgtables:41000kB oom_score_adj:0\n"
+)
+LOADER = (
+    "epoch 3:  40%|####      | 472/1180 [03:11<04:47,  2.46it/s]\n"
+    "Traceback (most recent call last):\n"
+    '  File "train.py", line 88, in <module>\n'
+    "    for batch in loader:\n"
+    "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed. \n"
+)
+CUDA = (
+    "Traceback (most recent call last):\n"
+    '  File "train.py", line 12, in main\n'
+    "    loss.backward()\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of "
+    "which 1.00 GiB is free. Process 777 has 10.00 GiB memory in use. Including non-PyTorch memory, this process has "
+    "12.65 GiB memory in use. Of the allocated memory 11.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by "
+    "PyTorch but unallocated.\n"
+)
+
+
+def why(*texts: tuple[str, str], folder: Path) -> dict[str, Any]:
+    paths = []
+    for name, text in texts:
+        (folder / name).write_text(text)
+        paths.append(str(folder / name))
+    return judge_texts(read_texts(paths)).to_json()
+
+
+def test_kernel_log(tmp_path: Path) -> None:
+    said = why(("kern.log", KERNEL), folder=tmp_path)
+    assert (said["verdict"]["cause"], said["verdict"]["certainty"]) == ("oom-kill-global", "proven")
+    assert said["verdict"]["victim"] == {
+        "pid": 4242, "name": "python3", "total_vm_bytes": 40960000 << 10, "anon_rss_bytes": 20480000 << 10,
+        "file_rss_bytes": 1 << 20, "shmem_rss_bytes": 4 << 20,
+    }  # fmt: skip
+    assert "39.1 GiB" not in json.dumps(said["verdict"]["headline"]), "total-vm is never called memory used"
+
+
+def test_worker_joined_with_the_kernels_pid(tmp_path: Path) -> None:
+    """Two texts, one story: the loader's complaint is the kernel's kill."""
+    alone = why(("train.log", LOADER), folder=tmp_path)
+    assert alone["verdict"]["cause"] == "dataloader-killed"
+    both = why(("train.log", LOADER), ("kern.log", KERNEL), folder=tmp_path)
+    assert (both["verdict"]["cause"], both["verdict"]["certainty"]) == ("oom-kill-global", "proven")
+    assert both["verdict"]["step"] == 472
+
+
+def test_cuda_numbers_and_neighbour_first(tmp_path: Path) -> None:
+    said = why(("train.log", CUDA), folder=tmp_path)
+    assert said["verdict"]["cause"] == "cuda-oom"
+    gpu = said["verdict"]["gpu"]
+    assert gpu["requested_bytes"] == 2 << 30 and gpu["free_bytes"] == 1 << 30
+    assert "another process holds the card" in said["verdict"]["next"]
+    assert said["remedies"][0]["saves_bytes"] == 10 << 30
+
+
+def test_probabilities_add_up(tmp_path: Path) -> None:
+    for text in (KERNEL, LOADER, CUDA, "Killed\n", "all good\n"):
+        said = why(("x.log", text), folder=tmp_path)
+        assert abs(sum(cause["probability"] for cause in said["causes"]) - 1) < 1e-6
+
+
+def test_killed_alone_is_not_called_oom(tmp_path: Path) -> None:
+    said = why(("x.log", "step 1\nstep 2\nKilled\n"), folder=tmp_path)
+    assert said["verdict"]["cause"] == "killed-unknown"
+    assert said["verdict"]["certainty"] != "proven"
+
+
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "oomproof.cli.main", "why", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def test_from_standard_input_and_packed(tmp_path: Path, home: dict[str, str]) -> None:
+    assert "python3 (pid 4242)" in run("-", input=KERNEL, env=home).stdout
+    (tmp_path / "k.gz").write_bytes(gzip.compress(KERNEL.encode()))
+    (tmp_path / "k.xz").write_bytes(lzma.compress(KERNEL.encode()))
+    for name in ("k.gz", "k.xz"):
+        assert (
+            json.loads(run("--json", str(tmp_path / name), env=home).stdout)["verdict"]["cause"]
+            == "oom-kill-global"
+        )
+
+
+def test_nothing_died(tmp_path: Path, home: dict[str, str]) -> None:
+    (tmp_path / "ok.log").write_text("epoch 1 loss 0.3\nepoch 2 loss 0.2\nsaved model\n")
+    done = run(str(tmp_path / "ok.log"), env=home)
+    assert done.returncode == 0
+    assert "no crash found here" in done.stdout
+
+
+def test_nul_bytes_latin1_and_carriage_returns(tmp_path: Path) -> None:
+    text = b"\x00\x00caf\xe9 10%|#  |\r 20%|## |\r" + CUDA.encode() + b"\x00\n"
+    (tmp_path / "x.log").write_bytes(text)
+    assert judge_texts(read_texts([str(tmp_path / "x.log")])).cause == "cuda-oom"
+
+
+def test_an_existing_file_wins_over_a_run(tmp_path: Path, home: dict[str, str]) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "oomproof.cli.main", "run", "--name", "train", "--", "true"],
+        env=home,
+        capture_output=True,
+    )
+    assert "finished" in run("train", env=home, cwd=tmp_path).stdout
+    (tmp_path / "train").write_text(KERNEL)
+    assert "killed python3" in run("train", env=home, cwd=tmp_path).stdout
+
+
+def test_a_large_kernel_log_is_read_at_greps_speed(tmp_path: Path) -> None:
+    """33 MiB of chatter with one kill in the middle: found, and the chatter is not read line by line."""
+    path = tmp_path / "kern.log"
+    chatter = b"".join(
+        b"[%10d.000000] usb 1-1: new high-speed device number %d\n" % (n, n) for n in range(20_000)
+    )
+    with path.open("wb") as file:
+        for _ in range(14):
+            file.write(chatter)
+        file.write(KERNEL.encode())
+        for _ in range(14):
+            file.write(chatter)
+    assert path.stat().st_size > 32 << 20
+    verdict = judge_texts(read_texts([str(path)]))
+    assert (verdict.cause, verdict.victim.pid if verdict.victim else None) == ("oom-kill-global", 4242)

@@ -1,0 +1,108 @@
+"""What the job was doing: from a traceback's frames, from a stack, and from headings."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomproof.evidence.texts import phases
+from oomproof.evidence.texts.phase_frames import of_frames, of_stack
+from oomproof.evidence.texts.root_failure import root
+from oomproof.evidence.texts.training_parser import TrainingParser
+
+LIBRARY = "/venv/lib/python3.11/site-packages"
+
+
+def phase_of(text: str) -> str:
+    parser = TrainingParser("-")
+    for number, line in enumerate(text.splitlines(), 1):
+        parser.feed(number, line)
+    found = root(parser.finish())
+    assert found is not None
+    return found.job.phase
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase"),
+    [
+        ([("train.py", "<module>", "from apex import amp")], "load"),
+        ([("run.py", "train", "import extra"), ("extra.py", "<module>", "import none")], "train"),
+        ([("train.py", "train", "x"), (r"C:\\p\\data.py", "create_dataloader", "x")], "load"),
+        ([("train.py", "training", "s = Scene()"), ("scene/__init__.py", "__init__", "x")], "load"),
+        ([("run.py", "evaluate", "x"), ("run.py", "settings", "yaml.safe_load(open(p))")], "load"),
+        ([("train.py", "main", "key = jax.random.PRNGKey(0)")], "load"),
+        ([("run.py", "train_epoch", "x"), ("d.py", "__getitem__", "x"), ("d.py", "load_image", "x")], "train"),
+        ([("run.py", "train_epoch", "x"), ("rpn.py", "generate_proposals", "x")], "train"),
+        ([("run.py", "fit", "x"), (f"{LIBRARY}/sklearn/base.py", "_validate_data", "x")], "train"),
+        ([("run.py", "train", "x"), ("run.py", "upload", "x")], "train"),
+        ([("run.py", "<module>", "x"), (f"{LIBRARY}/diffusers/pipelines/p.py", "__call__", "x")], "generate"),
+        ([("s.py", "<module>", "x"), (f"{LIBRARY}/vllm/w.py", "profile_run", "x"), (f"{LIBRARY}/vllm/r.py", "execute_model", "x")], "load"),
+        ([("run.py", "<module>", "work()"), ("run.py", "work", "a / b")], "unknown"),
+    ],
+)  # fmt: skip
+def test_frames(frames: list[tuple[str, str, str]], phase: str) -> None:
+    assert of_frames(frames) == phase
+
+
+def test_a_stack_of_the_thread_that_died() -> None:
+    lines = [
+        "Thread 0x01 (most recent call first):",
+        '  File "/p/load.py", line 3 in load_all',
+        "Current thread 0x02 (most recent call first):",
+        '  File "/p/net.py", line 20 in forward',
+        '  File "/p/a.py", line 50 in train_step',
+        "Thread 0x03 (most recent call first):",
+        '  File "/p/b.py", line 5 in evaluate',
+    ]
+    assert of_stack(lines) == "train"
+
+
+@pytest.mark.parametrize(("solver", "phase"), [("Test", "eval"), ("Step", "train"), ("Init", "load")])
+def test_a_native_stack(solver: str, phase: str) -> None:
+    text = (
+        "F0101 10:00:00.000000  77 m.cpp:9] Check failed: error == cudaSuccess (30 vs. 0)  unknown error\n"
+        "*** Check failure stack trace: ***\n"
+        f"    @     0x7f01  caffe::Solver<>::{solver}()\n    @     0x7f02  caffe::Solver<>::Solve()\nAborted (core dumped)\n"
+    )
+    assert phase_of(text) == phase
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        ("Start training for 3 epochs", "train"),
+        ("[12]\ttrain-rmse:0.5\teval-rmse:0.6", "train"),
+        ("3:\tlearn: 0.69\ttest: 0.68", "train"),
+        ("|    train/   |      |", "train"),
+        ("Evaluation", "eval"),
+        ("Test: [ 10/391]  Time 0.1", "eval"),
+        ("Summoning checkpoint.", "save"),
+        ("got prompt", "generate"),
+        ("Preparing data ...", "load"),
+        ("Downloading:  10%|█         | 3M/30M [00:01<00:09]", "load"),
+        ("Loading data... done", ""),
+        ("Training such a network is simple. Read on, and try it out on your own machine.", ""),
+        ("hello", ""),
+    ],
+)
+def test_headings(line: str, phase: str) -> None:
+    assert phases.of_heading(line) == phase
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        ("ModuleNotFoundError: No module named 'x'", "load"),
+        ("omegaconf.errors.ConfigAttributeError: Key 'a' is not in struct", "load"),
+        ("Epoch 3\nModuleNotFoundError: No module named 'x'", "train"),
+        ("ValueError: bad", "unknown"),
+    ],
+)
+def test_errors_that_come_at_the_start(text: str, phase: str) -> None:
+    assert phase_of(text) == phase
+
+
+def test_a_nan_found_at_scoring_was_made_in_training() -> None:
+    frames = '  File "a.py", line 3, in train_model\n    x\n  File "a.py", line 9, in evaluate\n    x\n'
+    header = "Traceback (most recent call last):\n"
+    assert phase_of(f"{header}{frames}ValueError: Input contains NaN.") == "train"
+    assert phase_of(f"{header}{frames}ValueError: bad") == "eval"

@@ -1,0 +1,142 @@
+"""Signs of progress, in the wording of each trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oomproof.diagnosis.judge import judge_texts
+from oomproof.evidence.texts.progress import read_sign
+from oomproof.evidence.texts.text_case import read_texts
+from oomproof.evidence.texts.training_parser import TrainingParser
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total", "epoch", "phase"),
+    [
+        (" 45%|████▌     | 450/1000 [00:10<00:12, 44.21it/s]", 450, 1000, None, "unknown"),
+        ("Epoch 3:  45%|████▌     | 450/1000 [00:10<00:12, 44.21it/s, loss=0.2]", 450, 1000, 3.0, "train"),
+        ("Validation DataLoader 0:  10%|█         | 4/40 [00:01<00:09]", 4, 40, None, "eval"),
+        ("Loading checkpoint shards:  33%|███▎      | 1/3 [00:10<00:20, 10.0s/it]", 1, 3, None, "load"),
+        (" 1%|  | 1/90 [0:0] 2%|  | 2/90 [00:02<01:00]", 2, 90, None, "unknown"),
+        ("117it [00:10, 11.2it/s]", 117, None, None, "unknown"),
+        ("{'loss': 0.5, 'learning_rate': 5e-05, 'epoch': 0.52}", None, None, 0.52, "train"),
+        (" 117/938 [==>...........................] - ETA: 2s - loss: 0.3", 117, 938, None, "train"),
+        ("117/938 ━━━━━━━━━━━━━━━━━━━━ 2s 3ms/step - loss: 0.3", 117, 938, None, "train"),
+        ("Epoch 0/9 ━━━━━━━━━━╸━━━━━━━━━ 117/938 0:00:01 • 0:00:12 68.41it/s", 117, 938, 0.0, "train"),
+        ("[Step 60/100] Loss: 0.0 | Tokens/s: 41.56", 60, 100, None, "train"),
+        ("epoch=0/micro_step=60/global_step=61, RunningAvgSamplesPerSec=0.11", 60, None, 0.0, "train"),
+        (" iteration      100/  500000 | consumed samples: 6400 | lm loss: 9.9", 100, 500000, None, "train"),
+        ("Epoch: [3][ 117/5005]  Time 0.3  Loss 2.1", 117, 5005, 3.0, "train"),
+        ("Epoch [3/10], Step [100/600], Loss: 0.1", 100, 600, 3.0, "train"),
+        ("===> Epoch[10](2500/2500): Loss: 0.4430", 2500, 2500, 10.0, "train"),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", 640, 60000, 1.0, "train"),
+        ("iter 117: loss 3.2, time 200ms", 117, None, None, "train"),
+        ("step 117", 117, None, None, "unknown"),
+        ("epoch 002:    117 / 938 loss=9.1", 117, 938, 2.0, "train"),
+        ("Epoch 4 (validation) acc=0.91:   2%|▏         | 20/1094 [00:41<11:04]", 20, 1094, 4.0, "eval"),
+        ("Epoch 4, val loss 0.31, step 90/100", 90, 100, 4.0, "train"),
+        ("Tokenizing train dataset:  33%|███▎      | 100/300 [00:10<00:20]", 100, 300, None, "load"),
+        (
+            "   2/99     7.3G      1.2      3.2        91:  12%|█▏        | 12/100 [00:07<00:45]",
+            12,
+            100,
+            None,
+            "train",
+        ),
+        ("____________Epoch 1/3", None, None, 1.0, "train"),
+        ("eta: 1:00:00  iter: 119  total_loss: 8.1  lr: 0.02", 119, None, None, "train"),
+    ],
+)
+def test_signs(text: str, step: int | None, total: int | None, epoch: float | None, phase: str) -> None:
+    sign = read_sign(text)
+    assert sign is not None
+    assert (sign.step, sign.total, sign.epoch, sign.phase) == (step, total, epoch, phase)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch size: 8",
+        "max_steps 100",
+        "num_epochs = 3",
+        "hello",
+        "",
+        "step-by-step guide",
+        "Total optimization steps = 900",
+        "4711 Killed   python3 fit.py --epochs 9",
+    ],
+)
+def test_settings_are_no_signs(text: str) -> None:
+    assert read_sign(text) is None
+
+
+def test_a_bar_cut_in_the_middle_keeps_the_step_before() -> None:
+    parser = TrainingParser("-")
+    parser.feed(1, "  4%|▍  | 463/9000 [00:10<03:00]\r  5%|▍  | 464/9000 [00:10<03:00]\r  5%|▍  | 46")
+    parser.feed(2, "Killed")
+    found = parser.finish()
+    assert [each.cause for each in found] == ["killed-unknown"]
+    assert (parser.progress.step, parser.progress.total) == (464, 9000)
+    assert parser.end == "Killed"
+
+
+def test_the_bar_that_is_drawn_again_after_the_error_is_no_progress() -> None:
+    parser = TrainingParser("-")
+    lines = (
+        "Training:  40%|████      | 400/1000 [01:00<01:30]",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in train',
+        "    step()",
+        "ValueError: bad",
+        "Training:  40%|████      | 400/1000 [01:01<01:31]",
+        "Epochs:  10%|█         | 1/10 [01:01<09:31]",
+    )
+    for number, line in enumerate(lines, 1):
+        parser.feed(number, line)
+    assert [each.job.role for each in parser.finish()] == ["root"]
+
+
+def test_the_phase_of_the_death_wins() -> None:
+    parser = TrainingParser("-")
+    lines = (
+        "Epoch 3:  45%|████▌     | 450/1000 [00:10<00:12, 44.21it/s, loss=0.2]",
+        "Traceback (most recent call last):",
+        '  File "run.py", line 3, in validate',
+        "    step()",
+        "ValueError: bad",
+    )
+    for number, line in enumerate(lines, 1):
+        parser.feed(number, line)
+    parser.finish()
+    assert (parser.progress.step, parser.progress.phase) == (450, "eval")
+
+
+BAR = "  1%|▏         | {}/{} [00:10<03:00,  2.00s/it]"
+LOSS = "{'loss': 0.5, 'grad_norm': 1.0, 'epoch': 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase"),
+    [
+        ([BAR.format(10, 900), LOSS, BAR.format(11, 900)], "train"),  # a bar without words beside a loss
+        (["[10]\ttraining's auc: 0.86\tvalid_1's auc: 0.68", "best iteration: 4"], "train"),
+        (["Epoch 2", BAR.format(9, 9), "[INFO] Evaluation", BAR.format(7, 7), "score 0.4"], "train"),
+        (["Loading data ... done", "hello"], "unknown"),
+        (["Dec  3 04:02:11 box loader: Loading modules"], "unknown"),
+    ],
+)
+def test_the_phase_of_a_text_without_a_death(tmp_path: Path, lines: list[str], phase: str) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(lines))
+    verdict = judge_texts(read_texts([str(log)]))
+    assert (verdict.cause, verdict.phase) == ("not-a-crash", phase)
+
+
+def test_another_bar_after_a_loss_tells_no_phase() -> None:
+    parser = TrainingParser("-")
+    for number, line in enumerate([BAR.format(10, 900), LOSS, BAR.format(1, 20), "Killed"], 1):
+        parser.feed(number, line)
+    (found,) = parser.finish()
+    assert (found.cause, found.job.phase) == ("killed-unknown", "unknown")

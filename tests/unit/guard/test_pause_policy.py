@@ -1,0 +1,234 @@
+"""When a job is paused, when it goes on, and when pausing is given up: plain values in, one action out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomproof.guard import detect_pause, detect_resume, ladder
+from oomproof.guard.ladder import choose
+from oomproof.guard.view import Action, Done, Facts, Settings
+from oomproof.units import GIB, MIB
+
+DESKTOP = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
+# a loader beside an older run that goes on
+LOADER = Facts(
+    t=100.0,
+    available=1 * GIB,
+    swap_free=0,
+    stall=0.0,
+    use=3 * GIB,
+    rate=80.0 * MIB,
+    sustained=80.0 * MIB,
+    shrink=80.0 * MIB,
+    freeze_turn=True,
+    running=1,
+)
+
+
+def loader(**changes: object) -> Facts:
+    return replace(LOADER, **changes)  # type: ignore[arg-type]
+
+
+def paused(**changes: object) -> Done:
+    state = detect_pause.frozen(DESKTOP, LOADER, Done())
+    return replace(state, **changes)  # type: ignore[arg-type]
+
+
+def still(**changes: object) -> Facts:
+    """The same loader, paused by its guard, ten seconds later."""
+    quiet: dict[str, object] = {
+        "t": 110.0,
+        "rate": 0.0,
+        "sustained": 0.0,
+        "shrink": 0.0,
+        "frozen": "guard",
+        "freeze_turn": False,
+    }
+    return replace(LOADER, **{**quiet, **changes})  # type: ignore[arg-type]
+
+
+def test_the_loader_is_paused_before_anything_dies() -> None:
+    action = choose(DESKTOP, LOADER, Done())
+    assert (action.kind, action.scope) == ("freeze", "machine")
+    for available in (800 * MIB, 400 * MIB, 0):  # where SIGTERM and the kill would come
+        assert choose(DESKTOP, loader(available=available), Done()).kind == "freeze"
+
+
+def test_a_pause_comes_sooner_than_sigterm_would() -> None:
+    just_above = loader(available=DESKTOP.floor + 15 * MIB)
+    assert choose(DESKTOP, just_above, Done()).kind == "freeze"
+    alone = replace(just_above, freeze_turn=False, sustained=0.0)
+    assert choose(DESKTOP, alone, Done()).kind == "warn"
+
+
+def test_it_is_not_asked_to_stop_while_a_pause_could_do() -> None:
+    asked = replace(loader(available=3 * GIB), freeze_turn=False)
+    assert choose(DESKTOP, asked, Done()).kind == "ask"
+    assert choose(DESKTOP, loader(available=3 * GIB), Done()).kind == "warn"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"running": 0},  # alone, and itself the growth
+        {"running": 0, "waiting": 1, "rate": 20.0 * MIB},  # the last that runs: the others wait for it
+        {"freeze_turn": False},  # another one's turn
+        {"rate": 0.0, "sustained": 0.0},  # does not grow, cannot be pushed out: its pause would free nothing
+    ],
+)
+def test_a_pause_that_cannot_help_is_not_made(changes: dict[str, object]) -> None:
+    assert choose(DESKTOP, loader(**changes), Done()).kind != "freeze"
+
+
+def test_a_lone_growing_job_goes_down_the_old_ladder() -> None:
+    lone = loader(running=0)
+    assert choose(DESKTOP, lone, Done()).kind == "term"
+    assert choose(DESKTOP, replace(lone, available=3 * GIB), Done()).kind == "ask"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [replace(DESKTOP, protected=True), replace(DESKTOP, freeze_max=0.0), replace(DESKTOP, watch_only=True)],
+)
+def test_who_must_not_be_paused_is_not(settings: Settings) -> None:
+    assert choose(settings, LOADER, Done()).kind != "freeze"
+
+
+def test_a_strangers_growth_pauses_a_job_that_grows_too() -> None:
+    beside = loader(running=0, rate=30.0 * MIB, shrink=100.0 * MIB)
+    action = choose(DESKTOP, beside, Done())
+    assert action.kind == "freeze" and "not this job's" in action.why
+
+
+def test_with_disk_swap_a_stalling_machine_is_enough() -> None:
+    swapping = loader(
+        available=900 * MIB, swap_free=8 * GIB, rate=0.0, shrink=0.0, sustained=0.0, can_push=True
+    )
+    assert choose(DESKTOP, swapping, Done()).kind == "none"
+    assert choose(DESKTOP, replace(swapping, stall=0.2), Done()).kind == "freeze"
+
+
+def test_its_own_limit_is_no_reason_to_pause() -> None:
+    limited = replace(DESKTOP, limit=4 * GIB, limit_floor=40 * MIB)
+    moment = loader(available=20 * GIB, limit_headroom=30 * MIB)
+    assert choose(limited, moment, Done()).kind == "term"
+    short = replace(moment, available=900 * MIB, limit_headroom=30 * MIB)
+    assert choose(limited, short, Done()).kind == "term", "both at once: its limit is nearer"
+
+
+def test_it_goes_on_when_its_room_has_been_back_for_a_while() -> None:
+    state = paused()
+    assert state.resume_headroom == DESKTOP.floor + 20 * MIB + 256 * MIB
+    back = still(available=2 * GIB)
+    assert detect_resume.headroom_is_back(back, state)
+    assert choose(DESKTOP, back, replace(state, headroom_since=109.0)).kind == "none"
+    action = choose(DESKTOP, back, replace(state, headroom_since=107.0))
+    assert action.kind == "thaw" and not action.gave_up
+    assert not detect_resume.headroom_is_back(still(available=1290 * MIB), state)
+
+
+def test_a_known_need_is_the_room_it_waits_for() -> None:
+    state = detect_pause.frozen(replace(DESKTOP, need=10 * GIB), LOADER, Done())
+    assert state.resume_headroom == DESKTOP.floor + 7 * GIB
+
+
+def test_what_was_pushed_out_must_fit_back_in() -> None:
+    state = paused()
+    assert not detect_resume.headroom_is_back(still(available=2 * GIB, swap=2 * GIB), state)
+    assert detect_resume.headroom_is_back(still(available=4 * GIB, swap=2 * GIB), state)
+
+
+def test_the_older_goes_on_first() -> None:
+    ready = paused(headroom_since=100.0)
+    assert choose(DESKTOP, still(available=9 * GIB, thaw_turn=False), ready).kind == "none"
+
+
+def test_the_time_limit_gives_up_and_the_ladder_goes_on() -> None:
+    state = paused()
+    late = still(t=state.paused_until, available=1100 * MIB)
+    action = choose(DESKTOP, late, state)
+    assert action.kind == "thaw" and action.gave_up
+    after = detect_resume.thawed(state, action.gave_up)
+    assert choose(DESKTOP, LOADER, after).kind == "term", "no second pause in this shortage"
+
+
+def test_deadlock_the_other_grows_on() -> None:
+    """The paused job holds what the other one needs: thawed and ended, for it is the newest."""
+    state = paused()
+    pressed = still(available=400 * MIB, shrink=50.0 * MIB)
+    assert choose(DESKTOP, pressed, state).kind == "term"
+    assert choose(DESKTOP, replace(pressed, t=100.5), state).kind == "none", "not before its effect can show"
+    assert choose(DESKTOP, replace(pressed, shrink=0.0), state).kind == "none", "nothing shrinks: no hurry"
+    assert choose(DESKTOP, replace(pressed, use=20 * MIB), state).kind == "none", "its end would free nothing"
+    after = ladder.taken(DESKTOP, Action("term"), pressed, state)
+    assert after.paused_at is None and after.term_at == 110.0
+
+
+@pytest.mark.parametrize("changes", [{"running": 0}, {"others_idle": True}])
+def test_deadlock_nobody_is_left_or_gets_anywhere(changes: dict[str, object]) -> None:
+    action = choose(DESKTOP, still(available=1100 * MIB, **changes), paused())
+    assert action.kind == "thaw" and action.gave_up
+
+
+def test_by_hand_is_left_to_the_hand() -> None:
+    for_ever = still(t=1e9, frozen="hand", available=20 * GIB)
+    assert choose(DESKTOP, for_ever, Done()) == Action("none")
+    ended = still(frozen="hand", available=300 * MIB, shrink=1.0 * MIB)
+    assert choose(DESKTOP, ended, Done()).kind == "term", "but the machine is not lost for it"
+
+
+def test_after_sigterm_there_is_no_pause() -> None:
+    assert choose(DESKTOP, LOADER, Done(term_at=99.0)).kind == "none"
+
+
+moments = st.builds(
+    Facts,
+    t=st.floats(100, 1e5),
+    available=st.integers(0, 64 * GIB),
+    swap_free=st.integers(0, 8 * GIB),
+    stall=st.floats(0, 1),
+    use=st.integers(0, 64 * GIB),
+    rate=st.floats(-8 * GIB, 8 * GIB),
+    sustained=st.floats(0, 8 * GIB),
+    shrink=st.floats(-8 * GIB, 8 * GIB),
+    my_turn=st.booleans(),
+    freeze_turn=st.booleans(),
+    thaw_turn=st.booleans(),
+    running=st.integers(0, 3),
+    waiting=st.integers(0, 3),
+    others_idle=st.booleans(),
+    frozen=st.sampled_from(["", "guard", "hand"]),
+    swap=st.integers(0, GIB),
+    can_push=st.booleans(),
+)
+
+
+@given(moments)
+def test_every_action_has_a_reason_and_a_state(moment: Facts) -> None:
+    state = paused() if moment.frozen == "guard" else Done()
+    action = choose(DESKTOP, moment, state)
+    assert action.kind in (*ladder.LADDER, "thaw")
+    assert bool(action.why) == (action.kind != "none")
+    if moment.frozen:
+        assert action.kind in ("none", "thaw", "term", "kill"), "a job that stands still hears nothing else"
+    if action.kind == "thaw":
+        assert moment.frozen == "guard"
+
+
+@given(moments)
+def test_nothing_dies_while_a_pause_could_help(moment: Facts) -> None:
+    running = replace(moment, frozen="")
+    if detect_pause.can_pause(DESKTOP, running, Done()):
+        assert choose(DESKTOP, running, Done()).kind in ("none", "warn", "freeze")
+
+
+@given(moments)
+def test_a_pause_ends_above_the_line_it_began_at(moment: Facts) -> None:
+    """Hysteresis: what lets it go on does not pause it again at once."""
+    available = detect_pause.resume_headroom(DESKTOP, moment)
+    assert available > detect_pause.pause_threshold(DESKTOP, moment) or moment.shrink * 0.06 > DESKTOP.margin
+    assert available <= DESKTOP.margin + DESKTOP.floor

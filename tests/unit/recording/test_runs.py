@@ -1,0 +1,215 @@
+"""Run folders: names, states, lists; and the tables made of them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from helpers_report import verdict
+
+from oomproof.errors import OomproofError
+from oomproof.recording import run_folders, state_files
+from oomproof.reports import chart
+from oomproof.reports import run_tables as report
+from oomproof.units import parse_size
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "oomproof"
+
+
+def made(name: str | None = None, created: float = 1.0, **info: object) -> run_folders.Run:
+    run = run_folders.new_run()
+    base = {"schema": 1, "id": run.id, "name": name, "argv": ["python", "x.py"], "created": created}
+    state_files.write_json(run.folder / "run.json", {**base, **info})
+    return run
+
+
+def test_folders_are_private(state: Path) -> None:
+    run = made()
+    for folder in (state, state / "runs", run.folder, run.folder / "1"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((run.folder / "run.json").stat().st_mode) == 0o600
+
+
+def test_find_by_id_part_and_name() -> None:
+    old, new = made("train", 1.0), made("train", 2.0)
+    assert run_folders.find(None).id == new.id
+    assert run_folders.find("train").id == new.id
+    assert run_folders.find(old.id).id == old.id
+    assert run_folders.find(old.id[-3:]).id == old.id
+    with pytest.raises(OomproofError, match="fits 2 runs"):
+        run_folders.find(old.id[:8])
+    with pytest.raises(OomproofError, match="no run is called"):
+        run_folders.find("nonsense")
+
+
+def test_no_runs_yet() -> None:
+    with pytest.raises(OomproofError, match="no runs yet"):
+        run_folders.find(None)
+    assert "no runs yet" in report.history([])
+
+
+def test_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(boot_id="now")
+    assert run.state("now") == "failed to start"
+    guard = state_files.take_lock(run.folder / "guard.lock")
+    assert run.state("now") == "starting"
+    state_files.write_json(run.attempt / "started.json", {"boot_id": "now"})
+    keeper = state_files.take_lock(run.folder / "keeper.lock")
+    assert run.state("now") == "running"
+    os.close(guard)
+    assert run.state("now") == "lost its guard"
+    os.close(keeper)
+    assert run.state("now") == "vanished"
+    assert run.state("another boot") == "machine went down"
+    state_files.write_json(run.attempt / "exit.json", {"code": 0})
+    assert run.state("now") == "ended"
+
+
+def test_lock_is_exclusive(tmp_path: Path) -> None:
+    first = state_files.take_lock(tmp_path / "lock")
+    assert first is not None and state_files.take_lock(tmp_path / "lock") is None
+    assert state_files.is_locked(tmp_path / "lock")
+    os.close(first)
+    assert not state_files.is_locked(tmp_path / "lock")
+
+
+def test_damaged_files_are_values(tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text('{"a": 1')
+    assert state_files.read_json(tmp_path / "cut.json") == {}
+    (tmp_path / "lines.jsonl").write_bytes(b'{"a": 1}\n{"b": \n\xff\xfe\n[1]\n{"c": 3}')
+    assert state_files.read_lines(tmp_path / "lines.jsonl") == [{"a": 1}, {"c": 3}]
+
+
+def test_a_write_that_is_cut_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up takes the first part, and refuses the rest."""
+    path = tmp_path / "a.json"
+    state_files.write_json(path, {"old": 1})
+    real = os.write
+    left = 10
+
+    def short(fd: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken, left = real(fd, data[:left]), 0
+        return taken
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(OomproofError, match="No space left"):
+        state_files.write_json(path, {"new": "x" * 100})
+    assert state_files.read_json(path) == {"old": 1}
+    assert os.listdir(tmp_path) == ["a.json"], "nothing half-written stays"
+
+
+def test_a_size_of_four_hundred_digits_is_told_as_such() -> None:
+    for text in ("9" * 400, "1" * 5000 + "G", "9999999999T"):
+        with pytest.raises(OomproofError, match="cannot read"):
+            parse_size(text)
+    assert parse_size("20G") == 20 << 30
+
+
+def test_save_of_a_run_that_is_not_running_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    from oomproof.cli.main import main
+
+    run = made("done", boot_id="another boot")
+    assert main(["save", "done"]) == 125
+    assert f"oomproof runs show {run.id}" in capsys.readouterr().err
+
+
+def test_unusable_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(OomproofError, match="cannot use the state folder") as caught:
+        run_folders.new_run()
+    assert "XDG_STATE_HOME" in caught.value.hint
+
+
+def test_history_and_show_of_a_run_without_anything() -> None:
+    run = made("bare", boot_id="another boot")
+    text = report.history([report.summarize(run)])
+    assert "bare" in text and "machine went down" in text
+    assert "there is no recording" in report.show(run)
+
+
+def test_differing_words() -> None:
+    before = ["python", "t.py", "--batch", "64", "--workers=16", "--amp", "out=a", "--lr", "-1e-3"]
+    after = ["python", "t.py", "--batch", "32", "--workers=4", "out=b", "--lr", "-2e-3"]
+    assert report.differing_arguments(before, after) == [
+        ("batch", "64", "32"),
+        ("workers", "16", "4"),
+        ("amp", "yes", "-"),
+        ("out", "a", "b"),
+        ("lr", "-1e-3", "-2e-3"),
+    ]
+
+
+def test_script_changed_since(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text("1")
+    from oomproof.runner.code_identity import hash_file
+
+    run = made(code={"script": str(script), "script_sha256": hash_file(str(script))})
+    assert not report.summarize(run).script_changed
+    script.write_text("2")
+    assert report.summarize(run).script_changed
+    assert "changed after this run started" in report.history([report.summarize(run)])
+
+
+def test_compare_lists_what_differs() -> None:
+    one = made("one", argv=["p", "--batch", "64"], settings={"limit": 1 << 30}, env={"OMP_NUM_THREADS": "1"})
+    two = made("two", argv=["p", "--batch", "32"], settings={"limit": None}, env={})
+    rows = report.compare_rows(one, two)
+    assert ("batch", "64", "32") in rows
+    assert ("--limit", "1.0 GiB", "-") in rows
+    assert ("$OMP_NUM_THREADS", "1", "-") in rows
+    json.dumps(rows)
+
+
+def test_chart_keeps_the_peak_and_the_limit() -> None:
+    samples = [(float(t), 10.0) for t in range(1000)]
+    samples[500] = (500.0, 100.0)
+    drawn = chart.draw(samples, width=40, height=6, limit=120.0)
+    assert "limit" in drawn
+    assert chart.columns(samples, 40).count(100.0) == 1
+    assert (
+        len({len(line.split("│")[1].removesuffix(" limit")) for line in drawn.splitlines() if "│" in line})
+        == 1
+    )
+    assert chart.draw([]) == "  (no samples)"
+    assert chart.draw([(1.0, 5.0)])
+
+
+def test_history_tells_when_the_machine_went_down_and_whether_in_order() -> None:
+    cut, off = made("cut", 1.0), made("off", 2.0)
+    for run, headline in (
+        (
+            cut,
+            "the machine went down between 14:03:07 (last sample) and 14:05:10 (next boot), without a shutdown",
+        ),
+        (off, "the machine was shut down or restarted in order while the job ran"),
+    ):
+        told = verdict(run.id).to_json()
+        told["verdict"] |= {"cause": "machine-down", "headline": headline, "why": "7 GiB was available"}
+        state_files.write_json(run.attempt / "verdict.json", told)
+    lines = report.history([report.summarize(run) for run in (off, cut)], 200).splitlines()
+    assert "machine shut down" in lines[1] and "in order" in lines[2]
+    assert "machine went down" in lines[4]
+    assert lines[5].strip().startswith("the machine went down between 14:03:07 (last sample)")
+    assert lines[6].strip() == "7 GiB was available"
+
+
+def test_how_long_a_run_took_is_not_read_off_a_clock_that_jumps() -> None:
+    run = made("jumped")
+    started = {"boot_id": "b", "boottime": 100.0, "wall": 1_000_000.0, "job": {"pid": 1, "start": 1}}
+    state_files.write_json(run.attempt / "started.json", started)
+    ended = {"boottime": 130.0, "wall": 1_086_430.0, "status": 0, "code": 0, "signal": None}
+    state_files.write_json(run.attempt / "exit.json", ended)
+    assert report.summarize(run).seconds == pytest.approx(30.0)

@@ -1,0 +1,84 @@
+"""A verdict on a terminal: three lines, or all of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import termios
+from pathlib import Path
+from signal import SIGKILL
+
+from helpers_case import OWN_KILL, Attempt, kernel
+
+from oomproof.reports.verdict_text import fitted, long_form, three_lines
+
+
+def test_three_lines(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    text = three_lines(attempt.verdict())
+    assert text.splitlines() == [
+        "verdict  out of memory: the kernel killed the job, holding 7.7 GiB; "
+        "the job's own limit of 8.0 GiB was full (proven)",
+        "why      the kernel's log names the process; it ended by SIGKILL",
+        "next     oomproof run --limit 10G -- python train.py, or make the job smaller (batch, workers)",
+    ]
+
+
+def test_three_lines_whatever_the_job_printed(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(code=1)
+    attempt.output = b"Traceback (most recent call last):\n  f\nValueError: a\x1b[31m\n\tb\n"
+    assert len(three_lines(attempt.verdict()).splitlines()) == 3
+
+
+def test_colour_only_when_asked(tmp_path: Path) -> None:
+    verdict = Attempt(tmp_path).verdict()
+    assert "\x1b" not in three_lines(verdict) and "\x1b" not in long_form(verdict)
+    assert three_lines(verdict, colour=True).startswith("\x1b[1;32m")
+
+
+def test_long_form(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    text = long_form(attempt.verdict())
+    assert "victim   pid 4067 (python3): 7.7 GiB of its own" in text
+    assert "memcg_oom_kill: 0 at start, 1 at death" in text
+    assert "What may help" in text and "[rule]" in text and "train, step 117" in text
+
+
+def test_long_form_names_what_could_not_be_read(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(signal=SIGKILL)
+    attempt.kernel_lines = None
+    text = long_form(attempt.verdict())
+    assert "Could not be read" in text and "dmesg_restrict" in text
+
+
+def test_wrapped_on_a_terminal_whole_in_a_file(tmp_path: Path) -> None:
+    lines = "verdict  " + "words " * 30 + "\nwhy      " + "x" * 100 + " y\nnext     nothing"
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with os.fdopen(slave, "w") as terminal, (tmp_path / "log").open("w") as file:
+        assert fitted(lines, file) == lines
+        shown = fitted(lines, terminal).splitlines()
+    os.close(master)
+    assert [line for line in shown if len(line) > 60] == ["         " + "x" * 100], (
+        "what is typed is not broken"
+    )
+    assert shown[1].startswith("         words") and shown[-1] == "next     nothing"
+    assert " ".join(" ".join(shown).split()) == " ".join(lines.split())
+
+
+def test_the_long_form_keeps_to_its_width(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    text = long_form(attempt.verdict(), width=80)
+    long = [line for line in text.splitlines() if len(line) > 80]
+    assert all(" " not in line.strip() or line.startswith("      ") for line in long), long
+    assert "\nEvidence\n" in text and "\nAlso seen\n" in text
+    assert text.index("Killed process") < text.index("Also seen"), "what decided stands first"

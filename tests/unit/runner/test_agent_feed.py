@@ -1,0 +1,416 @@
+"""The front's side of the agent: what is told over the socket, the files read beside it, who speaks for the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oomproof.machine.clock import boottime
+from oomproof.recording import position_record, requests, stack_dumps
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.reader import open_recording
+from oomproof.recording.writer import Writer
+from oomproof.runner import agent_feed
+from oomproof.runner.agent_feed import AgentFeed
+
+
+class Notes:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, tuple[Any, ...]]] = []
+        self.changed = threading.Event()
+
+    def put(self, table: str, row: tuple[Any, ...]) -> None:
+        self.rows.append((table, row))
+        self.changed.set()
+
+    def event(self, t: float, kind: str, text: str, **data: object) -> None:
+        self.put("event", (t, kind, text, json.dumps(data)))
+
+    def of(self, table: str) -> list[tuple[Any, ...]]:
+        return [row for name, row in self.rows if name == table]
+
+
+@pytest.fixture
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    attempt = tmp_path / "1"
+    (attempt / "agent").mkdir(parents=True)
+    notes, said = Notes(), []
+    made = AgentFeed("r1", Attempt(attempt), notes, said.append, lambda: None)  # type: ignore[arg-type]
+    made.notes, made.said = notes, said  # type: ignore[attr-defined]
+    yield made
+    made.stop()
+
+
+def send(value: object, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        sender.sendto(data, str(path))
+
+
+def told(kind: str, pid: int = 7, rank: int | None = None, **fields: object) -> dict[str, object]:
+    return {"kind": kind, "pid": pid, "t": boottime(), "rank": rank, "fields": fields}
+
+
+def test_the_socket_is_ours_alone_and_goes_with_the_run(feed: Any) -> None:
+    path = agent_feed.socket_path("r1")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert len(os.fsencode(path)) < 108
+    feed.start()
+    feed.stop()
+    assert not path.exists()
+
+
+def test_a_deep_runtime_folder_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    assert len(os.fsencode(agent_feed.socket_path("20261115-120000-abc"))) < 108
+
+
+def test_datagrams_arrive_and_nonsense_does_not_stop_it(feed: Any) -> None:
+    feed.start()
+    path = agent_feed.socket_path("r1")
+    for value in (b"\xff\xfe", b"[1, 2]", {"kind": "phase"}, told("tell", text="hello")):
+        send(value, path)
+    feed.notes.changed.wait(60)
+    feed.stop()
+    assert feed.said == ["hello"]
+    assert not [row for row in feed.notes.of("event") if row[1] == "trouble"]
+
+
+SMALL_STACK = """
+import os, socket, sys, threading
+from pathlib import Path
+from oomproof.recording.attempt import Attempt
+from oomproof.runner.agent_feed import AgentFeed, socket_path
+
+class Notes:
+    def put(self, *_): pass
+    def event(self, *_, **__): pass
+
+heard = threading.Event()
+threading.stack_size(256 * 1024)  # as the guard's threads have
+feed = AgentFeed("r1", Attempt(Path(sys.argv[1])), Notes(), lambda _: heard.set(), lambda: None)
+feed.start()
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+deep = b'{"kind": "x", "pid": 7, "t": 1, "fields": {"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}}"
+for data in (deep, b"[" * 60_000, b'{"a":' * 10_000, b'{"kind": "tell", "pid": 7, "t": 1, "fields": {"text": "x"}}'):
+    sender.sendto(data, str(socket_path("r1")))
+print("heard" if heard.wait(20) else "deaf")
+feed.stop()
+"""
+
+
+def runs_here(python: str) -> bool:
+    """A name on the PATH may be a shim for a version that is not installed."""
+    return (
+        bool(shutil.which(python)) and not subprocess.run([python, "-c", ""], capture_output=True).returncode
+    )
+
+
+NEWER = list(filter(runs_here, ("python3.12", "python3.13", "python3.14")))
+
+
+@pytest.mark.parametrize("python", [sys.executable, *NEWER])
+def test_deep_nesting_does_not_end_the_process(tmp_path: Path, python: str) -> None:
+    """Python 3.13 counts the depth without regard to the thread's stack, and overflowed 256 KiB of it."""
+    attempt = tmp_path / "1"
+    (attempt / "agent").mkdir(parents=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(agent_feed.__file__).parents[2])}
+    done = subprocess.run(
+        [python, "-c", SMALL_STACK, str(attempt)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+
+
+_ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(1 << 62, 1 << 80)
+    | st.floats()
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+_NAMES = st.sampled_from(
+    ["name", "step", "anon", "gpu", "text", "frames", "locals", "type", "path", "asked", "worker"]
+)
+_KINDS = st.sampled_from(["phase", "tell", "saved", "worker-lost", "exception", "allocator", "x"]) | st.text(
+    max_size=9
+)
+_TOLD = st.fixed_dictionaries(
+    {
+        "kind": _KINDS | _ANY,
+        "pid": st.integers(-5, 1 << 40) | _ANY,
+        "t": st.floats() | _ANY,
+        "fields": st.dictionaries(_NAMES, _ANY, max_size=5) | _ANY,
+    },
+    optional={"rank": _ANY},
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(_TOLD, _ANY).map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200))
+def test_no_datagram_whatever_raises_and_every_row_can_be_stored(data: bytes) -> None:
+    import sqlite3
+
+    from oomproof.recording.schema import INSERTS, TABLES, storable
+
+    class Rows(Notes):
+        def put(self, table: str, row: tuple[Any, ...]) -> None:
+            connection.execute(INSERTS[table], tuple(map(storable, row)))
+
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(TABLES)
+    feed = AgentFeed.__new__(AgentFeed)
+    feed._writer, feed._tell, feed._note_phase = Rows(), str, None  # type: ignore[assignment]
+    feed._events, feed._voice, feed._last_step = agent_feed.Counter(), None, None
+    feed._take(data)
+    for table in INSERTS:
+        for row in connection.execute(f"SELECT t FROM {table}").fetchall():
+            assert isinstance(row[0], float) and abs(row[0]) < 1e300
+
+
+def test_an_odd_datagram_costs_itself_only(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(feed, "_phase", broken)
+    feed.start()
+    for value in (told("phase", name="x"), told("phase", name="x"), told("tell", text="after")):
+        send(value, agent_feed.socket_path("r1"))
+    feed.stop()
+    assert feed.said == ["after"]
+    troubles = [row[2] for row in feed.notes.of("event") if row[1] == "trouble"]
+    assert troubles == ["agent: RuntimeError: odd"], "told once"
+
+
+def test_a_removed_socket_is_made_again(feed: Any) -> None:
+    path = agent_feed.socket_path("r1")
+    shutil.rmtree(path.parent)
+    feed._look(boottime())
+    feed.start()
+    send(told("tell", text="here"), path)
+    feed.stop()
+    assert feed.said == ["here"]
+
+
+def test_chatter_never_pushes_out_what_tells_why_it_ended(feed: Any) -> None:
+    """Eight ranks' allocator samples, numbered kinds, and a pool whose children all fail: the last exception is there."""
+    for number in range(3000):
+        feed.handle("allocator", 7, {"reserved": number}, 1.0)
+        feed.handle(f"kind{number}", 7, {}, 1.0)
+        feed.handle("exception", 7, {"type": f"Error{number}"}, 1.0)
+    feed.handle("saved", 7, {"path": "ckpt", "step": 3}, 2.0)
+    feed.handle("exception", 7, {"type": "TheLast"}, 3.0)
+    texts = [row[2] for row in feed.notes.of("event")]
+    assert texts[-1] == "TheLast" and "saved ckpt at step 3" in texts
+    kinds = [row[1] for row in feed.notes.of("event")]
+    assert kinds.count("agent:allocator") == 500
+    assert len(kinds) < 500 * 3 + 3000 + 100
+
+
+def test_odd_names_in_the_agents_folder_are_passed_over(feed: Any, tmp_path: Path) -> None:
+    for name in ("x-fault.txt", "²-fault.txt", "-fault.txt", f"{'9' * 50}-fault.txt", "7-fault.txt"):
+        (tmp_path / "1" / "agent" / name).touch()
+    assert feed._pids() == [7]
+
+
+def test_unknown_kinds_are_kept_as_events_with_a_cap(feed: Any) -> None:
+    feed.handle("allocator", 7, {"reserved": 5, "text": "x", "kind": "y", "t": 1}, 3.0)
+    feed.handle("snapshot", 7, {"big": "x" * 100_000}, 4.0)
+    (first, second) = feed.notes.of("event")
+    assert first[:3] == (3.0, "agent:allocator", "x")
+    assert json.loads(first[3]) == {"pid": 7, "reserved": 5, "text": "x", "kind": "y", "t": 1}
+    assert json.loads(second[3]) == {"pid": 7, "left_out": ["big"]}
+
+
+def test_one_process_speaks_for_the_job(feed: Any) -> None:
+    """The launcher loads torch first; then rank 0 trains. Rank 1 and loader workers are not heard."""
+    launcher, zero, one = os.getpid(), os.getppid(), 1
+    feed.handle("phase", launcher, {"name": "load", "step": None}, 1.0)
+    feed.handle("phase", one, {"name": "train", "step": 3}, 2.0, rank=1)
+    feed.handle("phase", zero, {"name": "load", "step": None}, 3.0, rank=0)
+    feed.handle("phase", zero, {"name": "train", "step": 5, "anon": 10, "gpu": None}, 4.0, rank=0)
+    feed.handle("phase", launcher, {"name": "load", "step": None}, 5.0)
+    assert feed.notes.of("phase") == [
+        (1.0, "load", None, launcher, None, None),
+        (4.0, "train", 5, zero, 10, None),
+    ]
+
+
+def test_steps_are_read_from_the_record_of_the_process(feed: Any, tmp_path: Path) -> None:
+    pid = os.getpid()
+    feed.handle("phase", pid, {"name": "train", "step": None}, 1.0)
+    (tmp_path / "1" / "agent" / f"{pid}-now.txt").write_text("1 12.500 41 -1 train".ljust(159) + "\n")
+    feed._look(13.0)
+    feed._look(14.0)  # the same step is no news
+    assert feed.notes.of("phase")[1:] == [(12.5, "train", 41, pid, None, None)]
+
+
+def test_a_taken_up_guard_hears_the_same_agents(feed: Any, tmp_path: Path) -> None:
+    """Agents send to the name: the socket of a guard that was killed is simply replaced."""
+    notes, said = Notes(), []
+    second = AgentFeed("r1", Attempt(tmp_path / "1"), notes, said.append, lambda: None)  # type: ignore[arg-type]
+    second.start()
+    send(told("tell", text="still here"), agent_feed.socket_path("r1"))
+    notes.changed.wait(60)
+    second.stop()
+    assert said == ["still here"]
+
+
+def test_empty_files_of_the_dead_go_and_the_presence_is_noted(feed: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "1" / "agent"
+    (folder / "11-fault.txt").touch()
+    (folder / "12-fault.txt").write_text("Fatal Python error: Aborted\n")
+    feed.stop()
+    assert [path.name for path in folder.iterdir()] == ["12-fault.txt"]
+    assert feed.notes.of("event")[-1][1:3] == ("agent", "in 2 Python processes")
+
+
+def test_stacks_are_asked_of_those_only_who_have_a_handler(feed: Any, tmp_path: Path) -> None:
+    """The signal would end anybody else."""
+    folder = tmp_path / "1" / "agent"
+    deaf = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    site = Path(agent_feed.__file__).parents[1] / "agent" / "site"
+    code = "def working():\n    print('ready', flush=True)\n    input()\nworking()"
+    listening = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(site), "OOMPROOF_AGENT": str(folder)},
+    )
+    assert listening.stdout is not None
+    listening.stdout.readline()
+    (folder / f"{deaf.pid}-fault.txt").touch()
+    feed.ask_stacks("a look", 5.0)
+    feed.notes.changed.wait(60)
+    assert deaf.poll() is None and listening.poll() is None
+    (event,) = feed.notes.of("event")
+    assert event[1] == "stacks" and event[2].startswith("a look: <string>:") and "in working" in event[2]
+    for process in (deaf, listening):
+        process.communicate(b"\n")
+        assert process.returncode == 0
+
+
+def test_an_exception_in_words() -> None:
+    frames = [
+        {"file": "a.py", "line": 3, "name": "main", "locals": [["x", 5 << 20, "Tensor [10] float32 on cpu"]]},
+        {"file": "b.py", "line": 9, "name": "collate", "locals": [["small", 2048, "list of 3"]]},
+    ]
+    words = agent_feed.exception_text({"type": "builtins.ValueError", "frames": frames})
+    assert words == "ValueError at b.py:9 in collate; largest variables: x 5 MiB (Tensor [10] float32 on cpu)"
+
+
+def test_the_environment_keeps_the_users_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine:")
+    monkeypatch.delenv("OOMPROOF_AGENT", raising=False)
+    variables = agent_feed.environment(Attempt(tmp_path), "r1", {"release": "warn"})
+    site, _, rest = variables["PYTHONPATH"].partition(os.pathsep)
+    assert (
+        rest == "/mine:"
+        and os.listdir(site)
+        and json.loads(variables["OOMPROOF_AGENT_SETTINGS"]) == {"release": "warn"}
+    )
+    monkeypatch.setenv("PYTHONPATH", variables["PYTHONPATH"])
+    monkeypatch.setenv("OOMPROOF_AGENT", "/outer")
+    inner = agent_feed.environment(Attempt(tmp_path), "r2", {})
+    assert inner["PYTHONPATH"].split(os.pathsep).count(site) == 1, "a run inside a run"
+    assert agent_feed.without(os.environ)["PYTHONPATH"] == "/mine:"
+
+
+SEGFAULT = """--- 12.500 the steepest growth so far, 1.0 GiB a second
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/home/me/data.py", line 7 in load
+  File "/home/me/train.py", line 12 in <module>
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/me/train.py", line ??? in main
+  File "/home/me/train.py", line 40 in <module>
+
+Extension modules: numpy._core (total: 1)
+"""
+
+
+def test_stacks_are_read_as_faulthandler_writes_them() -> None:
+    asked, fatal = stack_dumps.parse(SEGFAULT)
+    assert (asked.fatal, asked.time, asked.why) == (
+        None,
+        12.5,
+        "the steepest growth so far, 1.0 GiB a second",
+    )
+    assert stack_dumps.where(asked.frames) == "/home/me/data.py:7 in load"
+    assert fatal.fatal == "Segmentation fault" and len(fatal.frames) == 3
+    assert (
+        stack_dumps.where(fatal.frames)
+        == "/home/me/train.py:? in main, inside string_at (ctypes/__init__.py:519)"
+    )
+    assert stack_dumps.parse("") == [] and stack_dumps.parse("nothing of this kind\n") == []
+    assert stack_dumps.parse("Fatal Python error: Aborted")[0].frames == ()
+
+
+def test_the_record_of_where_a_job_stands(tmp_path: Path) -> None:
+    for pid, text in {
+        10: "1 5.000 -1 -1 load",
+        11: "1 9.000 7 0 train the second tower",
+        12: "1 9.500 8 1 train",
+        13: "2 of a later version",
+        14: "",
+    }.items():
+        (tmp_path / f"{pid}-now.txt").write_text(text.ljust(159) + "\n")
+    found = position_record.best(position_record.read_all(tmp_path))
+    assert found is not None
+    assert (found.pid, found.step, found.rank, found.phase) == (11, 7, 0, "train the second tower")
+    assert position_record.best([]) is None
+
+
+def test_only_the_living_are_asked(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / f"{os.getpid()}-listens.txt").write_text("save stop\nLightning\n")
+    (tmp_path / "agent" / "99999999-listens.txt").write_text("save stop\nthe Hugging Face Trainer\n")
+    assert requests.listeners(Attempt(tmp_path), "save") == ["Lightning"]
+    assert requests.listeners(Attempt(tmp_path), "freeze") == []
+    requests.ask_to_save(Attempt(tmp_path), "why")
+    assert stat.S_IMODE(Attempt(tmp_path).save_file.stat().st_mode) == 0o600
+    assert Attempt(tmp_path).save_file.read_text().startswith(requests.SAVE_TEXT)
+
+
+def test_a_recording_from_before_the_agent_gets_its_columns(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "recording.sqlite"
+    old = sqlite3.connect(path)
+    old.execute("CREATE TABLE phase (t REAL, name TEXT, step INT)")
+    old.execute("INSERT INTO phase VALUES (1.0, 'load', NULL)")
+    old.commit()
+    old.close()
+    writer = Writer(path, {})
+    writer.put("phase", (2.0, "train", 3, 7, 100, None))
+    writer.close()
+    assert writer.trouble is None
+    rows = open_recording(path).rows("SELECT * FROM phase ORDER BY t")
+    assert rows == [(1.0, "load", None, None, None, None), (2.0, "train", 3, 7, 100, None)]
