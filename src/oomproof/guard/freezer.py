@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import processes
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
@@ -60,7 +61,7 @@ class Freezer:
         if self.how != BY_SIGNALS and self._fd is not None:
             return False
         for pid in self._pids():
-            _send(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
         return True
 
     def is_frozen(self) -> bool:
@@ -109,7 +110,7 @@ class Freezer:
             if not new:
                 return True
             for pid in new:
-                _send(pid, signal.SIGSTOP)
+                send_signal(pid, signal.SIGSTOP)
             told.update(new)
         return False
 
@@ -137,21 +138,6 @@ def _pread(fd: int | None) -> bytes:
         return os.pread(fd, 256, 0) if fd is not None else b""
     except OSError:
         return b""
-
-
-def _send(pid: int, number: int) -> None:
-    """Through a pidfd where there is one: never to another process that got the pid."""
-    try:
-        if not hasattr(os, "pidfd_open"):  # macOS
-            os.kill(pid, number)
-            return
-        fd = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(fd, number)
-        finally:
-            os.close(fd)
-    except OSError:
-        pass  # gone already
 
 
 # --- the mark on disk -------------------------------------------------------------------------------------------------

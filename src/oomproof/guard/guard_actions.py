@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -15,10 +16,10 @@ from pathlib import Path
 from oomproof.errors import OomproofError
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.job_handle import Job
+from oomproof.leaf.small_files import APPEND, append_to
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests
 from oomproof.recording.attempt import Attempt
-from oomproof.recording.state_files import APPEND, append_to
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
@@ -141,7 +142,7 @@ class Actions:
     def _append(self, line: dict[str, object]) -> bool:
         if self._attempt.add_action(line):
             return True
-        return self._open_file is not None and append_to(self._open_file, line)
+        return self._open_file is not None and append_to(self._open_file, json.dumps(line).encode() + b"\n")
 
     def withdraw(self, why: str, say: Callable[[str, str], None]) -> None:
         """Our own request is taken back: a job that looks for the file later was not asked by this moment."""

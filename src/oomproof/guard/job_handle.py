@@ -8,6 +8,7 @@ from typing import Any
 
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.process_tree import ProcessTree
+from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import processes
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
 
@@ -133,21 +134,7 @@ class Job:
             if not pids:
                 return
             for pid in pids:
-                self._kill_one(pid)
-
-    @staticmethod
-    def _kill_one(pid: int) -> None:
-        try:
-            if not hasattr(os, "pidfd_open"):  # macOS
-                os.kill(pid, signal.SIGKILL)
-                return
-            fd = os.pidfd_open(pid)
-            try:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-            finally:
-                os.close(fd)
-        except OSError:
-            pass  # gone already
+                send_signal(pid, signal.SIGKILL)
 
     def rehearse(self) -> bool:
         """Signal 0 through the same path as the kill: proves at the start that it will work at the end."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -23,9 +24,9 @@ def write_all(fd: int, data: bytes) -> None:
         data = data[written:]
 
 
-def replace_file(path: str, data: bytes, synced: bool) -> None:
+def replace_file(path: str | os.PathLike[str], data: bytes, synced: bool) -> None:
     """All or nothing: written beside, renamed. ``synced``: also over a power cut. Raises OSError; the old file stands then."""
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(os.fspath(path))
     temporary = os.path.join(folder, f".{name}.{os.getpid()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -44,15 +45,23 @@ def replace_file(path: str, data: bytes, synced: bool) -> None:
         raise
 
 
-def append(path: str, line: bytes) -> bool:
+def append(path: str | os.PathLike[str], line: bytes) -> bool:
     """A line at the end, synced; False when it could not be written. A full disk costs the line, not the caller."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            write_all(fd, line)
-            sync(fd)
-        finally:
-            os.close(fd)
+        fd = os.open(path, APPEND, 0o600)
+    except OSError:
+        return False
+    try:
+        return append_to(fd, line)
+    finally:
+        os.close(fd)
+
+
+def append_to(fd: int, line: bytes) -> bool:
+    """The same for a file that was opened (``APPEND``) while a descriptor could be had."""
+    try:
+        write_all(fd, line)
+        sync(fd)
     except OSError:
         return False
     return True
@@ -68,7 +77,7 @@ def read_object(path: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def is_locked(path: str) -> bool:
+def is_locked(path: str | os.PathLike[str]) -> bool:
     """Whether a living process holds its flock: true for just as long as that process lives."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from oomproof.recording.state_files import is_locked
+from oomproof.leaf.small_files import is_locked
 from oomproof.records import asdict, dataclass, replace
 
 ON, WAITING = "on", "waiting"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
-from oomproof.recording.state_files import is_locked
 from oomproof.records import dataclass
 
 WAITING, ADMITTED = "waiting", "admitted"

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.printable import one_line
 from oomproof.recording import json_shapes
 from oomproof.recording.attempt import Attempt, FileIn, is_damaged
-from oomproof.recording.state_files import is_locked, make_private, read_json
+from oomproof.recording.state_files import make_private, read_json
 from oomproof.records import dataclass
 
 SCHEMA = 1

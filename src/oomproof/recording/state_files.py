@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.leaf.small_files import append, replace_file
 from oomproof.recording.json_text import parse
 
 _MOST = 4 << 20  # bytes of one JSON file: ours have a few KiB, and a runaway one must not eat memory
@@ -70,29 +71,11 @@ def make_private(folder: Path) -> Path:
     return folder
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """All of it: a disk that fills up takes a part first, and says so only at the next write."""
-    while data:
-        written = os.write(fd, data)
-        if not written:
-            raise OSError(errno.EIO, "nothing was written")
-        data = data[written:]
-
-
 def write_json(path: Path, value: object) -> None:
     """All or nothing, also over a power cut: written beside, synced, renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            write_all(fd, json.dumps(value, indent=1).encode())
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
+        replace_file(path, json.dumps(value, indent=1).encode(), synced=True)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the old file stands; half a new one would only fill the disk
-            temporary.unlink()
         raise OomproofError(
             f"cannot write {path}: {error.strerror}", "free some space there, or set XDG_STATE_HOME elsewhere"
         ) from error
@@ -110,37 +93,8 @@ def sync(path: Path) -> None:
         pass
 
 
-APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-
-
-def append(path: Path, line: bytes) -> bool:
-    """A line at the end, synced; False when it could not be written. A full disk costs the line, not the caller."""
-    try:
-        fd = os.open(path, APPEND, 0o600)
-    except OSError:
-        return False
-    try:
-        return _append_to(fd, line)
-    finally:
-        os.close(fd)
-
-
-def _append_to(fd: int, line: bytes) -> bool:
-    try:
-        write_all(fd, line)
-        getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the latter
-    except OSError:
-        return False
-    return True
-
-
 def append_line(path: Path, value: dict[str, object]) -> bool:
     return append(path, json.dumps(value).encode() + b"\n")
-
-
-def append_to(fd: int, value: dict[str, object]) -> bool:
-    """The same for a file that was opened (``APPEND``) while a descriptor could be had."""
-    return _append_to(fd, json.dumps(value).encode() + b"\n")
 
 
 def take_lock(path: Path) -> int | None:
@@ -154,18 +108,3 @@ def take_lock(path: Path) -> int | None:
             time.sleep(0.005)
     os.close(fd)
     return None
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a living process holds it: true for just as long as that process lives."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -21,6 +21,7 @@ from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.view import Settings
+from oomproof.leaf.small_files import append
 from oomproof.ledger import live_runs
 from oomproof.ledger.budget import default_floor, default_margin
 from oomproof.ledger.forecast import LiveClaim
@@ -324,7 +325,7 @@ class Watch:
         text = printable(text)
         self._say(f"oomproof: {text}")
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
-        self.task_thread.do(lambda: state_files.append(self._attempt.alerts_file, line))
+        self.task_thread.do(lambda: append(self._attempt.alerts_file, line))
 
     def status_line(self) -> str:
         return status_line(self.guarded.moment, self._gpu.latest() if self._gpu else ())

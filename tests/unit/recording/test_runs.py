@@ -12,6 +12,7 @@ import pytest
 from helpers_report import verdict
 
 from oomproof.errors import OomproofError
+from oomproof.leaf import small_files
 from oomproof.recording import run_folders, state_files
 from oomproof.reports import chart
 from oomproof.reports import run_tables as report
@@ -76,9 +77,9 @@ def test_states(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lock_is_exclusive(tmp_path: Path) -> None:
     first = state_files.take_lock(tmp_path / "lock")
     assert first is not None and state_files.take_lock(tmp_path / "lock") is None
-    assert state_files.is_locked(tmp_path / "lock")
+    assert small_files.is_locked(tmp_path / "lock")
     os.close(first)
-    assert not state_files.is_locked(tmp_path / "lock")
+    assert not small_files.is_locked(tmp_path / "lock")
 
 
 def test_damaged_files_are_values(tmp_path: Path) -> None:
