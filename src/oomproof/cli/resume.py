@@ -36,6 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
             tell(f"{target.name} does not stand still; nothing to do")
             return 0
         actions = Actions(job, target.attempt, task_thread, [], by="user")
+        if GpuPause(target.attempt).paused:
+            freezer.mark_moving(
+                target.attempt, True
+            )  # a guard that sees the pause only now must not freeze it again
         actions.take("thaw", "oomproof resume")
         _restore_gpu_memory(target, job)
         freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
@@ -68,6 +72,7 @@ def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:
     else:
         if run.frozen():
             job.freezer.freeze()
+            freezer.mark_moving(run.attempt, False)
         raise OomproofError(
             f"{run.name} cannot go on yet: {result.problem}",
             f"make room on the card (nvidia-smi), then again: oomproof resume {run.name}",

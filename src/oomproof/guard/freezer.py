@@ -167,6 +167,13 @@ def write_mark(
         return True
 
 
+def mark_moving(attempt: Attempt, moving: bool) -> None:
+    """The pause that is on begins, or ends, to have its GPU memory moved."""
+    with _one_at_a_time(attempt):
+        if mark := read_mark(attempt):
+            state_files.write_json(attempt.paused_file, {**mark, "moving": moving})
+
+
 def read_mark(attempt: Attempt) -> dict[str, Any]:
     """Empty when the job is not meant to be paused."""
     return state_files.read_json(attempt.paused_file)

@@ -127,16 +127,17 @@ class GuardedJob:
         self.best_effort("looking for a pause by hand", lambda: self._check_manual_pause(t), None)
 
     def _check_manual_pause(self, t: float) -> None:
-        before = self.pause.by
+        before, freezer = self.pause.by, self.job.freezer
         self.pause.look()
         if self.pause.by == before:
             return
-        freezer = self.job.freezer
         if not self.pause.by:
             # Whoever let it go on did so before; but if our own pause came in between, nobody would end that one.
             freezer.thaw()
             self.pause.look()
-        if self.pause.by == "hand" and not self.pause.moving and not freezer.is_frozen():
-            freezer.freeze()  # a resume of ours crossed it
+        if self.pause.by == "hand" and not freezer.is_frozen():
+            self.pause.look()  # `resume` first marks a job whose GPU memory it will move, then lets it run
+            if self.pause.by == "hand" and not self.pause.moving:
+                freezer.freeze()  # a resume of ours crossed it
         self.moment.paused_since = t if self.pause.by else None
         self.event(t, "freeze" if self.pause.by else "thaw", "by hand")

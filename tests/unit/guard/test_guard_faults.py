@@ -535,6 +535,33 @@ def test_a_job_that_moves_its_gpu_memory_for_a_pause_by_hand_is_not_frozen_meanw
     assert scene.pause.by == "hand" and scene.job.freezer.is_frozen()
 
 
+@pytest.mark.parametrize("in_between", [False, True])
+def test_a_job_whose_gpu_memory_is_restored_is_not_frozen_again(
+    pausing_scene: Scene, in_between: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a card: paused and resumed at once by hand, seen by the guard only while the driver moved the memory back."""
+    scene = pausing_scene
+    freezer.write_mark(scene.attempt, "user", "oomproof pause", pause="one")
+    scene.job.freezer.freeze()
+
+    def resume() -> bool:
+        freezer.mark_moving(scene.attempt, True)
+        scene.job.freezer.thaw()
+        return False
+
+    if in_between:  # the guard has read the mark, and looks whether the job is frozen
+        monkeypatch.setattr(scene.job.freezer, "is_frozen", resume)
+    else:
+        resume()
+    rows(scene, 6)
+    scene.task_thread.work()
+    monkeypatch.undo()
+    assert scene.pause.by == "hand" and not scene.job.freezer.is_frozen()
+    freezer.remove_mark(scene.attempt, "one")
+    rows(scene, 6)
+    assert scene.pause.by == "" and not scene.job.freezer.is_frozen()
+
+
 def test_a_pause_by_hand_that_crosses_the_thaw_itself(pausing_scene: Scene) -> None:
     scene = pausing_scene
     begin(scene)
