@@ -330,6 +330,7 @@ def test_logout_without_linger(guest: Machine, ada: User) -> None:
     guest.run(f"kill -9 {foreground.pid('guard')}")  # the last of the session: now the manager stops
     assert foreground.ended()["signal"] == 15
     assert "logout" in guest.run("oomproof runs show foreground", user="ada").out
+    guest.run("oomproof why foreground", user="ada")  # nobody was there to judge at its end
     assert foreground.verdict() == ("stopped-by-user", "likely")
 
 

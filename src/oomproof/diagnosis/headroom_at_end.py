@@ -41,9 +41,11 @@ def headroom_at_end(case: CaseFile) -> Headroom:
     end = case.status.boottime if case.status else None
     host, job = case.host, case.job
     age = max(0.0, end - host.t) if host and end is not None else None
-    if host is None or (age is not None and age > _STALE):
+    taken = _unsampled(case)  # known also where the samples are old: the guard was stopped, or starved
+    stale = age is not None and age > _STALE
+    if host is None or (stale and not taken):
         return Headroom(None, None, None, None, age)
-    grown = max(int(max(0.0, job.rate) * (age or 0.0)), _unsampled(case)) if job else 0
+    grown = taken if stale or job is None else max(int(max(0.0, job.rate) * (age or 0.0)), taken)
     lowest = host.available if host.lowest is None else min(host.lowest, host.available)
     left = max(0, lowest - grown)
     needed = max(int(host.total * _SHARE), case.settings.floor or 0)
