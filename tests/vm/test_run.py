@@ -369,6 +369,7 @@ def test_power_cut_and_shutdown_are_told_apart(lab_image: None, tmp_path: Path) 
         shown = ada.oomproof("runs show cut")
         assert f"the machine went down {span}, without a shutdown" in shown
         assert "was available, no swap, the job held" in shown
+        ada.oomproof("why cut")  # nobody was there to judge at its end
         assert ada.find("cut").verdict() == ("machine-down", "proven")
 
         m.run("loginctl enable-linger ada")
@@ -380,5 +381,6 @@ def test_power_cut_and_shutdown_are_told_apart(lab_image: None, tmp_path: Path) 
         listed = ada.oomproof("runs")
         assert re.search(r"^off .*  machine shut down  ", listed, re.MULTILINE)
         assert re.search(r"^cut .*  machine went down  ", listed, re.MULTILINE)
+        ada.oomproof("why off")
         assert ada.find("off").verdict() == ("machine-down", "proven")
         assert "shut down or restarted in order while the job ran" in ada.oomproof("runs show off")
