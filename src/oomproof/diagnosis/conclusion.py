@@ -8,8 +8,8 @@ from typing import Any
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.judge import judge
-from oomproof.diagnosis.stored_verdict import is_mistaken
-from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.diagnosis.stored_verdict import stored_verdict
+from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
 from oomproof.evidence.case_collector import collect
 from oomproof.evidence.case_file import CaseFile
@@ -77,12 +77,8 @@ def conclude_again(run: run_folders.Run) -> tuple[Conclusion, tuple[str, ...]]:
 
 def conclusion_of(run: run_folders.Run) -> Conclusion | None:
     """The stored verdict, or one for this reader alone when nobody has judged; None while the run goes on."""
-    kept = run.attempt.verdict()
-    if _is_whole(kept.get("verdict")) and not is_mistaken(kept, run.attempt):
-        with contextlib.suppress(
-            KeyError, TypeError, ValueError, AttributeError
-        ):  # damaged, or of another version
-            return Conclusion(from_json(kept), stored=True)
+    if (verdict := stored_verdict(run.attempt)) is not None:
+        return Conclusion(verdict, stored=True)
     if run.state() in _GOES_ON:
         return None
     return Conclusion(judge(collect(run.attempt)), stored=False)
@@ -103,20 +99,3 @@ def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion
     with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
         run_summary.keep(run, run_summary.make(run, conclusion.as_json, figures))
     return Conclusion(verdict, stored=True)
-
-
-def _is_whole(verdict: object) -> bool:
-    """What the tables show of a stored verdict is there; a damaged one is judged anew."""
-    if not isinstance(verdict, dict):
-        return False
-    victim = verdict.get("victim")
-    sizes = (
-        [value for name, value in victim.items() if name.endswith("_bytes")]
-        if isinstance(victim, dict)
-        else []
-    )
-    return (
-        all(isinstance(verdict.get(name), str) for name in ("cause", "headline", "why"))
-        and (victim is None or isinstance(victim, dict))
-        and all(size is None or isinstance(size, int) for size in sizes)
-    )

@@ -65,7 +65,7 @@ class GpuTurns:
     """This run's place on one card, and everybody else's."""
 
     def __init__(self, folder: Path, card: int, slot: GpuSlot) -> None:
-        self._card = card
+        self.card = card
         self._folder = folder / f"gpu-{card}"
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self.slot = slot
@@ -127,9 +127,9 @@ class GpuTurns:
         self.put(replace(self.slot, state=WAITING, since=now, used=0))
 
     def noted(self, now: float) -> dict[str, object]:
-        """What machine/cuda_checkpoint.py needs to take this place up when the run has lost its guard."""
+        """What runner/gpu_restore.py needs to take this place up when the run has lost its guard."""
         slot = replace(self.slot, state=WAITING, since=now, used=0)
-        return {"folder": str(self._folder), "card": self._card, "place": asdict(slot)}
+        return {"folder": str(self._folder.parent), "card": self.card, "slot": asdict(slot)}
 
     def leave(self) -> None:
         self._path.unlink(missing_ok=True)

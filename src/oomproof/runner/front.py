@@ -16,7 +16,7 @@ from typing import Any
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
 from oomproof.leaf.process_signals import become_subreaper
-from oomproof.machine import cgroups, cuda_checkpoint, processes
+from oomproof.machine import cgroups, processes
 from oomproof.printable import one_line
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
@@ -32,7 +32,7 @@ from oomproof.runner.terminal import Terminal
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # by us, not by the job
 _STATUS_SECONDS = 0.5
-_SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other actions
+_SCOPE_SECONDS = 20.0  # systemd on a busy machine takes its time; there are other backends
 _HELLO_SECONDS = (
     300.0  # a keeper that dies hangs up, so this is for a machine that hardly moves (20 s were seen)
 )
@@ -321,7 +321,6 @@ class Front:
             "procs": backend.procs,
             "kill": backend.kill,
             "freeze": backend.freeze,
-            "gpu_script": cuda_checkpoint.__file__,
             "oom_score_add": launch.oom_score_add,
             "remove": backend.remove,
             "counters": backend.counters(),

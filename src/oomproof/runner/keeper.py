@@ -42,6 +42,7 @@ CHECK_FOLDER_SECONDS = 20.0  # ... and at the run's folder while the front lives
 LAST_OUTPUT = (
     1.0  # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
 )
+GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
 GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
 FROZEN = "frozen.json"  # who paused the job; written by the guard or `oomproof pause`
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
@@ -208,8 +209,7 @@ class Keeper:
             return  # the user paused it
         with contextlib.suppress(OSError):
             command = [
-                *start_by_path.command(self.spec["gpu_script"]),
-                "resume-marked",
+                *start_by_path.command(GPU_RESTORE),
                 f"{self.folder}/{GPU_PAUSED}",
             ]
             log = f"{self.folder}/keeper.err"

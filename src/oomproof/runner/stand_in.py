@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.machine import cuda_checkpoint, processes, wait_status
+from oomproof.machine import processes, wait_status
 from oomproof.recording import run_folders, state_files
 from oomproof.records import fields
 from oomproof.runner import limit_backends
@@ -115,7 +115,6 @@ def spec_of(run: run_folders.Run, started: dict[str, Any]) -> dict[str, Any]:
         "freeze": backend.freeze,
         "remove": backend.remove,
         "counters": backend.counters(),
-        "gpu_script": cuda_checkpoint.__file__,
         "grace": from_json(run.info.get("settings") or {}).grace,
         "output_cap": OUTPUT_CAP,
     }

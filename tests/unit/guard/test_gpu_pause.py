@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.guard.gpu_pause import GpuPause, host_memory_problem
-from oomproof.leaf.proc_files import start_time
 from oomproof.machine import cuda_checkpoint as cc
 from oomproof.machine.gpu import Gpu
 from oomproof.recording.attempt import Attempt
@@ -223,21 +222,3 @@ def test_what_the_host_cannot_hold_is_refused(
 ) -> None:
     problem = host_memory_problem(size, available, 5 * GIB, limit_left)
     assert (word in problem) if word else problem == ""
-
-
-def test_a_restore_without_a_guard_is_asked_for_only_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asked once without room, the driver never restores it: so it must not be asked."""
-    me = os.getpid()
-    card = Card([me])
-    card.states[me] = cc.CHECKPOINTED
-    mark = Attempt(tmp_path).gpu_paused_file
-    mark.write_text(json.dumps({"pids": [[me, start_time(me)]], "cards": {"0": 8 * GIB}}))
-    answers = iter([{"0": 2 * GIB}, {"1": 80 * GIB}, {"0": 9 * GIB}])
-    asked: list[int] = []
-    monkeypatch.setattr(cc, "free_on_cards", lambda: next(answers))
-    monkeypatch.setattr(cc.time, "sleep", lambda _: asked.append(card.states[me]))
-    assert cc.main(["resume-marked", str(mark)], card) == 0
-    assert asked == [cc.CHECKPOINTED, cc.CHECKPOINTED], "it was left alone while there was no room"
-    assert card.states[me] == cc.RUNNING and not mark.exists()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomproof.leaf.proc_files import start_time
 from oomproof.ledger.gpu_turns import ON, WAITING, GpuSlot, GpuTurns, asks, decide
-from oomproof.machine import cuda_checkpoint
 from oomproof.machine.gpu import Gpu, GpuProcess
 from oomproof.runner.gpu_share import capacity_of, card_index
 from oomproof.units import GIB
@@ -157,62 +152,3 @@ def test_two_at_the_same_instant_do_not_both_get_the_card(tmp_path: Path) -> Non
         one.kill()
         one.communicate()
     assert got.count("True") == 1
-
-
-def test_a_run_without_a_guard_takes_its_turn(tmp_path: Path) -> None:
-    """The guard was killed while its job waited for the card: whoever restores it must not meet another's restore."""
-    mine = GpuTurns(tmp_path, 0, at("a", ON, 0, 10 * GIB))
-    noted = mine.noted(5.0)
-    os.close(mine._fd)  # killed
-    other = GpuTurns(tmp_path, 0, at("b", ON, 1, 10 * GIB, used=2 * GIB))
-    turn = cuda_checkpoint._Turn(noted, 9 * GIB)
-    assert [slot.run for slot in other.others()] == ["a"], "the others see that it waits"
-    assert not turn.take(lambda: {"0": 16 * GIB}), "b has not yet taken all that it needs"
-    other.update(10 * GIB)
-    assert not turn.take(lambda: {"0": 8 * GIB}) and not turn.take(lambda: {"1": 80 * GIB})
-    earlier = GpuTurns(tmp_path, 0, at("c", WAITING, 4, GIB))
-    assert not turn.take(lambda: {"0": 16 * GIB}), "c waits longer"
-    earlier.leave()
-    assert turn.take(lambda: {"0": 16 * GIB})
-    assert other.others() == [at("a", ON, 5.0, 10 * GIB, used=9 * GIB)]
-    assert decide(at("d", WAITING, 6, 10 * GIB), other.others(), 16 * GIB, 7) == "wait"
-    shutil.rmtree(tmp_path / "gpu-0")
-    assert turn.take(lambda: {"0": 9 * GIB}) and not turn.take(lambda: {"0": 8 * GIB})
-    assert cuda_checkpoint._turn(noted, GIB) is None
-
-
-def test_its_place_is_held_until_the_job_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = GpuTurns(tmp_path, 0, at("a", ON, 0, 10 * GIB))
-    job = subprocess.Popen(["sleep", "60"])
-    state = {job.pid: cuda_checkpoint.CHECKPOINTED}
-    mark = tmp_path / "gpu_paused.json"
-    mark.write_text(
-        json.dumps({
-            "pids": [[job.pid, start_time(job.pid)]], "cards": {"0": 9 * GIB}, "turn": mine.noted(5.0)
-        })
-    )  # fmt: skip
-    os.close(mine._fd)
-    other = GpuTurns(tmp_path, 0, at("b", WAITING, 9, 10 * GIB))
-    seen: list[tuple[str, bool]] = []
-
-    class Driver:
-        def state(self, pid: int) -> tuple[int, int]:
-            return 0, state[pid]
-
-        def restore(self, pid: int) -> int:
-            state[pid] = cuda_checkpoint.LOCKED
-            return 0
-
-        def unlock(self, pid: int) -> int:
-            state[pid] = cuda_checkpoint.RUNNING
-            return 0
-
-    def sleep(_: float) -> None:
-        seen.extend((slot.state, mark.exists()) for slot in other.others())
-        job.kill()
-        job.wait()
-
-    monkeypatch.setattr(cuda_checkpoint, "free_on_cards", lambda: {"0": 12 * GIB})
-    monkeypatch.setattr(cuda_checkpoint.time, "sleep", sleep)
-    assert cuda_checkpoint.main(["resume-marked", str(mark)], Driver()) == 0  # type: ignore[arg-type]
-    assert seen == [(ON, False)] and state[job.pid] == cuda_checkpoint.RUNNING
