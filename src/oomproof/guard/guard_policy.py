@@ -82,11 +82,12 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         return facts, state
     others = (*(candidate for candidate in view.jobs if candidate is not job), *view.others)
     turn = turns(job, others, settings.floor // 8, max(0.0, view.shrink), can_push)
-    paused_at = view.t if turn.waiting > state.waiting else state.other_paused_at
+    others_changed = turn.waiting > state.waiting or turn.running > state.running
+    changed_at = view.t if others_changed else state.others_changed_at
     near = replace(
         facts,
-        # what a run took before it was paused is no growth to come
-        drain=view.drain if view.t - paused_at > DRAIN_SECONDS else 0.0,
+        # what a run of ours took before it was paused, or as it started, is not unmanaged growth to come
+        drain=view.drain if view.t - changed_at > DRAIN_SECONDS else 0.0,
         my_turn=turn.to_end,
         freeze_turn=turn.to_pause,
         thaw_turn=turn.to_resume,
@@ -94,6 +95,6 @@ def facts_of(settings: Settings, view: View, job: JobView, state: JobState) -> t
         waiting=turn.waiting,
         others_idle=view.others_idle and bool(job.frozen),
     )
-    if turn.waiting == state.waiting and paused_at == state.other_paused_at:
+    if (turn.waiting, turn.running, changed_at) == (state.waiting, state.running, state.others_changed_at):
         return near, state
-    return near, replace(state, waiting=turn.waiting, other_paused_at=paused_at)
+    return near, replace(state, waiting=turn.waiting, running=turn.running, others_changed_at=changed_at)

@@ -674,8 +674,10 @@ def test_pause_thaw_pause_of_a_real_process_with_a_slow_disk(
         scene.close()
 
 
-def test_what_a_run_took_before_it_was_paused_is_no_growth_to_come() -> None:
-    """In one replay the training was asked to stop for what the loader, paused a moment before, had taken."""
+@pytest.mark.parametrize("frozen", ["guard", ""])
+def test_what_a_run_took_as_it_started_or_before_its_pause_is_no_growth_to_come(frozen: str) -> None:
+    """Seen in replays: the training was asked to stop for what the loader had taken, which was paused a moment before
+    or had just started and held too little yet to be its turn."""
     me = JobView("1-me", use=1 << 30)
     view = View(1000.0, 100 * MIB, 0, 0.0, 50e6, 50e6, (me,))
     state = {me.name: guard_policy.NEW}
@@ -687,7 +689,7 @@ def test_what_a_run_took_before_it_was_paused_is_no_growth_to_come() -> None:
         return facts.drain
 
     assert drain(view) == 50e6
-    paused = replace(view, others=(JobView("9-loader", use=1 << 28, frozen="guard"),))
-    assert drain(paused) == 0.0
-    assert drain(replace(paused, t=view.t + 4.0)) == 0.0
-    assert drain(replace(paused, t=view.t + 6.0)) == 50e6
+    beside = replace(view, others=(JobView("9-loader", use=1 << 20, frozen=frozen),))
+    assert drain(beside) == 0.0
+    assert drain(replace(beside, t=view.t + 4.0)) == 0.0
+    assert drain(replace(beside, t=view.t + 6.0)) == 50e6
