@@ -57,6 +57,11 @@ class Limits:
     def tightest(self) -> Level | None:
         return min(self.levels, key=lambda level: level.limit, default=None)
 
+    def machine(self, ram: int) -> Level | None:
+        """The limit that is the machine for whoever is inside: of those below its RAM, the one that leaves least."""
+        below = (level for level in self.levels if level.limit < ram)
+        return min(below, key=lambda level: level.left, default=None)
+
     @property
     def fullest(self) -> Level | None:
         return min(self.levels, key=lambda level: level.left, default=None)
