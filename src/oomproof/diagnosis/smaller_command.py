@@ -26,6 +26,11 @@ class Argument:
         return f"{self.name}{'=' if self.joined else ' '}{value}"
 
 
+def bare_name(name: str) -> str:
+    """``batch_size`` of ``--batch-size`` and ``data.batch_size``."""
+    return name.lstrip("-+~").rpartition(".")[2].replace("-", "_").lower()
+
+
 def find_argument(argv: Sequence[str], pattern: re.Pattern[str] = WORKERS) -> Argument | None:
     """The argument with a whole number whose name fits, without dashes and prefix; the last wins, as in every parser."""
     found = None
@@ -33,7 +38,7 @@ def find_argument(argv: Sequence[str], pattern: re.Pattern[str] = WORKERS) -> Ar
         name, equals, value = word.partition("=")
         if not equals and name.startswith("-") and at + 1 < len(argv):
             value = argv[at + 1]
-        key = name.lstrip("-+~").rpartition(".")[2].replace("-", "_").lower()
+        key = bare_name(name)
         named = name.startswith("-") or (equals and re.match(r"[+~]{0,2}[A-Za-z_]", name))
         if named and pattern.match(key) and value.isdecimal() and len(value) < 6:
             found = Argument(name, int(value), at if equals else at + 1, bool(equals))

@@ -49,7 +49,7 @@ def collect(
     run, _ = load(Run(attempt.run_folder).info_file)
     started, why_not_started = load(attempt.started_file)
     exited, why_no_exit = load(attempt.exit_file)
-    tail = last_samples(attempt.recording_file)
+    tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
         Missing(source, reason, "")
         for source, reason in (
@@ -108,6 +108,7 @@ def _from_files(
     status = _status(exited)
     return CaseFile(
         run=string(run.get("id")) or attempt.run_folder.name,
+        name=string(run.get("name")),
         attempt=attempt.number,
         argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         folder=str(attempt.folder),
@@ -124,6 +125,7 @@ def _from_files(
             floor=integer(asked.get("floor")),
             margin=integer(asked.get("margin")),
             grace=number(asked.get("grace")),
+            stop_file=string(asked.get("stop_file")),
         ),
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
@@ -147,6 +149,9 @@ def _from_files(
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
         openmp=tail.openmp,
+        growth=tail.growth,
+        grown=tail.grown,
+        others=tail.others,
         environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
         actions=_actions(attempt.actions()),
         keeper_events=_keeper_events(attempt.keeper_events()),

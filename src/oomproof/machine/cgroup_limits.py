@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomproof.machine import cgroups
+from oomproof.machine import cgroups, memory
 from oomproof.records import dataclass
 
 # cgroup v1 writes "no limit" as the largest page-aligned long; nobody sets an exbibyte on purpose.
@@ -77,6 +77,14 @@ def read(pid: int | str = "self", proc: str = "/proc", sys: str = "/sys") -> Lim
         else:
             _read_v1(folder, levels, swap)
     return Limits(tuple(levels), tuple(swap))
+
+
+def machine_here(proc: str = "/proc", sys: str = "/sys") -> Level | None:
+    """The limit that is the machine for us: a container's, a slice's, a batch system's; None where there is none."""
+    try:
+        return read("self", proc, sys).machine(memory.read(proc).total)
+    except OSError:  # nothing of that kind on this system
+        return None
 
 
 def _read_v2(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:
