@@ -50,7 +50,7 @@ class Facts:
     @property
     def limited(self) -> bool:
         """Whether a limit over this shell, a container's or another, is the machine here."""
-        return self.here is not self.memory
+        return self.here.total < self.memory.total
 
     @property
     def unowned_here(self) -> unowned_memory.Unowned:
