@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _LAST_MOMENTS = 0.5  # seconds a dying process is waited for, by a job that has failed already
+_SAVED_EVERY = 5.0  # seconds between two checkpoints that are told
 
 
 class _Mode:
@@ -116,8 +117,30 @@ class _Watched:
         torch, agent = self.torch, self.agent
         for name, phase in (("save", "save"), ("load", "load")):
             wrapped = in_phase(agent, phase, getattr(torch, name))
+            if name == "save":
+                wrapped = _telling_where(agent, wrapped)
             setattr(torch, name, wrapped)
             setattr(torch.serialization, name, wrapped)  # the same in both places: it is pickled by its name
+
+
+def _telling_where(agent: Agent, save: Any) -> Any:
+    """Where a training put its checkpoint, for who must resume from it. Not each part of a trainer's own checkpoint, and not
+    a cache of samples: one in seconds, of a dictionary."""
+    due = 0.0
+
+    @functools.wraps(save)
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        nonlocal due
+        nested, begun = agent.phase_now == "save", time.monotonic()
+        saved = save(*args, **kwargs)
+        what, path = (*args, *kwargs.values(), None, None)[:2]
+        whole = isinstance(what, dict) and isinstance(path, (str, os.PathLike))
+        if whole and not nested and agent.step is not None and not agent.rank and begun >= due:
+            due = begun + _SAVED_EVERY
+            agent.report("saved", path=os.path.abspath(os.fspath(path)), step=agent.step)
+        return saved
+
+    return ours
 
 
 def _watch_loader(module: Any, agent: Agent) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from oomproof import trend
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
@@ -45,7 +46,7 @@ def job_growth(series: Series) -> Growth | None:
         return None
     return Growth(
         kind="growing",
-        phase=_phase(series, begin, end),
+        phase=_phase(series, marks, begin, end),
         bytes_per_second=grown / (end - begin),
         bytes_per_step=grown / steps if steps else None,
         steps=steps or None,
@@ -95,16 +96,26 @@ def _steps(marks: Iterable[PhaseMark], begin: float, end: float) -> int:
     return max(told) - min(told) if told else 0
 
 
-def _phase(series: Series, begin: float, end: float) -> str:
+def _phase(series: Series, marks: Sequence[PhaseMark], begin: float, end: float) -> str:
     """The phase in which nearly all of it grew; empty where it grew in several, or none was told."""
     grown: dict[str, float] = {}
-    for span in spans_of(series):
-        first, last = max(span.begin, begin), min(span.end, end)
-        if last > first:
-            rise = series.use.at(last) - series.use.at(first)
-            grown[span.name] = grown.get(span.name, 0.0) + max(0.0, rise)
-    total, most = sum(grown.values()), max(grown, key=lambda name: grown[name], default="")
+    for name, rise in _told_rises(marks, begin, end) or _sampled_rises(series, begin, end):
+        grown[name] = grown.get(name, 0.0) + rise
+    total = sum(max(0.0, rise) for rise in grown.values())
+    most = max(grown, key=lambda name: grown[name], default="")
     return most if most != "unknown" and total > 0 and grown[most] >= total * _ONE_PHASE else ""
+
+
+def _told_rises(marks: Sequence[PhaseMark], begin: float, end: float) -> list[tuple[str, float]]:
+    """By what the job itself held where each phase began: an evaluation may be shorter than a sample is apart."""
+    told = [mark for mark in marks if begin <= mark.t <= end and mark.anon is not None]
+    return [(mark.name, (after.anon or 0) - (mark.anon or 0)) for mark, after in pairwise(told)]
+
+
+def _sampled_rises(series: Series, begin: float, end: float) -> list[tuple[str, float]]:
+    spans = [(span.name, max(span.begin, begin), min(span.end, end)) for span in spans_of(series)]
+    use = series.use
+    return [(name, use.at(last) - use.at(first)) for name, first, last in spans if last > first]
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:

@@ -24,8 +24,9 @@ class Recorded:
     def job(self, t: float, mib: float) -> None:
         self.rows.append(("job", (t, int(mib * MIB), 0, 0, 0, 0, None, 1, None, None)))
 
-    def phase(self, t: float, name: str, step: int | None) -> None:
-        self.rows.append(("phase", (t, name, step, 7, None, None)))
+    def phase(self, t: float, name: str, step: int | None, mib: float | None = None) -> None:
+        anon = int(mib * MIB) if mib is not None else None
+        self.rows.append(("phase", (t, name, step, 7, anon, None)))
 
     def process(self, t: float, pid: int, mib: float, role: str = "main") -> None:
         self.rows.append(("process", (t, pid, 5, role, "python3", int(mib * MIB), 0, 0, 0, None)))
@@ -83,6 +84,20 @@ def test_a_straight_line_is_told_by_the_step(recorded: Recorded) -> None:
 
 def test_growth_in_one_phase_only_is_that_phases(recorded: Recorded) -> None:
     trained(recorded, 300, 0, 120, eval_keeps=30)
+    growth = recorded.growth()
+    assert growth is not None and growth.phase == "eval"
+
+
+def test_growth_of_an_evaluation_shorter_than_a_sample(recorded: Recorded) -> None:
+    """Each sample falls into training; what the job itself held where the phases began tells."""
+    recorded.phase(100.0, "load", None, 10)
+    for step in range(120):
+        kept = 300 + 40 * (step // 10)
+        recorded.phase(104.0 + step, "train", step, kept + step % 2)
+        if step % 10 == 9:
+            recorded.phase(104.9 + step, "eval", step, kept)
+            recorded.phase(104.95 + step, "train", step, kept + 40)
+        recorded.job(104.5 + step, kept)
     growth = recorded.growth()
     assert growth is not None and growth.phase == "eval"
 
