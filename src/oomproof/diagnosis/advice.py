@@ -16,6 +16,7 @@ from oomproof.diagnosis.smaller_command import (
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.run_settings import ACCUMULATION, BATCH
+from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
 from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
@@ -25,6 +26,9 @@ _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
+BOTH_NAMES = (
+    f"{NEW_NAME} from PyTorch 2.11 on; before, CUDA reads only {OLD_NAME} and ignores the new name silently"
+)
 HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
@@ -114,13 +118,13 @@ def higher_limit(case: CaseFile, limit: int | None) -> int | None:
     return wanted if spare >= wanted - limit else None
 
 
-def smaller_job(case: CaseFile, room: int | None = None) -> tuple[Remedy, ...]:
+def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...]:
     """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last.
-    ``room``: what it may hold, where that is known."""
-    return (*_fewer_workers(case, room), ONE_DATA_COPY, _half_the_batch(case))
+    ``allowed``: what it may hold, where that is known."""
+    return (*_fewer_workers(case, allowed), ONE_DATA_COPY, _half_the_batch(case))
 
 
-def _fewer_workers(case: CaseFile, room: int | None) -> tuple[Remedy, ...]:
+def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
     newest = max((process.last for process in case.processes.values()), default=0.0)
     alive = [process for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE]
     workers = [process for process in alive if process.role == "worker"]
@@ -133,8 +137,8 @@ def _fewer_workers(case: CaseFile, room: int | None) -> tuple[Remedy, ...]:
     # what is shared with the main process stays whatever the workers are; only their own pages go
     each = sum(share or 0 for share in shares) // len(shares) if shares and None not in shares else 0
     fewer = now // 2
-    if room is not None and case.job is not None:
-        fits = workers_that_fit(now, each, max(0, case.job.used - len(workers) * each), room)
+    if allowed is not None and case.job is not None:
+        fits = workers_that_fit(now, each, max(0, case.job.used - len(workers) * each), allowed)
         fewer = fits if fits is not None else fewer
     name = argument.name if argument is not None else "num_workers"
     return (
@@ -196,7 +200,7 @@ def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
         return ()
     return (
         Remedy(
-            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had room",
+            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had memory available",
             command=command(case, f"--limit {as_flag(higher)}"),
             change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
         ),

@@ -71,7 +71,7 @@ def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
     started = f"oomproof run --need {as_flag(other.held)} -- {other.name}"
     remedies = (
         Remedy(
-            f"pause {who} while this job runs, or let it finish first; it goes on with kill -CONT {other.pid}",
+            f"pause {who} while this job runs, or let it finish first; it continues with kill -CONT {other.pid}",
             "measured",
             command=f"kill -STOP {other.pid}",
         ),
@@ -141,7 +141,7 @@ def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Rem
 
 def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[Remedy, ...]) -> MemoryAnswer:
     raised = raise_limit(case, limit)
-    smaller = smaller_job(case, _room(case, limit, machine))
+    smaller = smaller_job(case, _allowed(case, limit, machine))
     change = _first_change(case, smaller)
     if raised and raised[0].command is not None:
         or_else = f"or make the job smaller ({_named(change)})"
@@ -149,7 +149,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     elif change is not None and change.command is not None:
         following = change.command
         if limit is not None and case.host is not None:
-            following = f"the machine has no room for a higher limit: {following}"
+            following = f"the machine has no memory for a higher limit: {following}"
     elif machine:
         following = f"see who else holds memory: oomproof check; wait for it, or halve batch or workers: {command(case)}"
     elif case.host is None or limit is None:
@@ -157,12 +157,12 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
         following = f"halve batch or workers{higher}: {command(case)}"
     else:
         following = (
-            f"the machine has no room for a higher limit: halve batch or workers, then {command(case)}"
+            f"the machine has no memory for a higher limit: halve batch or workers, then {command(case)}"
         )
     return MemoryAnswer(following, (*beside, *raised, *smaller), _process_told(case))
 
 
-def _room(case: CaseFile, limit: int | None, machine: bool) -> int | None:
+def _allowed(case: CaseFile, limit: int | None, machine: bool) -> int | None:
     """What the job may hold."""
     if machine and case.host is not None and case.job is not None:
         return max(0, case.job.used + case.host.available - (case.settings.margin or 0))

@@ -50,9 +50,9 @@ def with_value(argv: Sequence[str], argument: Argument, value: int) -> tuple[str
     return (*argv[: argument.at], changed, *argv[argument.at + 1 :])
 
 
-def workers_that_fit(workers: int, each: int, rest: int, room: int) -> int | None:
-    """How many of ``workers`` fit into ``room`` bytes beside ``rest``; None where all of them do, or nothing is known
+def workers_that_fit(workers: int, each: int, rest: int, available: int) -> int | None:
+    """How many of ``workers`` fit into ``available`` bytes beside ``rest``; None where all of them do, or nothing is known
     of one. 0: the loader then runs in the main process."""
-    if each <= 0 or workers <= 0 or rest + workers * each <= room:
+    if each <= 0 or workers <= 0 or rest + workers * each <= available:
         return None
-    return max(0, min(workers - 1, (room - rest) // each))
+    return max(0, min(workers - 1, (available - rest) // each))

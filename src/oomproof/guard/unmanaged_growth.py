@@ -56,7 +56,7 @@ def fastest(before: Look, now: Look) -> str:
     if growth < _WORTH_NAMING:
         return ""
     seconds = max(1.0, min(now.t - before.t, now.t - start / _TICKS))
-    told = f"grew by {format_size(growth)} in {format_duration(seconds)}, holds {format_size(seen.use)}"
+    told = f"grew by {format_size(growth)} in {format_duration(seconds)}, held {format_size(seen.use)}"
     return f"{seen.name} (pid {pid}) {told}"
 
 
@@ -70,7 +70,7 @@ class UnmanagedGrowth:
         self._busy = threading.Event()
         self._looks: deque[Look] = deque(maxlen=16)
         self._written: dict[Key, tuple[float, int]] = {}  # when its last row was written, and what it held
-        self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, holds 3.4 GiB"
+        self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
 
     def look(
         self,
@@ -82,7 +82,7 @@ class UnmanagedGrowth:
         """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
         if self._busy.is_set():
             return
-        thread = threading.Thread(target=self._look, args=(t, ours, used, put), name="others", daemon=True)
+        thread = threading.Thread(target=self._look, args=(t, ours, used, put), name="unmanaged", daemon=True)
         self._busy.set()
         try:
             thread.start()

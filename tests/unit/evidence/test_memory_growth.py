@@ -79,7 +79,7 @@ def test_a_straight_line_is_told_by_the_step(recorded: Recorded) -> None:
     assert growth.bytes_per_second == pytest.approx(6 * MIB, rel=0.1)
     assert growth.phase == "train"
     assert growth_text(growth).startswith("grew 12 MiB a step for 4")
-    assert "without levelling off, nearly all of it in train" in growth_text(growth)
+    assert "without levelling off, nearly all in train" in growth_text(growth)
 
 
 def test_growth_in_one_phase_only_is_that_phases(recorded: Recorded) -> None:

@@ -25,7 +25,7 @@ def look(t: float, **held: int) -> Look:
 
 def test_the_fastest_is_named_with_what_it_held_and_in_how_long() -> None:
     text = fastest(look(100, p1=500, p2=100), look(105, p1=510, p2=300))
-    assert text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, holds 300 MiB"
+    assert text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, held 300 MiB"
 
 
 def test_one_that_has_just_begun_grew_from_nothing() -> None:
@@ -75,7 +75,7 @@ def test_growth_is_told_over_the_last_seconds(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     for number in range(12):
         scene.look(100.0 + number, p30=100 + 10 * number)
-    assert scene.growth.named == "python load.py (pid 30) grew by 50 MiB in 5.0 s, holds 210 MiB"
+    assert scene.growth.named == "python load.py (pid 30) grew by 50 MiB in 5.0 s, held 210 MiB"
     for number in range(8):
         scene.look(112.0 + number)
     assert scene.growth.named == "", "it has stopped: nobody is blamed for what was before"

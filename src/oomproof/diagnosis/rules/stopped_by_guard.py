@@ -34,7 +34,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
     at_limit = case.settings.limit is not None and _AT_LIMIT in stop.why
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
-    why = f"{stop.why or 'memory was about to run out'}; {later}it ended by {death.phrase}"
+    why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
     named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why
     why = "; ".join((why, *(() if named else memory.told)))
     return [

@@ -16,7 +16,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death is None or not death.failed or not case.moved.oomd_kill:
         return []
     memory = answer(case, None, machine=True)
-    why = f"the mark user.oomd_kill on the job's cgroup moved; it ended by {death.phrase}"
+    why = f"the mark user.oomd_kill on the job's cgroup moved; it {death.phrase}"
     return [
         WeightedCause(
             "systemd-oomd",
