@@ -166,7 +166,7 @@ def _on_another_host(case: CaseFile) -> WeightedCause:
         "possible",
         f"it is on {case.elsewhere}, not visible from here",
         "another machine that shares this folder started it, and no exit status is written: it may still run there",
-        f"ask there: ssh {case.elsewhere}, then: oomproof why {case.run}",
+        f"ask there: ssh {case.elsewhere}, then: oomproof why {case.called}",
     )
 
 

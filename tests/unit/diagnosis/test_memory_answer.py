@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from helpers_case import END, GIB, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
 
+from oomproof.diagnosis.advice import merged, smaller_job
+from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.agent_files import AgentMessage
@@ -204,3 +206,12 @@ def test_the_checkpoint_to_resume_from_is_named(attempt: Attempt) -> None:
     attempt.actions = []
     attempt.ended(code=0)
     assert "resume" not in judge(replace(attempt.case(), told=told)).next
+
+
+def test_an_argument_and_the_general_word_for_it_are_one_remedy(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "train.py", "--workers", "8", "--batch-size", "32"]
+    case = attempt.case()
+    general = tuple(REMEDIES[name] for name in ("half-the-batch", "fewer-workers"))
+    first, *rest = merged(general, smaller_job(case))
+    assert "--workers 8 → 4" in first.title and "--batch-size 32 → 16" in rest[-1].title
+    assert len(rest) == 2, "and one copy of the data"
