@@ -24,9 +24,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.cli.command_parser import refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import coloured_stream, printable
+from oomproof.printable import coloured_stream, printable, wants_colour
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
@@ -71,16 +72,48 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _refuse_needless(arguments)
     if arguments.system:
-        if arguments.what:
-            raise OomproofError("--system looks at the machine, not at a run", "oomproof why --system", USAGE)
         return _system(arguments)
-    if arguments.since or (arguments.interval and not arguments.all):
-        flag = "--since goes with --system" if arguments.since else "--interval goes with --all"
-        raise OomproofError(flag, "see: oomproof why --help", USAGE)
-    if arguments.again and (arguments.all or _are_files(arguments.what)):
-        raise OomproofError("--again goes with one run", "oomproof why --again RUN", USAGE)
     return _patterns(arguments) if arguments.all else _explain_one(arguments)
+
+
+def _refuse_needless(arguments: argparse.Namespace) -> None:
+    one_only = ("again", "short", "bundle")
+    if arguments.system:
+        hint = "oomproof why --system"
+        if arguments.what:
+            raise OomproofError("--system looks at the machine, not at a run", hint, USAGE)
+        refuse(arguments, ("all", "interval", *one_only), "does not go with --system", hint)
+    else:
+        refuse(arguments, ("since",), "goes with --system", "oomproof why --system --since yesterday")
+    if arguments.all:
+        refuse(arguments, one_only, "goes with one run or one story, not with --all", "oomproof why RUN")
+    else:
+        refuse(arguments, ("interval",), "goes with --all", "oomproof why --all --interval eval=50 RUN")
+    if _are_files(arguments.what):
+        refuse(arguments, ("again",), "goes with one run", "oomproof why --again RUN")
+    if arguments.json:
+        refuse(
+            arguments,
+            ("short",),
+            "does nothing with --json, which is always whole",
+            "leave out one of the two",
+        )
+    if not arguments.bundle:
+        refuse(
+            arguments, ("config",), "goes with --bundle", "oomproof why --bundle help.tar.gz --config FILE"
+        )
+    if not (arguments.md or arguments.html or arguments.bundle):
+        refuse(
+            arguments,
+            ("force",),
+            "overwrites a file that is written: name one",
+            "add --md, --html or --bundle",
+        )
+    for name in arguments.config:
+        if not os.path.isfile(name):
+            raise OomproofError(f"--config {name}: there is no such file", "check the path", USAGE)
 
 
 def _are_files(what: list[str]) -> bool:
@@ -120,7 +153,7 @@ def _explain_one(arguments: argparse.Namespace) -> int:
                 story = _outage(run)
     with readable(run) if run is not None else nullcontext():
         _write_files(arguments, verdict, run)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = wants_colour(sys.stdout)
     if arguments.short:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:
