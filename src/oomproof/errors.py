@@ -25,9 +25,9 @@ class OomproofError(Exception):
         return f"{self.message}\n  cure: {self.hint}" if self.hint else self.message
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """What is added to "unknown flag '--limti'"; nothing where no known word is like it."""
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """What is added to "unknown flag '--limti'"; nothing where no known word is like it. ``prefix``: of all of them."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {prefix + near[0]!r}?" if near else ""

@@ -9,14 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import USAGE, OomproofError, did_you_mean
 
 SYSTEM = Path("/etc/oomproof/config.toml")
 _WHOSE = "settings are read from files of yours or root's that nobody else may write"
 
 
 _LONGEST = 1 << 20  # bytes; a pyproject.toml has some thousand
-PassedOver = dict[str, str]  # file -> why nothing in it counts
+PassedOver = dict[str, str]  # file or variable -> why it does not count
+# variables of ours that are no settings: what a run tells its job, and who looks for a bug
+_NO_SETTINGS = {
+    f"OOMPROOF_{name}" for name in ("RUN", "SAVE_FILE", "AGENT", "AGENT_SETTINGS", "AGENT_SOCKET", "DEBUG")
+}
 _said: set[str] = set()  # files whose being passed over was told
 
 
@@ -213,6 +217,7 @@ def resolve(
 
     ``tell``: say which files were passed over."""
     layers, passed_over = _layers(folder)
+    passed_over |= _misspelt(names)
     if tell:
         _tell(passed_over)
     for path, values in layers:
@@ -243,6 +248,21 @@ def resolve(
                     break
         resolved[name] = value
     return resolved
+
+
+def _misspelt(names: set[str]) -> PassedOver:
+    """Variables that are like a setting, and none."""
+    known = {f"OOMPROOF_{name.upper()}" for name in names}
+    return {
+        variable: f"unknown setting{near}"
+        for variable in sorted(set(os.environ) - known - _NO_SETTINGS)
+        if variable.startswith("OOMPROOF_")
+        and (
+            near := did_you_mean(
+                variable.removeprefix("OOMPROOF_"), (name.upper() for name in names), "OOMPROOF_"
+            )
+        )
+    }
 
 
 def ledger_setting() -> str | None:

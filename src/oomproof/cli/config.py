@@ -19,15 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from oomproof import settings
-from oomproof.errors import did_you_mean
 from oomproof.guard.host_view import HostView
 from oomproof.reports.table_text import folded, table
 from oomproof.runner.run_flags import FLAGS, add_flags, settle
 from oomproof.runner.supervise import guard_settings
 from oomproof.units import format_size
-
-# Variables of ours that are no settings of `run`.
-_OTHERS = ("OOMPROOF_RUN", "OOMPROOF_STOP_FILE", "OOMPROOF_SAVE_FILE", "OOMPROOF_DEBUG")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -57,23 +53,21 @@ def run(arguments: argparse.Namespace) -> int:
                 "text": {"True": "yes", "False": "no"}.get(text, text),
             }
         )
-    unknown = _unknown_variables()
     if arguments.json:
         settings_json = [{key: row[key] for key in ("name", "value", "from", "where")} for row in rows]
         value = {
             "schema": 1,
             "settings": settings_json,
             "files": [str(path) for path in given.read],
-            "passed_over": [{"file": file, "why": why} for file, why in given.passed_over.items()],
-            "unknown_variables": sorted(unknown),
+            "passed_over": [{"what": what, "why": why} for what, why in given.passed_over.items()],
         }
         print(json.dumps(value, indent=1))
     else:
-        print(_text(rows, given, unknown, arguments.all))
+        print(_text(rows, given, arguments.all))
     return 0
 
 
-def _text(rows: list[dict[str, Any]], given: settings.Resolved, unknown: dict[str, str], whole: bool) -> str:
+def _text(rows: list[dict[str, Any]], given: settings.Resolved, whole: bool) -> str:
     width = shutil.get_terminal_size((100, 24)).columns
     shown = [row for row in rows if whole or row["from"] != "default"]
     cells = [("SETTING", "VALUE", "FROM")]
@@ -88,10 +82,8 @@ def _text(rows: list[dict[str, Any]], given: settings.Resolved, unknown: dict[st
     lines.append("")
     for path in given.read:
         lines += folded("read         ", str(path), width)
-    for file, why in given.passed_over.items():
-        lines += folded("passed over  ", f"{file}: {why}", width)
-    for name, near in unknown.items():
-        lines += folded("passed over  ", f"{name}: unknown setting{near}", width)
+    for what, why in given.passed_over.items():
+        lines += folded("passed over  ", f"{what}: {why}", width)
     if not given.read:
         places = f"oomproof.toml or pyproject.toml here or above, {settings.user_file()}, {settings.SYSTEM}"
         lines += folded("looked for   ", places, width)
@@ -102,13 +94,3 @@ def _default(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "-" if value in (None, [], (None, None)) else str(value)
-
-
-def _unknown_variables() -> dict[str, str]:
-    """Variables of that name which no part of oomproof reads, each with what was probably meant."""
-    known = [*(f"OOMPROOF_{name.upper()}" for name in FLAGS), *_OTHERS]
-    return {
-        name: did_you_mean(name, known)
-        for name in sorted(os.environ)
-        if name.startswith("OOMPROOF_") and name not in known and not name.startswith("OOMPROOF_AGENT")
-    }

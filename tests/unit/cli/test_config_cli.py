@@ -65,9 +65,24 @@ def test_what_does_not_count_is_told_with_its_reason(
     (project / "oomproof.toml").chmod(0o600)
     told = config(capsys)
     assert told["passed_over"] == [
-        {"file": f"{project}/pyproject.toml", "why": "oomproof.toml beside it comes first"}
+        {"what": f"{project}/pyproject.toml", "why": "oomproof.toml beside it comes first"},
+        {"what": "OOMPROOF_LIMTI", "why": "unknown setting; did you mean 'OOMPROOF_LIMIT'?"},
     ]
-    assert told["unknown_variables"] == ["OOMPROOF_LIMTI"] and told["grace"]["value"] == 60.0
+    assert told["grace"]["value"] == 60.0
+
+
+def test_a_misspelt_variable_is_told_by_run_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OOMPROOF_LIMTI", "2G")
+    monkeypatch.setenv(
+        "OOMPROOF_RUN", "20261116-040000-abc"
+    )  # what a run tells its job is no setting of the next one
+    monkeypatch.setenv("OOMPROOF_SAVE_FILE", "/nonexistent/save")
+    assert main(["run", "--", "true"]) == 0
+    said = capfd.readouterr().err
+    assert said.count("passed over") == 1
+    assert "oomproof: passed over OOMPROOF_LIMTI: unknown setting; did you mean 'OOMPROOF_LIMIT'?" in said
 
 
 def test_nothing_is_set(capsys: pytest.CaptureFixture[str]) -> None:
