@@ -172,16 +172,16 @@ def file_settings(folder: Path | None = None) -> dict[str, Any]:
     return merged
 
 
-def where(path: Path, key: str) -> str:
-    """The file, the line and the key, for whoever has to fix it."""
+def where(path: Path, key: str, text: str = "") -> str:
+    """The file, the line and what is there (the key), for whoever has to fix it."""
     wanted = re.compile(rf"""\s*["']?{re.escape(key).replace("_", "[-_]")}["']?\s*=""")
     try:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if wanted.match(line):
-                return f"{path}, line {number}: {key}"
+                return f"{path}, line {number}: {text or key}"
     except OSError:
         pass
-    return f"{path}: {key}"
+    return f"{path}: {text or key}"
 
 
 class Resolved(dict[str, Any]):
@@ -223,12 +223,10 @@ def resolve(
     for path, values in layers:
         unknown = sorted(set(values) - names)
         if unknown:
-            from difflib import get_close_matches
-
-            near = get_close_matches(unknown[0], names, 1)
+            near = did_you_mean(unknown[0], names)
             raise OomproofError(
-                f"{where(path, unknown[0])} is no setting",
-                f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(names))}",
+                f"{where(path, unknown[0], f'unknown setting {unknown[0]!r}')}{near}",
+                "" if near else f"known are: {', '.join(sorted(names))}",
                 USAGE,
             )
     resolved = Resolved()

@@ -23,7 +23,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
     parser.add_argument("-n", "--lines", type=count("lines"), metavar="N", help="only the last N lines")
 
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     if first in starts and first.exists():
         _copy(first, starts[first])
         if before.exists():
-            print("\n[oomproof: the middle of the output was not kept]", flush=True)
+            print("\n[oomproof: the middle of the output was not stored]", flush=True)
     if before in starts:
         _copy(before, starts[before])
     follow(target, starts[newest]) if arguments.follow else _copy(newest, starts[newest])

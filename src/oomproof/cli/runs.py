@@ -175,7 +175,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     alive = next((stored.run for stored in chosen if stored.alive), None)
     if alive is not None:
         raise OomproofError(
-            f"{alive.name} lives ({alive.state()}); nothing was removed",
+            f"{alive.name} has not ended ({alive.state()}); nothing was removed",
             f"stop it first: oomproof stop {alive.name}",
             USAGE,
         )

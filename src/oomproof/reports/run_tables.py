@@ -109,7 +109,7 @@ def _end(summary: Summary) -> str:
         return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
     if summary.state != "ended":
         return _state_text(summary)
-    return summary.cause or "ended"
+    return cause_of(summary.cause).title if summary.cause else "ended"
 
 
 _COLOURS = {"good": "32", "bad": "31", "ours": "33"}
@@ -124,7 +124,7 @@ def _painted(text: str, summary: Summary) -> str:
     return f"\x1b[{_COLOURS[tone]}m{text}\x1b[0m"
 
 
-_MATTERS = ("frozen", "lost its guard", "waiting", ELSEWHERE)
+_MATTERS = ("paused", "unguarded", "waiting", ELSEWHERE)
 
 
 def history(summaries: list[Summary], width: int = 100, colour: bool = False) -> str:
@@ -171,7 +171,6 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     summary, recording = summarize(run, told), run.attempt.recording()
     settings = run.info.get("settings") or {}
     code = run.info.get("code") or {}
-    backend = (run.started().get("rung") or {}).get("name", "-")
     rows: list[tuple[str, str]] = [
         ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
         ("command", summary.command),
@@ -179,7 +178,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("started", time.strftime("%F %T", time.localtime(summary.created))),
         ("lasted", format_duration(summary.seconds)),
         ("state", _state_text(summary)),
-        ("held by", backend + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
+        ("limit", _limit_text(settings.get("limit"), run.limit_enforcer())),
         ("peak", _peak_text(summary.peaks)),
     ]
     if len(attempts := run.attempts()) > 1:
@@ -220,9 +219,9 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     lines.append("")
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))
-    elif summary.state == "lost its guard":
+    elif summary.state == "unguarded":
         lines.append(
-            f"next: oomproof watch {one_line(run.id)}   (the job runs on without its guard; this takes it up again)"
+            f"next: oomproof watch {one_line(run.id)}   (the job runs unguarded; this guards it again)"
         )
     else:
         lines.append(f"next: oomproof logs -f {one_line(run.id)}")
@@ -304,11 +303,16 @@ def _phase_table(rows: list[PhaseRow], width: int) -> list[str]:
     return ["", "  phases", *(f"  {line}" for line in table(cells, width - 2, drop=(6, 3, 1, 5)))]
 
 
+def _limit_text(limit: int | None, enforcer: str) -> str:
+    size = format_size(limit) if limit else "the machine's floor"
+    return f"{size}, enforced by {enforcer}" if enforcer else "-"
+
+
 def _paused_text(run: Run, summary: Summary) -> str:
     total = format_duration(pauses.seconds(list(summary.paused), boottime()))
     count = len(summary.paused)
     words = f"{total} in {count} pauses" if count > 1 else total
-    mark = run.frozen() if summary.state == "frozen" else {}
+    mark = run.frozen() if summary.state == "paused" else {}
     if not mark:
         return words
     if mark.get("by") == "user":

@@ -55,7 +55,7 @@ def test_the_last_lines_reach_into_the_older_files(capfdbinary: pytest.CaptureFi
     attempt = made("a", output=b"5\n6\n").attempt
     attempt.output_first_file.write_bytes(b"1\n2\n")
     attempt.output_before_file.write_bytes(b"3\n4\n")
-    gap = b"\n[oomproof: the middle of the output was not kept]\n"
+    gap = b"\n[oomproof: the middle of the output was not stored]\n"
     for lines, shown in (
         (1, b"6\n"),
         (3, b"4\n5\n6\n"),
@@ -106,7 +106,7 @@ def test_rm_never_removes_one_that_lives(capsys: pytest.CaptureFixture[str]) -> 
     lives.attempt.exit_file.unlink()
     lock = state_files.take_lock(lives.keeper_lock)
     assert main(["runs", "rm", "--yes", "over", "lives"]) == 2
-    assert "lives lives" in capsys.readouterr().err and names() == {"over", "lives"}
+    assert "lives has not ended" in capsys.readouterr().err and names() == {"over", "lives"}
     assert lock is not None
     os.close(lock)
 
@@ -148,8 +148,8 @@ def test_stop_of_several_goes_on_after_one_that_cannot(
         ("runs --json export a", "--json does not go with export"),
         ("stop --kill --now a", "--now does nothing with --kill"),
         ("stop --kill --grace 3 a", "--grace does nothing with --kill"),
-        ("stop --grace -1 a", "--grace -1 is no time"),
-        ("stop --grace nan a", "--grace nan is no time"),
+        ("stop --grace -1 a", "--grace -1 is not a time"),
+        ("stop --grace nan a", "--grace nan is not a time"),
         ("logs -n -3 a", "'-3' is not a number of lines"),
         ("logs -n some a", "'some' is not a number of lines"),
         ("why --since yesterday a", "--since goes with --system"),
@@ -169,7 +169,7 @@ def test_stop_of_several_goes_on_after_one_that_cannot(
         ("run --protect --freeze-max 9 -- true", "--freeze-max does nothing here"),
         ("run --no-agent --release auto -- true", "--release does nothing here"),
         ("run --no-agent --trace-alloc -- true", "--trace-alloc does nothing here"),
-        ("run --no-agent --gpu-limit 9G -- true", "--gpu-limit is kept by the agent"),
+        ("run --no-agent --gpu-limit 9G -- true", "--gpu-limit is enforced by the agent"),
         ("run --gpu-turn 60 -- true", "--gpu-turn does nothing without --gpu-share"),
         ("run --margin 1G --floor 2G -- true", "--floor is above --margin"),
     ],
