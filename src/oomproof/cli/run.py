@@ -198,9 +198,13 @@ def _look_for_twins(order: Order) -> None:
 
 
 def _tell(text: str) -> None:
+    _tell_as_is(printable(text))
+
+
+def _tell_as_is(text: str) -> None:
     """Straight to the descriptor: a full disk or a closed pipe behind it must cost neither job, guard nor status."""
     with contextlib.suppress(OSError):
-        os.write(2, (printable(text) + "\n").encode())
+        os.write(2, f"{text}\n".encode())
 
 
 def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: list[str]) -> None:
@@ -319,7 +323,8 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                _tell(fitted(three_lines(conclusion.verdict), sys.stderr))
+                verdict = conclusion.verdict
+                _tell_as_is(fitted(three_lines(verdict), sys.stderr, verdict.kind.tone))
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through
