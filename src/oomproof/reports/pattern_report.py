@@ -69,12 +69,14 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
             )
         )
     # a column nobody can fill only takes space
-    shown = [at for at in range(8) if at in (0, 3, 7) or any(row[at] != "-" for row in rows[1:])]
+    shown = [at for at in range(8) if at == 0 or any(row[at] != "-" for row in rows[1:])]
     cells = [[row[at] for at in shown] for row in rows]
     place = {column: number for number, column in enumerate(shown)}
     shrink = {place[at]: least for at, least in ((7, 12), (1, 12), (4, 14), (2, 8)) if at in place}
     drop = [place[at] for at in (7, 5, 2, 1) if at in place]
-    return "\n".join(table(cells, width, shrink=shrink, drop=drop, right=(place[3],)))
+    return "\n".join(
+        table(cells, width, shrink=shrink, drop=drop, right=[place[at] for at in (3,) if at in place])
+    )
 
 
 def _gaps(patterns: Patterns) -> list[str]:
