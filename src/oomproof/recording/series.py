@@ -195,8 +195,11 @@ class Series:
         table = self._table("gpu")
         if table is None or table.begin is None:
             return None
-        looks = self._within("gpu", "sum(job_used)", begin, end, "typeof(job_used) = 'integer'", "GROUP BY t")
-        return max((held for (held,) in looks if isinstance(held, int)), default=None)
+        looks = self._within(
+            "gpu", "sum(job_used) AS held", begin, end, "typeof(job_used) = 'integer'",
+            "GROUP BY t ORDER BY held DESC LIMIT 1",
+        )  # fmt: skip
+        return next((held for (held,) in looks if isinstance(held, int)), None)
 
     def cards_used(self) -> set[int]:
         """The cards on which the job ever held something."""

@@ -171,16 +171,17 @@ def drawn(points: Sequence[Point], timeline: Timeline) -> list[Point]:
 
 
 def _edges(begin: float, end: float) -> list[float]:
-    """Slices of time before the last ten minutes, as many as are drawn."""
-    border = max(begin, end - WINDOW)
-    count = POINTS if border > begin else 0
-    return [*(begin + (border - begin) * number / max(1, count) for number in range(count)), border]
+    """Slices of a time, as many as are drawn of it; without its end."""
+    return [begin + (end - begin) * number / POINTS for number in range(POINTS)] if end > begin else []
 
 
 def _sliced(series: Series, kind: type[Row], begin: float, end: float) -> list[Row]:
-    """All samples of the last ten minutes; before that, of each slice of time the one worth showing."""
-    edges = _edges(begin, end)
-    return series.highest(kind, edges) + series.between(kind, edges[-1], end + 1.0)
+    """All samples of the last ten minutes; before that, and of too many, of each slice of time the one worth showing."""
+    border = max(begin, end - WINDOW)
+    earlier = series.highest(kind, [*_edges(begin, border), border])
+    if series.is_long(kind, _MANY):
+        return earlier + series.highest(kind, [*_edges(border, end), end + 1.0])
+    return earlier + series.between(kind, border, end + 1.0)
 
 
 def _host(series: Series, begin: float, end: float) -> list[HostPoint]:
