@@ -100,7 +100,9 @@ class Samples:
 
     def at(self, t: float) -> float:
         """The value at that time: of the last sample until then, of the first one for what lies before it."""
-        row = self._table.last(self._value, t, self._where) or self._table.last(self._value, self.begin, self._where)
+        row = self._table.last(self._value, t, self._where) or self._table.last(
+            self._value, self.begin, self._where
+        )
         return float(row[0]) if row else 0.0
 
     def between(self, begin: float, end: float) -> tuple[float, float] | None:

@@ -3,6 +3,18 @@
 SCRIPT = r"""
 (function () {
   "use strict";
+  Array.prototype.forEach.call(document.querySelectorAll(".copy"), function (button) {
+    button.hidden = false;
+    button.addEventListener("click", function () {
+      var text = button.parentNode.querySelector("pre").textContent, area = document.createElement("textarea");
+      area.value = text; area.className = "away"; document.body.appendChild(area); area.select();
+      var done = false;
+      try { done = document.execCommand("copy"); } catch (error) { done = false; }
+      area.remove(); button.focus();
+      button.textContent = done ? "Copied" : "Select it and copy";
+      setTimeout(function () { button.textContent = "Copy"; }, 2000);
+    });
+  });
   var chart = document.getElementById("chart"), source = document.getElementById("samples");
   if (!chart || !source) return;
   var data = JSON.parse(source.textContent), begin = +chart.dataset.begin, narrow = +chart.dataset.window;
@@ -40,6 +52,8 @@ SCRIPT = r"""
       var t = +row.dataset.t;
       row.classList.toggle("away", t < from || t > to);
     });
+    all(".tag.end").forEach(function (tag) { tag.hidden = to < 0; });
+    all(".tag.growth").forEach(function (tag) { tag.hidden = from > narrow; });
     marks(); axis();
     var window_ = chart.querySelector(".overview .window");
     if (window_) {

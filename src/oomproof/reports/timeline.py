@@ -14,7 +14,8 @@ from oomproof.records import dataclass, field, replace
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
-_MANY = 50_000  # rows of processes, above which not all of them are read
+_MANY = 50_000  # rows of a table, above which not all of them are read
+_EVENTS = 60
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
@@ -59,6 +60,22 @@ class GpuPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class MachinePoint:
+    """The machine at one moment. ``stalled``: the share of the time since the point before in which every task waited."""
+
+    t: float
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+    stalled: float | None
+
+    @property
+    def use(self) -> int:
+        return self.total - self.available
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     t: float
     kind: str
@@ -87,11 +104,12 @@ class Timeline:
     begin: float = 0.0
     end_wall: float = 0.0
     host: tuple[HostPoint, ...] = ()
-    available: tuple[tuple[float, int], ...] = ()  # what the machine had available
+    machine: tuple[MachinePoint, ...] = ()
     gpus: dict[int, tuple[GpuPoint, ...]] = field(default_factory=dict)
     phases: tuple[Span, ...] = ()
     phase_rows: tuple[PhaseRow, ...] = ()
-    events: tuple[Mark, ...] = ()
+    events: tuple[Mark, ...] = ()  # the newest
+    earlier_events: int = 0  # how many came before them
     holders: tuple[Holder, ...] = ()
     problem: str | None = None
 
@@ -115,17 +133,17 @@ def load(attempt: Attempt) -> Timeline:
             return Timeline(problem="no sample was taken: the job ended at once")
         begin, end = limits
         spans = spans_of(series, end)
+        events = series.events(words_only=True, besides="agent")
         return Timeline(
             begin=begin - end,
             end_wall=end + recording.wall_offset,
             host=tuple(_with_actions(_host(series, begin, end), attempt, end)),
-            available=tuple(_available(series, begin, end)),
+            machine=tuple(_machine(series, begin, end)),
             gpus=_gpus(series, begin, end),
             phases=tuple(replace(span, begin=span.begin - end, end=span.end - end) for span in spans),
             phase_rows=tuple(phase_rows(series, spans)),
-            events=tuple(
-                Mark(event.t - end, event.kind, event.text) for event in series.events(words_only=True)
-            ),
+            events=tuple(Mark(event.t - end, event.kind, event.text) for event in events[-_EVENTS:]),
+            earlier_events=max(0, len(events) - _EVENTS),
             holders=tuple(_holders(series, end)),
             problem=recording.meta.get("trouble"),
         )
@@ -177,7 +195,7 @@ def _edges(begin: float, end: float) -> list[float]:
 
 def _sliced(series: Series, kind: type[Row], begin: float, end: float) -> list[Row]:
     """All samples of the last ten minutes; before that, and of too many, of each slice of time the one worth showing."""
-    border = max(begin, end - WINDOW)
+    border: float = max(begin, end - WINDOW)
     earlier = series.highest(kind, [*_edges(begin, border), border])
     if series.is_long(kind, _MANY):
         return earlier + series.highest(kind, [*_edges(border, end), end + 1.0])
@@ -233,9 +251,24 @@ def _with_actions(points: list[HostPoint], attempt: Attempt, end: float) -> list
     return points
 
 
-def _available(series: Series, begin: float, end: float) -> list[tuple[float, int]]:
-    """(when, the least the machine had available then)."""
-    return [(row.t - end, row.mem_available or 0) for row in _sliced(series, HostRow, begin, end)]
+def _machine(series: Series, begin: float, end: float) -> list[MachinePoint]:
+    """Of each slice of time the moment at which it had least available."""
+    points: list[MachinePoint] = []
+    before: HostRow | None = None
+    for row in _sliced(series, HostRow, begin, end):
+        stalled = None
+        if (
+            before is not None
+            and row.psi_full_us is not None
+            and before.psi_full_us is not None
+            and row.t > before.t
+        ):
+            stalled = min(1.0, max(0, row.psi_full_us - before.psi_full_us) / 1e6 / (row.t - before.t))
+        available, total = row.mem_available or 0, row.mem_total or 0
+        swap = (row.swap_total or 0, row.swap_free or 0)
+        points.append(MachinePoint(row.t - end, max(total, available), available, *swap, stalled))
+        before = row
+    return points
 
 
 class _Shares:
