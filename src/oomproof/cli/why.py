@@ -196,7 +196,10 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folde
         "log": not arguments.no_log,
     }
     if (arguments.md or arguments.html) and run is not None and verdict.cause == "machine-down":
-        quoted["outage"] = _outage(run, _DOCUMENT).strip().partition("\n\n")[2]  # its verdict is told already
+        blocks = (
+            _outage(run, _DOCUMENT).strip().split("\n\n")[1:]
+        )  # its verdict, and what was not read, are told already
+        quoted["outage"] = "\n\n".join(block for block in blocks if not block.startswith("Could not be read"))
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 

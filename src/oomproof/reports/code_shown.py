@@ -71,9 +71,10 @@ def stack_of(
     attempt: Attempt,
     oom: GpuOom | None,
     log: Sequence[str],
-    ended: float | None,
     redactor: Redactor,
     *,
+    ended: float | None = None,
+    folder: str = "",
     source: bool = True,
 ) -> Stack | None:
     """Where the code stood: of the crash, of the error it printed, of the allocation that failed, of the last request."""
@@ -88,7 +89,9 @@ def stack_of(
         own = not stack_dumps.is_library(frame.file)
         again = frame.words.rpartition(" in ")[0] == place  # a comprehension is a frame of its own
         place = frame.words.rpartition(" in ")[0]
-        around, changed = _source(frame, ended) if source and own and left and not again else ((), False)
+        around, changed = (
+            _source(frame, folder, ended) if source and own and left and not again else ((), False)
+        )
         left -= bool(around)
         told = Frame(redactor.text(frame.file, "stack"), frame.line, redactor.text(frame.name, "stack"))
         text = redactor.text("\n".join(line for _, line in around), "source").split("\n") if around else []
@@ -128,20 +131,20 @@ def _traceback(log: Sequence[str]) -> tuple[Frame, ...]:
     return tuple(reversed(frames))
 
 
-def _source(frame: Frame, ended: float | None) -> tuple[tuple[tuple[int, str], ...], bool]:
+def _source(frame: Frame, folder: str, ended: float | None) -> tuple[tuple[tuple[int, str], ...], bool]:
     """The lines around; none of what is no plain Python file that this user may read. A job can print any path: no other
     kind of file is ever quoted."""
     if frame.line is None or not frame.file.endswith(".py"):
         return (), False
     try:
-        fd = os.open(frame.file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        path = os.path.join(folder, frame.file)
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST_FILE:
+                return (), False
+            lines = file.read(_LONGEST_FILE).decode("utf-8", "replace").split("\n")
     except (OSError, ValueError):
         return (), False
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST_FILE:
-            return (), False
-        lines = file.read(_LONGEST_FILE).decode("utf-8", "replace").split("\n")
     first = max(1, frame.line - _AROUND)
     around = lines[first - 1 : frame.line + _AROUND]
     if not 1 <= frame.line <= len(lines):
@@ -149,3 +152,8 @@ def _source(frame: Frame, ended: float | None) -> tuple[tuple[tuple[int, str], .
     return tuple(enumerate((line.rstrip("\r") for line in around), first)), bool(
         ended and status.st_mtime > ended
     )
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would keep us for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)

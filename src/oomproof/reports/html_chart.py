@@ -52,7 +52,7 @@ def chart(story: Story) -> str:
         f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall + _offset(timeline):.2f}">'
         f'<div class="controls" hidden><button type="button" data-show="window">{"Last 10 minutes" if longer else "Whole run"}</button>'
         + ('<button type="button" data-show="all">Whole run</button>' if longer else "")
-        + '<span class="hint">drag over the chart to zoom, double-click to go back</span></div>'
+        + '<span class="hint">drag to zoom, double-click to go back; keys: + − ← → 0</span></div>'
         f'<p class="about">{about}</p>'
         f"{''.join(parts)}{phases}{axis}{_overview(timeline) if longer else ''}"
         f'<p class="readout" aria-live="polite"></p>{_event_list(events, timeline)}{_note(story)}'

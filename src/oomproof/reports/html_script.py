@@ -161,6 +161,17 @@ SCRIPT = r"""
   all("[data-show]").forEach(function (button) {
     button.addEventListener("click", function () { show(button.dataset.show === "all" ? begin : narrow, 0); });
   });
+  chart.tabIndex = 0;
+  chart.addEventListener("keydown", function (event) {
+    var length = to - from, keys = {ArrowLeft: -0.2, ArrowRight: 0.2}, way = keys[event.key];
+    if (event.target !== chart || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (way) way = Math.min(-to, Math.max(begin - from, way * length)), show(from + way, to + way);
+    else if (event.key === "+") show(from + length / 4, to - length / 4);
+    else if (event.key === "-") show(from - length / 2, to + length / 2);
+    else if (event.key === "0" || event.key === "Escape") show(narrow, 0);
+    else return;
+    event.preventDefault();
+  });
   chart.querySelector(".controls").hidden = false;
 })();
 """

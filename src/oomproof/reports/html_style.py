@@ -31,7 +31,8 @@ section,.card{background:var(--card);border:1px solid var(--line);border-radius:
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 .scroll{overflow-x:auto}
 th{font-weight:500;color:var(--soft);text-align:left;font-size:.8rem}
-td{overflow-wrap:anywhere}
+td{overflow-wrap:anywhere}td:first-child,.facts dd{min-width:4rem}#chart:focus-visible{outline:2px solid var(--main);outline-offset:4px}
+.away{position:fixed;left:-99rem}
 th,td{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--grid);vertical-align:top}
 tr:last-child td{border-bottom:0}
 table.pairs td:first-child{color:var(--soft);width:34%;min-width:7rem}
@@ -65,7 +66,7 @@ line{vector-effect:non-scaling-stroke}
 line.limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:5 4}
 .tag{position:absolute;left:.3rem;font-size:.75rem;color:var(--bad);background:var(--card);padding:0 .3rem;border-radius:3px;transform:translateY(50%)}
 line.growth{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:1 4;stroke-linecap:round}line.end{stroke:var(--tone,var(--bad));stroke-width:2}
-.tag.growth{left:45%;bottom:8%;color:#fff;background:rgba(0,0,0,.55);padding:.05rem .45rem}.tag.end{left:auto;right:.3rem;bottom:4%;transform:none}.tag[hidden]{display:none}
+.tag.growth{left:.3rem;bottom:50%;color:var(--ink);border:1px solid var(--line)}.tag.end{left:auto;right:.3rem;bottom:4%;transform:none}.tag[hidden]{display:none}
 .event{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 3}
 .event.warn,.event.alert,.event.ask{stroke:var(--ours)}.event.term,.event.kill{stroke:var(--bad)}
 .mark{position:absolute;top:-.1rem;transform:translateX(-50%);min-width:1.3em;text-align:center;font-size:.7rem;line-height:1.35;
@@ -96,7 +97,7 @@ details[open]>summary{margin-bottom:.5rem}section>details:only-of-type:first-of-
 .headline{font-weight:500}
 .stack{padding-left:1.5rem;margin:.4rem 0 0;font-size:.9rem}.stack li{margin:0 0 .5rem}.stack .library{color:var(--soft)}.stack b{font-weight:600}
 .stack .file{font:.92em ui-monospace,SFMono-Regular,Menlo,"Liberation Mono",monospace}
-.source{padding:.4rem 0;overflow-x:auto}.line{display:block;padding:0 .75rem;white-space:pre-wrap}.line i{display:inline-block;width:3.2em;font-style:normal;color:var(--soft);user-select:none}
+.source{padding:.4rem 0;overflow-x:auto}.line{display:block;padding:0 .75rem;white-space:pre;min-width:max-content}.line i{display:inline-block;width:3.2em;font-style:normal;color:var(--soft);user-select:none}
 .line.here{background:var(--badsoft);font-weight:600}
 .log{max-height:28rem;overflow:auto}
 .keys{margin:.5rem 0 .4rem}.keys .reserved{--c:var(--swap)}

@@ -113,7 +113,6 @@ def tell(
     ]
     oom = last_oom(attempt) if verdict.cause == "cuda-oom" else None
     printed = code_shown.log_of(attempt, redactor)
-    ended = attempt.exit().get("wall")
     backend = run.started().get("rung") or {}
     settings = run.info.get("settings") or {}
     return Story(
@@ -130,7 +129,15 @@ def tell(
             (name, redactor.text(value, "environment")) for name, value in environment_of(run, oom)
         ),
         gpu_oom=_clean_oom(oom, redactor),
-        stack=code_shown.stack_of(attempt, oom, printed, ended, redactor, source=source),
+        stack=code_shown.stack_of(
+            attempt,
+            oom,
+            printed,
+            redactor,
+            ended=attempt.exit().get("wall"),
+            folder=str(run.info.get("cwd") or ""),
+            source=source,
+        ),
         log=printed if log else (),
         outage=redactor.text(outage, "outage"),
     )
