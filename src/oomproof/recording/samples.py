@@ -29,22 +29,27 @@ class Table:
             self._read()
 
     def _read(self) -> bool:
-        """Whether the pieces are in the order of time."""
+        """Whether the pieces are in the order of time. Where rows were thinned out, a piece has more numbers and as many rows."""
         query = (
-            f"WITH RECURSIVE place(first) AS (SELECT min(rowid) FROM {self.name} UNION ALL "
-            f"SELECT first + {_ROWS} FROM place WHERE first + {_ROWS} <= (SELECT max(rowid) FROM {self.name})), "
-            f"piece(r) AS (SELECT DISTINCT (SELECT rowid FROM {self.name} WHERE rowid >= first AND {NUMBERS} "
-            f"ORDER BY rowid LIMIT 1) FROM place) SELECT r, t FROM piece JOIN {self.name} ON rowid = r"
+            f"WITH RECURSIVE place(first) AS (SELECT min(rowid) FROM {self.name} WHERE {NUMBERS} UNION ALL "
+            f"SELECT first + {_ROWS} FROM place WHERE first + {_ROWS} <= (SELECT max(rowid) FROM {self.name})) "
+            f"SELECT first, t FROM place JOIN {self.name} ON rowid = first WHERE {NUMBERS}"
         )
         pieces = self.connection.execute(query).fetchall()
         self._firsts: list[int] = [first for first, _ in pieces]
         self._begins: list[float] = [begin for _, begin in pieces]
-        self.begin = self._begins[0] if pieces else None
-        self.end: float | None = None
-        if pieces:
-            newest = f"SELECT max(t) FROM {self.name} WHERE rowid >= ? AND {NUMBERS}"
-            self.end = self.connection.execute(newest, (self._firsts[-1],)).fetchone()[0]
+        self.begin, self.end = self._limit("min(t)", 0, 2), self._limit("max(t)", -2, len(pieces))
         return all(before <= after for before, after in pairwise(self._begins))
+
+    def _limit(self, what: str, first: int, after: int) -> float | None:
+        """Of the pieces from one to before another."""
+        if not self._firsts:
+            return None
+        begin = self._firsts[max(first, -len(self._firsts))]
+        end = self._firsts[after] if after < len(self._firsts) else _LAST
+        query = f"SELECT {what} FROM {self.name} WHERE rowid >= ? AND rowid < ? AND {NUMBERS}"
+        limit: float | None = self.connection.execute(query, (begin, end)).fetchone()[0]
+        return limit
 
     @property
     def size(self) -> int:
@@ -90,7 +95,7 @@ class Samples:
 
     def __init__(self, connection: sqlite3.Connection, table: str, value: str, where: str = "1") -> None:
         self._table, self._value = Table(connection, table), value
-        self._where = f"{where} AND typeof({value}) IN ('integer', 'real')"
+        self._where = f"{where} AND {value} IS NOT NULL"  # a sum is a number whatever a damaged row holds
         begin, end = self._table.first("t", self._where), self._table.last("t", inf, self._where)
         self._known = bool(begin and end)
         self.begin, self.end = (float(begin[0]), float(end[0])) if begin and end else (0.0, 0.0)

@@ -312,7 +312,9 @@ def _gpus(series: Series, begin: float, end: float) -> dict[int, tuple[GpuPoint,
     for row in _sliced(series, GpuRow, begin, end):
         by_card.setdefault(row.idx, []).append(GpuPoint(row.t - end, row.used, row.total, row.job_used))
     # A machine of eight cards and a job on one: the cards it never touched say nothing about it.
-    touched = series.cards_used()
+    touched = {index for index, points in by_card.items() if any(point.job for point in points)}
+    if len(touched) < len(by_card):
+        touched = series.cards_used(touched)
     return {index: tuple(by_card[index]) for index in sorted(by_card) if not touched or index in touched}
 
 
