@@ -16,6 +16,7 @@ WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
 _MANY = 50_000  # rows of a table, above which not all of them are read
 _EVENTS = 60
+_LOOKS = 150  # at the processes of a long run before its last ten minutes: between two, in proportion
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
@@ -275,20 +276,21 @@ class _Shares:
     """How the anonymous memory was parted between main, workers and others, whenever that was looked at.
 
     Shares, not sums: pages shared after a fork stand with parent and child; the job's own figure counts them once. Of a
-    long recording, before its last ten minutes, only the look before each drawn moment is read."""
+    long recording, before its last ten minutes, only some looks are read."""
 
     def __init__(self, series: Series, begin: float, end: float) -> None:
-        self._series = series
-        self._border = max(begin, end - WINDOW) if series.is_long(ProcessRow, _MANY) else begin
-        self._looks = _shares(series.between(ProcessRow, self._border - _GONE, end + 1.0))
+        border = max(begin, end - WINDOW) if series.is_long(ProcessRow, _MANY) else begin
+        self._looks: list[tuple[float, Share]] = []
+        for number in range(_LOOKS if border > begin else 0):
+            t = begin + (border - begin) * number / _LOOKS
+            rows = series.living(t - _GONE, t + _MOMENT)
+            self._looks += _shares([row._replace(t=t) for row in rows])
+        self._looks += _shares(series.between(ProcessRow, border - _GONE, end + 1.0))
+        self._looks.sort(key=lambda look: look[0])
         self._at = [t for t, _ in self._looks]
 
     def at(self, t: float) -> Share:
-        if t >= self._border:
-            return _share_at(self._looks, self._at, t)
-        rows = self._series.living(t - _GONE, t + _MOMENT)
-        looks = _shares([row._replace(t=t) for row in rows])
-        return looks[0][1] if looks else (1.0, 0.0, 0.0)
+        return _share_at(self._looks, self._at, t)
 
 
 def _shares(rows: list[ProcessRow]) -> list[tuple[float, Share]]:
