@@ -55,9 +55,8 @@ def environment_of(run: Run | None, oom: GpuOom | None = None) -> list[tuple[str
             f"{host}, {platform.system()} {platform.release()} {platform.machine()}" if same_boot else host,
         )
     )
-    backend = run.started().get("rung") or {}
-    if backend.get("name"):
-        rows.append(("limit by", str(backend["name"])))
+    if enforcer := run.limit_enforcer():
+        rows.append(("limit enforced by", enforcer))
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from oomproof.causes import cause_of
 from oomproof.evidence.case_file import Evidence
 from oomproof.reports.html_parts import command, fold, section, table
 from oomproof.reports.story import Story, when
@@ -52,7 +53,7 @@ def causes(story: Story) -> str:
     if len(ranked) < 2:
         return ""
     body = "".join(
-        f'<tr><td class="n">{cause.probability:.0%}</td><td>{escape(cause.cause)}'
+        f'<tr><td class="n">{cause.probability:.0%}</td><td>{escape(cause_of(cause.cause).title)}'
         f'<span class="bar" style="width:{100 * cause.probability:.0f}%"></span></td><td>{escape(cause.test)}</td></tr>'
         for cause in ranked[:20]
     )
@@ -67,7 +68,7 @@ def kills(story: Story) -> str:
     rows = [
         (
             when(kill.time, date=True),
-            kill.cause,
+            cause_of(kill.cause).title,
             kill.victim.who,
             format_size(kill.victim.anon_rss_bytes) if kill.victim.anon_rss_bytes is not None else "",
         )

@@ -172,7 +172,7 @@ def chronology(story: Story) -> list[Moment]:
         started = float(run.started().get("wall") or run.created)
         limit = f", limit {format_size(story.limit)}" if story.limit else ""
         moments.append(Moment(started, f"started{limit}", True))
-        if summary.seconds is not None and summary.state not in ("running", "frozen", "lost its guard"):
+        if summary.seconds is not None and summary.state not in ("running", "paused", "unguarded"):
             moments.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
     for span in timeline.phases[-40:]:
         step = f", step {span.first_step}" if span.first_step is not None else ""
