@@ -229,7 +229,11 @@ _TABLE = (
     Cause("stopped-by-user", stopped_by="person"),
     Cause("machine-down"),
     Cause("guard-lost"),
-    Cause("silent"),  # only among several logs: this one just stops
+    Cause("silent-end", doubtful=True,
+          headline="died without a word: the log stops before its own end",
+          next="next time under watch, which sees the signal, the kernel's counters and the memory: oomproof run -- CMD; "
+               "several such logs: oomproof why --all FILE…",
+          test="the same run under oomproof run: it records how it ended"),
 )  # fmt: skip
 
 CAUSES: dict[str, Cause] = {cause.slug: cause for cause in _TABLE}

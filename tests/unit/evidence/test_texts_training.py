@@ -534,8 +534,10 @@ def test_a_spoilt_file_is_judged_all_the_same(tmp_path: Path, seed: int) -> None
     path.write_bytes(data)
     verdict = judge_texts(read_texts([str(path)]))
     assert sum(each.probability for each in verdict.causes) == pytest.approx(1.0, abs=1e-9)
-    assert verdict.causes[0].cause == verdict.cause
-    assert verdict.probability == max(each.probability for each in verdict.causes)
+    first = verdict.causes[0]
+    if verdict.cause != "silent-end":  # what is ranked there is what may lie behind it
+        assert (first.cause, first.probability) == (verdict.cause, verdict.probability)
+    assert first.probability == max(each.probability for each in verdict.causes)
 
 
 HARD = {
