@@ -140,7 +140,7 @@ _TABLE = (
           next="half the batch tells which: if it goes on failing, compare torch.version.cuda with the driver",
           test="the same run with half the batch"),
     Cause("dataloader-killed", sign_of_kill=True, lost_process=True, remedies=("fewer-workers",),
-          headline="a DataLoader worker was killed{pids}",
+          headline="{worker_end}{pids}",
           next="the kernel's log says by whom: dmesg | grep -i 'killed process'; num_workers=0 shows whether the data is the load",
           test="the kernel's log for the worker's pid"),
     Cause("shm-exhausted", memory=True, shared_memory=True, sign_of_kill=True, lost_process=True,

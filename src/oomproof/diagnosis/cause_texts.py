@@ -41,6 +41,9 @@ def fill(finding: Finding) -> tuple[str, str]:
         "gpu": gpu_text(finding.gpu),
         "gpu_next": gpu_next(finding.gpu),
         "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
+        "worker_end": "a DataLoader worker was killed"
+        if "killed by signal" in finding.text
+        else "a DataLoader worker died, and does not say of what",
         "fault": f" in {kernel.library}" if kernel.library else "",
         "request": f": {job.message}" if job.message else "",
         "message": _short(message),
