@@ -230,6 +230,8 @@ def _phase(best: Finding, case: TextCase) -> str:
 
 def _victim(finding: Finding) -> Victim | None:
     sizes = finding.victim
+    if finding.guard.unit and finding.cause == "systemd-oomd" and (sizes is None or sizes.name is None):
+        return Victim(sizes.pid if sizes else None, finding.guard.unit)
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
         name = (sizes.name if sizes else None) or finding.job.victim_name

@@ -35,6 +35,7 @@ class GpuNumbers:
     reserved_unallocated: int | None = None
     own: int | None = None  # this process, with context and libraries
     neighbours: int | None = None  # other processes on the card
+    neighbour_pids: tuple[int, ...] = ()  # the largest first
 
 
 @dataclass(frozen=True, slots=True)

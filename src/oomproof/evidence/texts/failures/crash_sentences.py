@@ -132,9 +132,8 @@ VANISHED = Rule(
     loud=True, pids=pids_in, refine=_named_signal,
 )  # fmt: skip
 NANNY = Rule(
-    "killed-unknown", "dask ended a worker that used too much memory", 0.45,
+    "killed-unknown", "a worker of dask was killed, and its nanny does not know by whom", 0.45,
     Row("was killed by unknown signal", "distributed.nanny - INFO - Worker process 4242 was killed by unknown signal", r"Worker process \d+ was killed by unknown signal", {"pids": (4242,)}),
-    Row("% memory budget", "distributed.nanny - WARNING - Worker exceeded 95% memory budget. Restarting", r"exceeded \d{1,3}% memory budget"),
     kind="summary", pids=pids_in,
 )  # fmt: skip
 # mpirun's and a scheduler's last words, where no signal was at work
