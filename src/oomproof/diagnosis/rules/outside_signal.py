@@ -63,7 +63,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
     if case.kernel_killed:
         return []
     headroom, flat = headroom_at_end(case), _counters_flat(case)
-    ended, others = f"it ended by {death.phrase}", silence(case)
+    ended, others = f"it {death.phrase}", silence(case)
     if case.other_kills:
         others += f"; the kernel did kill {case.other_kills[-1].name}, which is not of this job"
     if flat and headroom.ample:
@@ -75,7 +75,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         return [_claim(case, "killed-unknown", _AMPLE, _less(death), headline, why, next_step)]
     if flat and headroom.ample is False:
         why = f"{ended}; no kernel OOM kill of this job was counted, but {headroom.phrase}{others}"
-        next_step = f"journalctl -u earlyoom -u systemd-oomd; then give it more room: {command(case)}"
+        next_step = f"journalctl -u earlyoom -u systemd-oomd; then give it more memory: {command(case)}"
         headline = "killed by somebody else while memory was short; the kernel's OOM killer it was not"
         return [
             _claim(case, "killed-unknown", _TIGHT, "possible", headline, why, next_step),
@@ -112,16 +112,16 @@ def _other(case: CaseFile, death: Death) -> list[WeightedCause]:
     headroom, name = headroom_at_end(case), signal_name(death.signal)
     if death.signal == signal.SIGPIPE:
         headline = "ended by SIGPIPE: whoever read what it wrote (a pipe, a connection) went away"
-        why = f"it ended by {death.phrase}, which the kernel sends to who writes into a closed pipe; {headroom.phrase}"
+        why = f"it {death.phrase}, which the kernel sends to who writes into a closed pipe; {headroom.phrase}"
         next_step = f"see which of its pipes was closed, then {command(case)}"
         return [_claim(case, "interrupted", _OTHER_SIGNAL, _less(death), headline, why, next_step)]
     next_step = f"ask who or what sends {name} (a scheduler, a logout, kill), then {command(case)}"
     if passed_on(case, name):
         headline = f"ended by {name}: somebody sent it to `oomproof run`, which passed it on"
-        why = f"it ended by {death.phrase}; {headroom.phrase}"
+        why = f"it {death.phrase}; {headroom.phrase}"
     else:
         headline = f"ended by {name} from somebody else"
-        why = f"it ended by {death.phrase}, which oomproof did not send; {headroom.phrase}"
+        why = f"it {death.phrase}, which oomproof did not send; {headroom.phrase}"
     if headroom.ample:
         headline += ", not for memory"
     certainty: Certainty = "proven" if passed_on(case, name) and death.direct else _less(death)

@@ -32,7 +32,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         headline += ", and it did" if heard else ", and it ended"
     end = case.status.boottime if case.status else None
     later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
-    why = f"{stop.why or 'memory was about to run out'}; {later}it ended by {death.phrase}"
+    why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
     if stop.action == "ask" and not heard:
         why += "; whether it had looked for the request nobody saw"
     return [

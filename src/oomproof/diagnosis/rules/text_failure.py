@@ -87,7 +87,7 @@ def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
         _WORKER_LOST,
         "proven",
         f"a DataLoader worker {'ended by an error of its own' if exited else 'died under the job'}: {lost}",
-        f"the job's own process found it dead: {lost}; it ended by itself with {death.phrase}",
+        f"the job's own process found it dead: {lost}; it {death.phrase}",
         f"once with num_workers=0 to see its own error{more}: {command(case)}",
         evidence=case.evidence_from(
             "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
@@ -132,8 +132,7 @@ def _claims(
 ) -> list[WeightedCause]:
     """What the text alone says, weighed beside how the job ended."""
     told, cause = readings[0], cause_of(readings[0].cause)
-    ended = f"by itself with {death.phrase}" if death.signal is None else f"by {death.phrase}"
-    why = f"{told.why}; it ended {ended}"
+    why = f"{told.why}; it {death.phrase}"
     ruled_out = kernel_ruled_out(case)
     if ruled_out and (cause.memory or told.cause == "dataloader-killed"):
         why += "; the kernel killed nothing"
@@ -217,7 +216,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
         headline, next_step = f"the command was {text}", "check the command's name and PATH"
-    why = f"it ended by itself with exit code {death.code}; no signal, no traceback in its output"
+    why = f"it exited with code {death.code}; no signal, no traceback in its output"
     why += silence(case)
     return WeightedCause(
         "other-error",
