@@ -23,6 +23,10 @@ HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
 )
+NO_WORKERS = Remedy(
+    "num_workers=0: batches then need no shared memory; fewer workers help only where it is nearly large enough",
+    change=Change("code", "num_workers", after="0"),
+)
 ONE_DATA_COPY = Remedy(
     "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
     change=Change("code", "data"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, ONE_DATA_COPY
+from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.leaf.allocator_memory import OLD_NAME
@@ -129,10 +129,7 @@ REMEDIES = {
         "let TensorFlow take memory as it needs it: a neighbour then finds free memory",
         change=Change("env", "TF_FORCE_GPU_ALLOW_GROWTH", after="true"),
     ),
-    "no-workers": Remedy(
-        "num_workers=0: batches then need no shared memory; fewer workers help only where it is nearly large enough",
-        change=Change("code", "num_workers", after="0"),
-    ),
+    "no-workers": NO_WORKERS,
     "fewer-workers": Remedy(
         "fewer DataLoader workers: each holds its own batches and, in time, a copy of the data set's Python objects",
         change=Change("code", "num_workers"),

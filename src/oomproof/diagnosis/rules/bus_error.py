@@ -7,8 +7,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.advice import as_flag, command
-from oomproof.diagnosis.cause_texts import REMEDIES
+from oomproof.diagnosis.advice import NO_WORKERS, as_flag, command
 from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.lost_worker import explains_the_end
@@ -88,7 +87,7 @@ def _shm(
                 command=f"sudo mount -o remount,size={target} /dev/shm",
                 change=Change("system", "/dev/shm", before=str(total) if total else None, after=target),
             ),
-            REMEDIES["no-workers"]
+            NO_WORKERS
             if tiny
             else Remedy(
                 "fewer workers: each holds its batches in /dev/shm", change=Change("code", "num_workers")

@@ -15,6 +15,7 @@ SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\
 _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
 _AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
+_STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
 _STACK = 60  # lines of a stack beside a fatal line
 
 
@@ -74,4 +75,6 @@ class LogTail:
     def _stops_with(self, sign: int) -> bool:
         """Hardly anything stands below the last sign, and nothing that ends a run."""
         below = [line.strip() for number, line in self.recent if number > sign and line.strip()]
-        return sign > 0 and len(below) <= _AFTER_THE_SIGN and not any(map(signs.is_finish, below))
+        if sign <= 0 or len(below) > _AFTER_THE_SIGN or any(map(signs.is_finish, below)):
+            return False
+        return all(_STILL_THE_LOG.search(line) for line in below)  # a question below an excerpt is not its end
