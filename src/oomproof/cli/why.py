@@ -167,10 +167,11 @@ def _explain_one(arguments: argparse.Namespace) -> int:
     run: run_folders.Run | None = None
     if _are_files(arguments.what):
         from oomproof.diagnosis.judge import judge_texts
+        from oomproof.diagnosis.silent_end import with_log_file
         from oomproof.evidence.texts.text_case import read_texts
         from oomproof.evidence.texts.text_names import by_name
 
-        verdict = judge_texts(by_name(read_texts(arguments.what)))
+        verdict = judge_texts(by_name(with_log_file(read_texts(arguments.what))))
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
