@@ -136,3 +136,8 @@ class Progress:
     line: int = 0
     text: str = ""
     trained: bool = False  # some sign, if not the last, was of training
+    loading: bool = False  # the step is a bar's that loads weights, maps a data set, downloads
+
+    @property
+    def training_step(self) -> int | None:
+        return None if self.loading else self.step
