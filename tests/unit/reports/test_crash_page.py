@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from helpers_report import END, GIB, MIB, WALL, make_run, verdict
 
-from oomproof.diagnosis.verdict import Gpu, Verdict
-from oomproof.evidence.case_file import Evidence
+from oomproof.diagnosis.verdict import Culprit, Gpu, Verdict
+from oomproof.evidence.case_file import Evidence, Growth
 from oomproof.recording.run_folders import Run
 from oomproof.reports import html, text_document
 from oomproof.reports.redaction import Redactor
@@ -55,6 +55,18 @@ def test_the_sentence_has_its_figures(state: Path) -> None:
         told(full, run) == "Out of GPU memory after 15 min: asked for 2.0 GiB with 412 MiB of 24.0 GiB free"
     )
     assert told(replace(found, headline="no crash found here")) == "No crash found here"
+
+
+def test_the_sentence_says_what_the_verdict_says_of_growth(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
+    grew = Growth("growing", "eval", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
+    text = told(replace(verdict(run.id), growth=grew), run)
+    assert text.endswith(
+        "; grew 12 MiB a step for 48 steps without levelling off, nearly all in eval, probably a leak"
+    )
+    other = Culprit(812, "python load.py", None, 3 * GIB, 0, 2 * GIB, 20.0, 102.0 * MIB)
+    text = told(replace(verdict(run.id), culprit=other), run)
+    assert text.endswith("; python load.py (pid 812) beside it grew by 102 MiB/s") and "leak" not in text
 
 
 def test_no_leak_is_claimed_of_a_level_line(state: Path) -> None:
