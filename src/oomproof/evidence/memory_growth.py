@@ -24,6 +24,9 @@ _STEPS, _SECONDS = (
 _OFF_THE_LINE = 0.15  # of all it grew: steps and pauses are within
 _ONE_PHASE = 0.8  # of all growth: then it is that phase's
 _LATELY = 60.0  # seconds before the end in which processes are compared
+_AT_THE_END = (
+    8.0  # ... and the highest of one that grew to the end is not older: processes are sampled every 4 s
+)
 _OTHERS = 180.0  # ... and other jobs, which are looked at once a minute while all is calm
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -119,7 +122,8 @@ def _sampled_rises(series: Series, begin: float, end: float) -> list[tuple[str, 
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
-    """Processes of the job that grew in the last minute, most first: from their lowest to their highest after it."""
+    """Processes of the job that grew to its end, most first: from their lowest of the last minute to their highest."""
+    end = series.end()
     rows: dict[int, list[ProcessRow]] = {}
     for row in series.newest(ProcessRow, _LATELY):
         rows.setdefault(row.pid, []).append(row)
@@ -127,7 +131,7 @@ def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
     for pid, seen in rows.items():
         highest = max(seen, key=lambda row: row.use)
         lowest = min((row for row in seen if row.t <= highest.t), key=lambda row: row.use)
-        if highest.use - lowest.use >= _LEAST:
+        if highest.use - lowest.use >= _LEAST and (end is None or end - highest.t <= _AT_THE_END):
             grown.append(
                 ProcessGrowth(
                     pid, highest.name or "", highest.role or "", lowest.use, highest.use, highest.t - lowest.t

@@ -144,9 +144,12 @@ def test_without_steps_it_is_told_by_the_second_and_without_what_was_loaded_at_o
 
 def test_which_process_grew(recorded: Recorded) -> None:
     for number in range(20):
-        recorded.process(100.0 + number, 11, 200)
+        recorded.process(
+            100.0 + number, 11, 10 + min(190, 100 * number)
+        )  # loaded at the start, and then level
         recorded.process(100.0 + number, 12, 50 + 10 * number, "worker")
     recorded.process(120.0, 12, 3, "worker")  # it is being ended
+    recorded.job(121.0, 300)
     with recorded.open() as series:
         (grown,) = grown_processes(series)
     assert (grown.pid, grown.role, grown.before >> 20, grown.after >> 20) == (12, "worker", 50, 240)
