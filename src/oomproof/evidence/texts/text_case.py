@@ -8,7 +8,7 @@ from itertools import islice
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.texts.anchor_strings import shortest
-from oomproof.evidence.texts.belief_words import beliefs_in
+from oomproof.evidence.texts.belief_mentions import beliefs_in
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
