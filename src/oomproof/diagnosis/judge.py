@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis import rules
+from oomproof.diagnosis.beliefs import corrections
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import (
     PHASES,
@@ -74,7 +75,7 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         victim=best.victim,
         gpu=best.gpu,
         causes=best.readings or causes,
-        evidence=case.evidence,
+        evidence=(*case.evidence, *corrections(case, best)),
         kills=_kills(case),
         missing=case.missing,
         remedies=_merged(claims, best.cause),

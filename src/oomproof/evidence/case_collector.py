@@ -68,6 +68,12 @@ def collect(
         )
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
+    if case.status is not None and case.status.code != 0:
+        from oomproof.evidence.script_handlers import script_that_ran
+        from oomproof.evidence.texts.belief_mentions import beliefs_in
+
+        _, source = script_that_ran(run)
+        case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
 

@@ -311,6 +311,7 @@ class CaseFile:
     openmp: str | None = None  # two OpenMP runtimes in one process
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
+    script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
     stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop

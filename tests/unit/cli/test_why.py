@@ -73,7 +73,7 @@ def test_cuda_numbers_and_neighbour_first(tmp_path: Path) -> None:
     assert said["verdict"]["cause"] == "cuda-oom"
     gpu = said["verdict"]["gpu"]
     assert gpu["requested_bytes"] == 2 << 30 and gpu["free_bytes"] == 1 << 30
-    assert "another process holds the card" in said["verdict"]["next"]
+    assert "process 777 on the card held 10.0 GiB" in said["verdict"]["next"]
     assert said["remedies"][0]["saves_bytes"] == 10 << 30
 
 
