@@ -94,7 +94,7 @@ def _phase(case: CaseFile) -> str:
 
 def _step(case: CaseFile) -> int | None:
     text = case.output.text
-    return case.step if case.step is not None or text is None else text.progress.step
+    return case.step if case.step is not None or text is None else text.progress.training_step
 
 
 def _ranked(claims: list[WeightedCause]) -> tuple[RankedCause, ...]:

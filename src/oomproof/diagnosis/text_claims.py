@@ -52,7 +52,7 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         gpu=_gpu(best),
         remedies=remedies(best),
         phase=_phase(best, case),
-        step=case.progress.step,
+        step=case.progress.training_step,
     )
     del shares[best.cause]
     return [first, *(_perhaps(cause, share, first, ids.get(cause, ())) for cause, share in shares.items())]
@@ -191,7 +191,7 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     if best.job.signal in _UNCATCHABLE and not any(map(_traceback, case.training)):
         why += "; no exception was printed: nothing in Python saw it coming"
     progress = case.progress
-    if progress.step is not None:
+    if progress.training_step is not None:
         of = f" of {progress.total}" if progress.total else ""
         why += f"; the last progress was step {progress.step}{of}"
     kills = sum(cause_of(finding.cause).kill for finding in case.system)
@@ -287,7 +287,14 @@ def _nothing(case: TextCase) -> list[WeightedCause]:
     # a run that trains evaluates and saves between its epochs: without a death it is a training all the same
     phase = "train" if case.progress.trained else case.progress.phase
     first = WeightedCause(
-        cause.slug, share, certain, cause.headline, why, cause.next, phase=phase, step=case.progress.step
+        cause.slug,
+        share,
+        certain,
+        cause.headline,
+        why,
+        cause.next,
+        phase=phase,
+        step=case.progress.training_step,
     )
     other = "silent-end" if case.progress.unfinished is None else "other-error"
     return [first, _perhaps(other, round(1 - share, 4), first)]
@@ -297,7 +304,9 @@ def _peaceful(case: TextCase) -> tuple[float, Certainty]:
     if _ALARM.search(case.last_line) or any(finding.job.kind == "talk" for finding in case.training):
         return trust("text.nothing.alarmed"), "possible"
     progress = case.progress
-    over = is_finish(case.last_line) or (progress.step is not None and progress.step == progress.total)
+    over = is_finish(case.last_line) or (
+        progress.training_step is not None and progress.step == progress.total
+    )
     if progress.unfinished is None and not over:
         return trust("text.nothing.endless"), "possible"
     return trust("text.nothing.finished" if over else "text.nothing"), "likely"

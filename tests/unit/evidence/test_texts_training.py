@@ -22,6 +22,7 @@ from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.shell_languages import in_english
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.line_cleaner import clean
+from oomproof.evidence.texts.progress import ProgressTracker
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.text_case import read_texts
 from oomproof.evidence.texts.training_parser import TrainingParser
@@ -578,3 +579,22 @@ def test_hard_files_take_seconds_and_little_memory(tmp_path: Path, name: str) ->
     assert (cause == "killed-unknown") == HARD[name].endswith(b"Killed\n")
     assert float(seconds) < 60
     assert int(kib) < 100 * 1024
+
+
+@pytest.mark.parametrize(
+    ("lines", "step"),
+    [
+        (["Loading weights: 100%|██████████| 28/28 [00:01<00:00, 20.1it/s]"], None),
+        (["Loading checkpoint shards:  33%|███▎      | 1/3 [00:02<00:04,  2.1s/it]"], None),
+        (["Map:  45%|████▌     | 4500/10000 [00:03<00:04, 1200.00 examples/s]"], None),
+        (["Downloading data files: 100%|██████████| 2/2 [00:03<00:00]", "Epoch 1"], None),
+        (["Loading weights: 100%|██████████| 28/28 [00:01<00:00]", "  1%|  | 2/188 [00:01<00:20, 9.0it/s]"], 2),
+        (["  3%|▎ | 173/188 [00:59<01:00]", "Loading best weights: 100%|██████████| 28/28 [00:01<00:00]"], 173),
+    ],
+)  # fmt: skip
+def test_a_bar_that_loads_is_no_step_of_the_training(lines: list[str], step: int | None) -> None:
+    """ "The last progress was step 28 of 28" was the bar of loading weights."""
+    tracker = ProgressTracker()
+    for number, line in enumerate(lines, 1):
+        tracker.look(number, line)
+    assert tracker.last.training_step == step

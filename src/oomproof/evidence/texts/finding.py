@@ -142,6 +142,7 @@ class Progress:
     uptime: float | None = None  # seconds that the last bar had run
     at_end: bool = False  # the text stops with it
     source: str = ""
+    loading: bool = False  # the step is a bar's that loads weights, maps a data set, downloads
 
     @property
     def unfinished(self) -> bool | None:
@@ -153,3 +154,7 @@ class Progress:
         if self.epochs is not None and self.epoch is not None:
             return self.epoch + 1 < self.epochs  # counted from 0 or from 1: the last one is left out
         return False if self.bar is not None else None
+
+    @property
+    def training_step(self) -> int | None:
+        return None if self.loading else self.step

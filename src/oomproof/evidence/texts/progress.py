@@ -145,20 +145,25 @@ class ProgressTracker:
         phase = "unknown" if finished and sign.phase == "load" else self._phase(sign)
         self.trained = self.trained or phase == "train"
         # a sign that says no phase (or is over) does not speak for another loop
+        before, step, total = self.last, sign.step, sign.total
+        loading = sign.phase == "load"
+        if step is None:
+            step, total = before.step if sign.epoch == before.epoch else None, before.total
+            loading = before.loading
+        elif loading and before.training_step is not None:  # the training before it got as far as it got
+            step, total, loading = before.step, before.total, False
+        epoch = sign.epoch if sign.epoch is not None else self._known_epoch()
         self.last = replace(
             sign,
             line=number,
             phase=phase,
-            epoch=sign.epoch if sign.epoch is not None else self._known_epoch(),
-            step=sign.step
-            if sign.step is not None
-            else (self.last.step if sign.epoch == self.last.epoch else None),
-            total=sign.total if sign.step is not None else self.last.total,
-            epochs=sign.epochs or self.last.epochs,
-            bar=(sign.step, sign.total)
-            if sign.step is not None and sign.total is not None
-            else self.last.bar,
-            uptime=sign.uptime if sign.step is not None else self.last.uptime,
+            step=step,
+            total=total,
+            epoch=epoch,
+            loading=loading,
+            epochs=sign.epochs or before.epochs,
+            bar=(sign.step, sign.total) if sign.step is not None and sign.total is not None else before.bar,
+            uptime=sign.uptime if sign.step is not None else before.uptime,
         )
         if sign.epoch is not None:
             if sign.epoch > self._marked_epoch >= 0 or sign.epoch > self._epoch >= 0:
