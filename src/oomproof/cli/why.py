@@ -25,9 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.cli.command_parser import refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import coloured_stream, printable
+from oomproof.printable import coloured_stream, printable, wants_colour
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
@@ -75,34 +76,57 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _refuse_what_does_nothing(arguments)
+    _refuse_needless(arguments)
     if arguments.system:
-        if arguments.what:
-            raise OomproofError("--system looks at the machine, not at a run", "oomproof why --system", USAGE)
         return _system(arguments)
-    if arguments.since or (arguments.interval and not arguments.all):
-        flag = "--since goes with --system" if arguments.since else "--interval goes with --all"
-        raise OomproofError(flag, "see: oomproof why --help", USAGE)
-    if arguments.again and (arguments.all or _are_files(arguments.what)):
-        raise OomproofError("--again goes with one run", "oomproof why --again RUN", USAGE)
     return _patterns(arguments) if arguments.all else _explain_one(arguments)
 
 
-def _refuse_what_does_nothing(arguments: argparse.Namespace) -> None:
-    pages = arguments.md or arguments.html
-    many = arguments.all or arguments.system
-    refused = (
-        (arguments.bundle and many, "--bundle goes with one run or one death's logs", "oomproof why --bundle FILE RUN"),
-        (arguments.config and not arguments.bundle, "--config goes with --bundle", "oomproof why --bundle FILE --config FILE RUN"),
-        ((arguments.no_source or arguments.no_log) and not pages, "--no-source and --no-log go with --md or --html", "oomproof why --html FILE --no-log RUN"),
-        (arguments.md == arguments.html == "-", "only one document fits on standard output", "oomproof why --md - RUN"),
-    )  # fmt: skip
-    for wrong, problem, hint in refused:
-        if wrong:
-            raise OomproofError(problem, hint, USAGE)
+def _refuse_needless(arguments: argparse.Namespace) -> None:
+    one_only = ("again", "short", "bundle")
+    if arguments.system:
+        hint = "oomproof why --system"
+        if arguments.what:
+            raise OomproofError("--system looks at the machine, not at a run", hint, USAGE)
+        refuse(arguments, ("all", "interval", *one_only), "does not go with --system", hint)
+    else:
+        refuse(arguments, ("since",), "goes with --system", "oomproof why --system --since yesterday")
+    if arguments.all:
+        refuse(arguments, one_only, "goes with one run or one story, not with --all", "oomproof why RUN")
+    else:
+        refuse(arguments, ("interval",), "goes with --all", "oomproof why --all --interval eval=50 RUN")
+    if _are_files(arguments.what):
+        refuse(arguments, ("again",), "goes with one run", "oomproof why --again RUN")
+    if arguments.json:
+        refuse(
+            arguments,
+            ("short",),
+            "does nothing with --json, which is always whole",
+            "leave out one of the two",
+        )
+    if not arguments.bundle:
+        refuse(
+            arguments, ("config",), "goes with --bundle", "oomproof why --bundle help.tar.gz --config FILE"
+        )
+    if not (arguments.md or arguments.html):
+        refuse(
+            arguments,
+            ("no_source", "no_log"),
+            "goes with --md or --html",
+            "oomproof why --html FILE --no-log RUN",
+        )
+    elif arguments.md == arguments.html == "-":
+        raise OomproofError("only one document fits on standard output", "oomproof why --md - RUN", USAGE)
+    if not (arguments.md or arguments.html or arguments.bundle):
+        refuse(
+            arguments,
+            ("force",),
+            "overwrites a file that is written: name one",
+            "add --md, --html or --bundle",
+        )
     for name in arguments.config:
         if not os.path.isfile(name):
-            raise OomproofError(f"--config {name}: no such file", "check the path", USAGE)
+            raise OomproofError(f"--config {name}: there is no such file", "check the path", USAGE)
 
 
 def _are_files(what: list[str]) -> bool:
@@ -143,10 +167,11 @@ def _explain_one(arguments: argparse.Namespace) -> int:
     run: run_folders.Run | None = None
     if _are_files(arguments.what):
         from oomproof.diagnosis.judge import judge_texts
+        from oomproof.diagnosis.silent_end import with_log_file
         from oomproof.evidence.texts.text_case import read_texts
         from oomproof.evidence.texts.text_names import by_name
 
-        verdict = judge_texts(by_name(read_texts(arguments.what)))
+        verdict = judge_texts(by_name(with_log_file(read_texts(arguments.what))))
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
@@ -157,7 +182,7 @@ def _explain_one(arguments: argparse.Namespace) -> int:
                 story = _outage(run, _width())
     with readable(run) if run is not None else nullcontext():
         _write_files(arguments, verdict, run)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = wants_colour(sys.stdout)
     if arguments.short:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:

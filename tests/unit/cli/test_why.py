@@ -175,7 +175,11 @@ def test_the_analysis_of_many_deaths_is_a_document_too(tmp_path: Path) -> None:
     report = said(tmp_path, "--all", "--md", "all.md", "--html", "all.html", "a.log", "b.log")
     assert report.returncode == 0 and "2 deaths" in report.stdout and "wrote all.md" in report.stderr
     markdown, page = (tmp_path / "all.md").read_text(), (tmp_path / "all.html").read_text()
-    assert markdown.startswith("# 2 deaths") and markdown.count("Tried to allocate") >= 2 and "| CAUSE |" in markdown
+    assert (
+        markdown.startswith("# 2 deaths")
+        and markdown.count("Tried to allocate") >= 2
+        and "| CAUSE |" in markdown
+    )
     assert "<h1>2 deaths" in page and "<th>CAUSE</th>" in page and "…" not in page
     again = said(tmp_path, "--all", "--md", "all.md", "a.log", "b.log")
     assert again.returncode == 2 and "exists already" in again.stderr
