@@ -354,6 +354,9 @@ def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
         timeline,
         events=tuple(replace(mark, text=redactor.text(mark.text, "events")) for mark in timeline.events),
         phases=tuple(replace(span, name=redactor.text(span.name, "phases")) for span in timeline.phases),
+        unmanaged=tuple(
+            replace(job, name=redactor.text(job.name, "processes")) for job in timeline.unmanaged
+        ),
         holders=tuple(
             replace(holder, name=redactor.text(holder.name, "processes")) for holder in timeline.holders
         ),
