@@ -73,7 +73,7 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         step=best.step if best.step is not None else _step(case),
         victim=best.victim,
         gpu=best.gpu,
-        causes=causes,
+        causes=best.readings or causes,
         evidence=case.evidence,
         kills=_kills(case),
         missing=case.missing,

@@ -45,6 +45,7 @@ _STEP = re.compile(
 _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
+_ELAPSED = re.compile(r"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<")
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
@@ -106,7 +107,14 @@ def _epoch(text: str) -> float | None:
 
 
 def _sign(text: str, step: int | None, total: int | None, epoch: float | None) -> Progress:
-    return Progress(step, total, epoch, phases.of_bar(text), 0, text.strip()[:300])
+    planned = _EPOCH.search(text) if epoch is not None else None
+    epochs = int(planned[2]) if planned and planned[2] else None
+    uptime = None
+    if clock := _last(_ELAPSED, text):
+        uptime = int(clock[1] or 0) * 3600.0 + int(clock[2]) * 60 + int(clock[3])
+    return Progress(
+        step, total, epoch, phases.of_bar(text), 0, text.strip()[:300], epochs=epochs, uptime=uptime
+    )
 
 
 class ProgressTracker:
@@ -146,7 +154,16 @@ class ProgressTracker:
             step, total, loading = before.step, before.total, False
         epoch = sign.epoch if sign.epoch is not None else self._known_epoch()
         self.last = replace(
-            sign, line=number, phase=phase, step=step, total=total, epoch=epoch, loading=loading
+            sign,
+            line=number,
+            phase=phase,
+            step=step,
+            total=total,
+            epoch=epoch,
+            loading=loading,
+            epochs=sign.epochs or before.epochs,
+            bar=(sign.step, sign.total) if sign.step is not None and sign.total is not None else before.bar,
+            uptime=sign.uptime if sign.step is not None else before.uptime,
         )
         if sign.epoch is not None:
             if sign.epoch > self._marked_epoch >= 0 or sign.epoch > self._epoch >= 0:
