@@ -76,7 +76,7 @@ def test_hugging_face_trainer_saves_goes_on_and_stops(lab: Lab, tmp_path: Path) 
     steps(running, 41)  # it evaluates after 40
     saved = lab.run("save", "hf")
     assert saved.returncode == 0, saved.stderr
-    assert "asked the Hugging Face Trainer to save" in saved.stderr and "hf goes on" in saved.stderr
+    assert "asked the Hugging Face Trainer to save" in saved.stderr and "hf continues" in saved.stderr
     first = [each.name for each in out.glob("checkpoint-*")]
     assert len(first) == 1 and first[0] in saved.stderr
     before = steps(running, 0).step or 0
@@ -93,7 +93,7 @@ def test_hugging_face_trainer_saves_goes_on_and_stops(lab: Lab, tmp_path: Path) 
     assert "need unknown" in said[1]  # behind the line that names the run
     del said[:2]
     assert said == [
-        f"oomproof: the Hugging Face Trainer saves and goes on at step {first[0].split('-')[1]}",
+        f"oomproof: the Hugging Face Trainer saves and continues at step {first[0].split('-')[1]}",
         f"oomproof: saved {out / first[0]} at step {first[0].split('-')[1]}",
         f"oomproof: the Hugging Face Trainer saves and stops at step {last}",
         f"oomproof: saved {out / f'checkpoint-{last}'} at step {last}",
@@ -187,5 +187,5 @@ def test_trainer_on_two_ranks_of_torchrun(lab: Lab, tmp_path: Path) -> None:
     assert (running.attempt / "output.log").read_text().count("the script goes on after train()") == 2
     assert not events(running, "agent:agent-failed")
     said = stderr_of(path)
-    assert said.count("the Hugging Face Trainer saves and goes on") == 1, "rank 0 speaks for all"
+    assert said.count("the Hugging Face Trainer saves and continues") == 1, "rank 0 speaks for all"
     assert said.count("the Hugging Face Trainer saves and stops") == 1

@@ -197,7 +197,7 @@ def test_a_guard_that_is_taken_up_again_hears_the_agent(lab: Lab, tmp_path: Path
     running.process.kill()
     running.process.wait()
     before = max(turns())
-    until(lambda: lab.run("runs", "--json").stdout.count("lost its guard"), "the guard to be missed")
+    until(lambda: lab.run("runs", "--json").stdout.count("unguarded"), "the guard to be missed")
     watch = subprocess.Popen(
         lab.command("watch", "orphan"),
         env=lab.environment,

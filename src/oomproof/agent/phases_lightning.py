@@ -94,7 +94,7 @@ def make_callback() -> Any:
             if trainer.should_stop:
                 return
             if not agent.rank:
-                words = "saves and stops" if asked == "stop" else "saves and goes on"
+                words = "saves and stops" if asked == "stop" else "saves and continues"
                 agent.tell(f"Lightning {words} at step {step}")
             callback = trainer.checkpoint_callback
             folder = getattr(callback, "dirpath", None) or trainer.default_root_dir

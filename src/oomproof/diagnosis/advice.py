@@ -138,7 +138,7 @@ def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
         return ()
     return (
         Remedy(
-            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had room",
+            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had memory available",
             command=command(case, f"--limit {as_flag(higher)}"),
             change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
         ),

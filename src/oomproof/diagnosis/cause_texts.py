@@ -92,11 +92,11 @@ REMEDIES = {
         change=Change("system", "/dev/shm", after="8G"),
     ),
     "jax-preallocate": Remedy(
-        "let JAX take memory as it needs it: a neighbour then finds room",
+        "let JAX take memory as it needs it: a neighbour then finds free memory",
         change=Change("env", "XLA_PYTHON_CLIENT_PREALLOCATE", after="false"),
     ),
     "tensorflow-growth": Remedy(
-        "let TensorFlow take memory as it needs it: a neighbour then finds room",
+        "let TensorFlow take memory as it needs it: a neighbour then finds free memory",
         change=Change("env", "TF_FORCE_GPU_ALLOW_GROWTH", after="true"),
     ),
     "fewer-workers": Remedy(

@@ -230,7 +230,7 @@ def _raise_limit(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
     flag = f"--gpu-limit {as_flag(higher)}"
     return (
         Remedy(
-            "a higher GPU limit, for which the card had room",
+            "a higher GPU limit, for which the card had free memory",
             command=command(case, flag),
             change=Change("argument", "--gpu-limit", after=as_flag(higher)),
         ),

@@ -70,6 +70,14 @@ class GpuRow(NamedTuple):
     job_used: int | None  # None: the driver does not say whose it is
 
 
+_SHOWN = {"freeze": "pause", "thaw": "resume"}  # on disk they keep their first names
+
+
+def shown_kind(kind: str) -> str:
+    """The word people read for an action or event."""
+    return _SHOWN.get(kind, kind)
+
+
 class Event(NamedTuple):
     t: float
     kind: str
@@ -254,7 +262,8 @@ class Series:
         limit = f"LIMIT {int(last)}" if last is not None else ""
         query = f"SELECT t, kind, text FROM event WHERE {where} ORDER BY t DESC, rowid DESC {limit}"
         return [
-            Event(float(t), str(kind), str(text or "")) for t, kind, text in self._ask(query, besides, *kinds)
+            Event(float(t), shown_kind(str(kind)), str(text or ""))
+            for t, kind, text in self._ask(query, besides, *kinds)
         ][::-1]
 
     def phase_marks(self) -> list[PhaseMark]:

@@ -38,7 +38,7 @@ def test_output_survives_a_rotation_that_fails(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files")))
     output.write(b"b" * 4000)
     output.write(b"c" * 4000)
-    assert output.trouble == "output not kept: Too many open files"
+    assert output.trouble == "output not stored: Too many open files"
     monkeypatch.setattr(os, "open", real)
     output._next_try = 0.0
     output.write(b"d" * 40)
