@@ -54,7 +54,7 @@ layers: dev
 
 unit: dev
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/unit -n 2 --dist loadfile --junitxml=$(RESULTS)/unit.xml
+	$(BIN)/pytest tests/unit -m "not long" -n 2 --dist loadfile --junitxml=$(RESULTS)/unit.xml
 
 coverage: dev  ## by hand: the same tests at half the speed, and which lines they never reach
 	$(BIN)/coverage run -m pytest tests/unit
@@ -89,7 +89,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/output.py
 	$(BIN)/python bench/guard.py
 	$(BIN)/python bench/many_processes.py
-	$(BIN)/pytest tests/vm -m long
+	$(BIN)/pytest tests/vm tests/unit -m long
 	$(BIN)/python bench/freeze.py
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/agent.py

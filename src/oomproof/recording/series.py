@@ -198,13 +198,14 @@ class Series:
         except UNREADABLE:
             return Samples(empty(), table, value)
 
-    def gpu_peak(self, begin: float, end: float) -> int | None:
-        """The most all cards held together for the job at one look."""
+    def gpu_levels(self, begin: float, end: float) -> list[int]:
+        """What all cards held together for the job at each look."""
         table = self._table("gpu")
         if table is None or table.begin is None:
-            return None
-        looks = self._within("gpu", "sum(job_used)", begin, end, "typeof(job_used) = 'integer'", "GROUP BY t")
-        return max((held for (held,) in looks if isinstance(held, int)), default=None)
+            return []
+        there = "typeof(job_used) = 'integer'"
+        looks = self._within("gpu", "sum(job_used)", begin, end, there, "GROUP BY t ORDER BY t")
+        return [held for (held,) in looks if isinstance(held, int)]
 
     def cards_used(self) -> set[int]:
         """The cards on which the job ever held something."""
