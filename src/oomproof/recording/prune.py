@@ -7,11 +7,10 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from oomproof.recording.run_folders import ELSEWHERE, Run, runs_folder
+from oomproof.recording.run_folders import ALIVE, ELSEWHERE, Run, runs_folder
 from oomproof.recording.state_files import take_lock
 from oomproof.records import dataclass
 
-_ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
 _SILENT = 7 * 86400.0  # seconds without a write after which a run on another host is taken for over
 
 
@@ -43,7 +42,7 @@ def _lives(run: Run) -> bool:
     state = run.state()
     if state == ELSEWHERE and _written_lately(run):  # a guard writes every second, whatever its job does
         return True
-    return state in _ALIVE or run.keeper_lives() or run.guard_lives()
+    return state in ALIVE or run.keeper_lives() or run.guard_lives()
 
 
 def _written_lately(run: Run) -> bool:
