@@ -163,7 +163,7 @@ def watch(
         target=write_down, args=(run, info, order.argv, started, ticket, over), daemon=True
     )
     writing.start()
-    on_started(ticket.told)
+    on_started(ticket.told + ticket.details)
     try:
         return stay(run, adopted.pid, adopted.pidfd)
     except KeyboardInterrupt:
