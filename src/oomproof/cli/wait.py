@@ -13,6 +13,7 @@ import time
 
 from oomproof.cli.exit_status import exit_status
 from oomproof.errors import NOT_NOW, OomproofError
+from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders
 
 _TICK = 0.1
@@ -40,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     told = conclusion_of(target)
     if told is not None:
-        print(at_end(told.verdict, sys.stderr), file=sys.stderr)
+        print(at_end(told.verdict, sys.stderr), file=coloured_stream(sys.stderr))
     return exit_status(target, told)

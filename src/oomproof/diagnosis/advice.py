@@ -23,6 +23,10 @@ HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
 )
+NO_WORKERS = Remedy(
+    "num_workers=0: batches then need no shared memory; fewer workers help only where it is nearly large enough",
+    change=Change("code", "num_workers", after="0"),
+)
 ONE_DATA_COPY = Remedy(
     "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
     change=Change("code", "data"),
@@ -49,7 +53,14 @@ def again(case: CaseFile, advice: str) -> str:
     """Advice on a text as advice on this run: its own command, and where its output is."""
     if advice == "read the traceback":
         return f"{advice}: {read_output(case)}"
+    if "dmesg" in advice and kernel_ruled_out(case):
+        return f"the kernel killed nothing while it ran: once with num_workers=0 shows the error itself: {command(case)}"
     return advice.replace("oomproof run -- CMD", command(case))
+
+
+def kernel_ruled_out(case: CaseFile) -> bool:
+    """The machine's own count of OOM kills did not move: its log has nothing to tell."""
+    return case.moved.vmstat_oom_kill == 0 and not case.kernel_killed
 
 
 def merged(first: tuple[Remedy, ...], more: tuple[Remedy, ...]) -> tuple[Remedy, ...]:

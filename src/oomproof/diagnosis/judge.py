@@ -73,7 +73,7 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         step=best.step if best.step is not None else _step(case),
         victim=best.victim,
         gpu=best.gpu,
-        causes=causes,
+        causes=best.readings or causes,
         evidence=case.evidence,
         kills=_kills(case),
         missing=case.missing,
@@ -94,7 +94,7 @@ def _phase(case: CaseFile) -> str:
 
 def _step(case: CaseFile) -> int | None:
     text = case.output.text
-    return case.step if case.step is not None or text is None else text.progress.step
+    return case.step if case.step is not None or text is None else text.progress.training_step
 
 
 def _ranked(claims: list[WeightedCause]) -> tuple[RankedCause, ...]:

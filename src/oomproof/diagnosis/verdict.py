@@ -79,6 +79,14 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedCause:
+    cause: str
+    probability: float
+    evidence: tuple[str, ...]
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
 class WeightedCause:
     """One rule's claim. Weights are relative odds; only the judge turns them into probabilities."""
 
@@ -95,18 +103,13 @@ class WeightedCause:
     remedies: tuple[Remedy, ...] = ()
     phase: str = ""  # where the cause was seen, if that is not where the job ended: an error leaves its phase as it travels
     step: int | None = None
+    readings: tuple[
+        RankedCause, ...
+    ] = ()  # what may lie behind a cause that only says how it looked; in all 1
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:
             raise ValueError(f"no such cause: {self.cause}")
-
-
-@dataclass(frozen=True, slots=True)
-class RankedCause:
-    cause: str
-    probability: float
-    evidence: tuple[str, ...]
-    test: str
 
 
 @dataclass(frozen=True, slots=True)

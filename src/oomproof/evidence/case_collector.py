@@ -68,6 +68,10 @@ def collect(
         )
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
+    if any(action.action == "ask" for action in case.actions):
+        from oomproof.evidence.stop_answer import stop_answer
+
+        case = replace(case, stop_answer=stop_answer(attempt, run))
     if case.elsewhere is not None:  # this machine's log and processes are none of its
         missing.append(Missing("the machine", f"it ran on {case.elsewhere}, not visible from here", ""))
         case = replace(case, missing=tuple(missing))
@@ -99,8 +103,10 @@ def _from_files(
     run_boot = string(started.get("boot_id")) or string(run.get("boot_id")) or tail.meta.get("boot_id")
     boot = _boot_id(proc)
     shm_total, shm_free = integer(shm.get("total")), integer(shm.get("free"))
-    if shm_total is None and tail.job is not None:
-        shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
+    sampled = tail.job.shm_total if tail.job is not None else None
+    if tail.job is not None and sampled is not None and (shm_total is None or sampled < shm_total):
+        # at the exit the job's own mount namespace is gone: what was read then was the machine's /dev/shm
+        shm_total, shm_free = sampled, tail.job.shm_free
     keeper = part(started, "keeper")
     position = agent_files.position(
         attempt.agent_folder
@@ -269,12 +275,19 @@ def _with_kernel(
     if case.moved.vmstat_oom_kill == 0:
         # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
         kills = ()
+    owned = [kill for kill in kills if ours.owns_kill(kill)]
+    # the kill of a job that was killed itself would stand there under its own number
+    killed = case.status is not None and case.status.signal == signal.SIGKILL
+    owned += [
+        replace(kill, sure=False) for kill in kills if kill not in owned and not killed and ours.may_own(kill)
+    ]
+    pids = {kill.pid for kill in owned}
     case = replace(
         case,
         kernel_readable=True,
         kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
-        our_kills=tuple(kill for kill in kills if ours.owns_kill(kill)),
-        other_kills=tuple(kill for kill in kills if not ours.owns_kill(kill)),
+        our_kills=tuple(sorted(owned, key=lambda kill: kill.time)),
+        other_kills=tuple(kill for kill in kills if kill.pid not in pids),
         our_faults=tuple(fault for fault in faults if ours.owns(fault.pid, fault.time)),
     )
     return case, missing

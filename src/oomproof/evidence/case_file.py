@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from oomproof.evidence.agent_files import AgentMessage, Crash
 from oomproof.evidence.gpu_oom import GpuOom, Owner
@@ -150,6 +150,7 @@ class KernelKill:
     file_rss: int | None = None
     shmem_rss: int | None = None
     text: str = ""
+    sure: bool = True  # False: of this job by its name and number, but in no sample of it
 
     @property
     def by_limit(self) -> bool:
@@ -262,6 +263,7 @@ class CaseFile:
     silent: tuple[SilentHandler, ...] = ()
 
     actions: tuple[Action, ...] = ()
+    stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job

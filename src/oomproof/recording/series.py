@@ -207,10 +207,11 @@ class Series:
         looks = self._within("gpu", "sum(job_used)", begin, end, there, "GROUP BY t ORDER BY t")
         return [held for (held,) in looks if isinstance(held, int)]
 
-    def cards_used(self) -> set[int]:
-        """The cards on which the job ever held something."""
-        rows = self._within("gpu", "DISTINCT idx", float("-inf"), float("inf"), "job_used > 0")
-        return {row[0] for row in rows}
+    def cards_used(self, known: set[int]) -> set[int]:
+        """The cards on which the job ever held something, beside those that are known for it."""
+        others = f"job_used > 0 AND idx NOT IN ({', '.join(map(str, map(int, known)))})"
+        rows = self._within("gpu", "DISTINCT idx", float("-inf"), float("inf"), others)
+        return {*known, *(row[0] for row in rows)}
 
     def peak_use(self) -> int | None:
         answer = self._ask(f"SELECT max({USE}) FROM job")

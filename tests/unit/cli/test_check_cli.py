@@ -340,3 +340,10 @@ def test_gather_survives_an_empty_machine(tmp_path: Path) -> None:
     check = verb.examine(facts, GIB)
     assert facts.pressure is None and facts.jobs == () and check.answers[0].status == "never"
     assert text_of(check) and facts_module.budget_of(facts).total == GIB
+
+
+def test_sixty_columns(freeze: Facts) -> None:
+    """Only commands, which are copied, stay whole."""
+    check = verb.examine(freeze, 20 * GIB)
+    lines = [line for line in text_of(check, 60).splitlines() if not line.startswith("      ")]
+    assert max(map(len, lines)) <= 60, max(lines, key=len)

@@ -283,8 +283,8 @@ def test_stopped_by_the_guard(attempt: Attempt, action: str, signal: int) -> Non
 
 def test_asked_by_the_guard_and_it_did(attempt: Attempt) -> None:
     attempt.act("ask", before=40)
-    verdict = check(attempt.verdict(), "stopped-by-guard", "proven")
-    assert verdict.headline.endswith("asked to save and stop, and it did")
+    verdict = check(attempt.verdict(), "stopped-by-guard", "likely")  # train.py is not there to be asked
+    assert verdict.headline.endswith("asked to save and stop, and it ended")
 
 
 def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:

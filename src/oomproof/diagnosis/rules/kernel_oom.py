@@ -22,7 +22,7 @@ from oomproof.diagnosis.advice import (
 )
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
-from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.lost_worker import explains_the_end, hung_after_kill
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.stopping_actions import guard_stop
@@ -30,9 +30,10 @@ from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile, KernelKill
 from oomproof.evidence.job_processes import same_or_below
 from oomproof.records import dataclass
-from oomproof.units import format_size
+from oomproof.units import format_duration, format_size
 
 _KERNEL_LOG = Weight(1000, "the kernel's log names a process of ours and whose limit it was")
+_ALIKE = Weight(300, "the kernel's log names a process like those of the job, at the time of its end")
 _OWN_LIMIT = Weight(1000, "the job's cgroup counted a kill and its own limit's failure")
 _OWN_LIMIT_V1 = Weight(
     500,
@@ -102,6 +103,9 @@ def _by_log(case: CaseFile) -> list[_Reading]:
         whose = _OWN if case.cgroups and _own_limit_failed(case) else _ABOVE
     else:
         whose = _OWN if same_or_below(kill.oom_memcg, case.cgroups) else _ABOVE
+    if not kill.sure:
+        because = "the kernel's log names a process called and numbered like this job's, which lived between two samples"
+        return [_Reading(whose, _ALIKE, "likely", because)]
     return [_Reading(whose, _KERNEL_LOG, "proven", "the kernel's log names the process")]
 
 
@@ -171,6 +175,10 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     if not death.direct and (case.moved.memcg_oom_kill or 0) > 0:
         certain = reading.certainty  # the counter proves what the shell's number only suggests
     why = reading.because + f"; it {death.phrase}"
+    if hung_after_kill(case):
+        end = case.status.boottime if case.status else None
+        later = f" {format_duration(end - kill.time)} later" if kill is not None and end is not None else ""
+        why += f"{later}, from outside: what waits for a killed process (a pool's map) can never finish"
     if (stop := guard_stop(case)) is not None:
         why += f"; the guard had sent {stop.action} as well ({stop.why or 'memory'}), the kernel came first"
     if story := _shared_memory(case, cause):

@@ -27,11 +27,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     weight, certainty = _weight(case, stop)
     headline = f"stopped by oomproof's guard: {_TOLD[stop.action]}"
+    heard = case.stop_answer == "heard"
     if stop.action == "ask" and not death.failed:
-        headline = "stopped by oomproof's guard: asked to save and stop, and it did"
+        headline += ", and it did" if heard else ", and it ended"
     end = case.status.boottime if case.status else None
     later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
     why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
+    if stop.action == "ask" and not heard:
+        why += "; whether it had looked for the request nobody saw"
     return [
         WeightedCause(
             "stopped-by-guard",
@@ -55,4 +58,6 @@ def _weight(case: CaseFile, stop: Action) -> tuple[Weight, Certainty]:
         return _KERNEL_TOO, "possible"
     if not ended_by_us(case):  # asked, and answered with an error of its own, which then tells the story
         return _ASKED_THEN_FAILED, "possible"
-    return (_ASKED if stop.action == "ask" else _SIGNALLED), "proven"
+    if stop.action == "ask":
+        return _ASKED, "proven" if case.stop_answer == "heard" else "likely"
+    return _SIGNALLED, "proven"
