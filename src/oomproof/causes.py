@@ -28,6 +28,7 @@ class Cause:
     kernel_fault: bool = False  # a fault of a program in the kernel's log
     echo: bool = False  # seldom a cause in itself: the peers of a rank that died, an abort after an error
     generic: bool = False  # any exception: a more telling one nearby wins
+    unexplained: bool = False  # nobody saw or explained the end: memory is one of several explanations
     doubtful: bool = (
         False  # its text has other causes as well: only the free memory of that moment would decide
     )
@@ -174,7 +175,7 @@ _TABLE = (
           headline="native code could not allocate memory (std::bad_alloc)",
           next="make the job smaller; ulimit -v shows whether a limit of address space is set",
           test="ulimit -v; the same run with half the data"),
-    Cause("killed-unknown", label="killed, not known by whom", sign_of_kill=True, lost_process=True, by_signal=True, doubtful=True,
+    Cause("killed-unknown", unexplained=True, label="killed, not known by whom", sign_of_kill=True, lost_process=True, by_signal=True, doubtful=True,
           remedies=("fewer-workers",),
           headline="killed by SIGKILL; this text does not say by whom",
           next="ask the kernel: dmesg | grep -i 'killed process'; next time: oomproof run -- CMD tells",
@@ -241,9 +242,9 @@ _TABLE = (
     Cause("finished", good=True),
     Cause("stopped-by-guard", memory=True, stopped_by="guard", label="stopped by oomproof"),
     Cause("stopped-by-user", label="stopped by a person", stopped_by="person"),
-    Cause("machine-down", label="machine went down"),
-    Cause("guard-lost", label="end not seen"),
-    Cause("silent-end", label="silent end", doubtful=True,
+    Cause("machine-down", unexplained=True, label="machine went down"),
+    Cause("guard-lost", unexplained=True, label="end not seen"),
+    Cause("silent-end", unexplained=True, label="silent end", doubtful=True,
           headline="died without a word: the log stops before its own end",
           next="next time under watch, which sees the signal, the kernel's counters and the memory: oomproof run -- CMD; "
                "several such logs: oomproof why --all FILE…",

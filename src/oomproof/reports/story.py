@@ -26,7 +26,6 @@ from oomproof.units import GIB, MIB, format_duration, format_size
 _OLD = 1e8  # seconds: below this a time is since boot (dmesg), not since 1970
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
-_OPEN_CAUSES = ("machine-down", "guard-lost", "killed-unknown", "silent-end")
 _NOTHING = Timeline(problem="there is no recording")
 
 
@@ -80,7 +79,8 @@ class Story:
     @property
     def may_be_memory(self) -> bool:
         """Whether what it held is worth a look: also where memory is one of several explanations."""
-        return self.verdict.kind.memory or self.verdict.kind.good or self.verdict.cause in _OPEN_CAUSES
+        kind = self.verdict.kind
+        return kind.memory or kind.good or kind.unexplained
 
     @property
     def growth(self) -> float | None:
