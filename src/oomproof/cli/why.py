@@ -115,8 +115,15 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
             "goes with --md or --html",
             "oomproof why --html FILE --no-log RUN",
         )
-    elif arguments.md == arguments.html == "-":
+    elif arguments.all or arguments.system:
+        hint = "leave it out: such a document quotes neither"
+        refuse(arguments, ("no_source", "no_log"), "goes with the page of one death", hint)
+    if arguments.md == arguments.html == "-":
         raise OomproofError("only one document fits on standard output", "oomproof why --md - RUN", USAGE)
+    if "-" in (arguments.md, arguments.html):
+        refuse(
+            arguments, ("json", "short"), "does nothing where a document is on standard output", "name a file"
+        )
     if not (arguments.md or arguments.html or arguments.bundle):
         refuse(
             arguments,

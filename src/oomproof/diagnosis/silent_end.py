@@ -62,7 +62,7 @@ def silent_end(case: TextCase) -> list[WeightedCause]:
         evidence=ids,
         test=cause.test,
         phase=progress.phase,
-        step=progress.step,
+        step=progress.training_step,
         readings=tuple(readings),
     )
     return [claim, _alive(1 - died, progress, "no crash found here", why, cause.next)]
@@ -126,7 +126,7 @@ def _alive(share: float, progress: Progress, headline: str, why: str, following:
     test = "is a process of it still there (ps), and does the file still grow?"
     return WeightedCause(
         "not-a-crash", share, "likely", headline, why, following, test=test, phase=progress.phase,
-        step=progress.step,
+        step=progress.training_step,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def collect(
     run, _ = load(Run(attempt.run_folder).info_file)
     started, why_not_started = load(attempt.started_file)
     exited, why_no_exit = load(attempt.exit_file)
-    tail = last_samples(attempt.recording_file)
+    tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
         Missing(source, reason, "")
         for source, reason in (
@@ -68,6 +68,12 @@ def collect(
         )
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
+    if case.status is not None and case.status.code != 0:
+        from oomproof.evidence.script_handlers import script_that_ran
+        from oomproof.evidence.texts.belief_mentions import beliefs_in
+
+        _, source = script_that_ran(run)
+        case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
     if any(action.action == "ask" for action in case.actions):
         from oomproof.evidence.stop_answer import stop_answer
 
@@ -114,6 +120,7 @@ def _from_files(
     status = _status(exited)
     return CaseFile(
         run=string(run.get("id")) or attempt.run_folder.name,
+        name=string(run.get("name")),
         attempt=attempt.number,
         argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         folder=str(attempt.folder),
@@ -130,6 +137,7 @@ def _from_files(
             floor=integer(asked.get("floor")),
             margin=integer(asked.get("margin")),
             grace=number(asked.get("grace")),
+            stop_file=string(asked.get("stop_file")),
         ),
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
@@ -153,6 +161,9 @@ def _from_files(
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
         openmp=tail.openmp,
+        growth=tail.growth,
+        grown=tail.grown,
+        others=tail.others,
         environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
         actions=_actions(attempt.actions()),
         keeper_events=_keeper_events(attempt.keeper_events()),

@@ -94,8 +94,9 @@ def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
 
 
 def _machine(facts: Facts) -> Iterable[Line]:
-    memory = facts.memory
-    yield _fact("RAM", f"{format_size(memory.available)} available of {format_size(memory.total)}")
+    here = facts.here
+    machine = f" (the limit here; the machine has {format_size(facts.memory.total)})" if facts.limited else ""
+    yield _fact("RAM", f"{format_size(here.available)} available of {format_size(here.total)}{machine}")
     yield from _swaps(facts)
     yield _limit(facts)
     if facts.pressure:
@@ -181,7 +182,7 @@ def _folded(fact: Line, width: int) -> Iterable[Line]:
 
 
 def _rows(rows: Sequence[Row], facts: Facts, width: int, bars: bool) -> Iterable[Line]:
-    total = max(1, facts.memory.total)
+    total = max(1, facts.here.total)
     bar = 16 if bars and width >= 76 else 0
     shown = [row for row in rows if abs(row.size) >= _TINY or row.kind == "free"]
     width_left = max(30, width - 14 - bar)
@@ -197,7 +198,7 @@ def _rows(rows: Sequence[Row], facts: Facts, width: int, bars: bool) -> Iterable
         yield line
         if row.job and row.job.swap >= _NOTEWORTHY_SWAP:
             yield [(f"    and {format_size(row.job.swap)} in swap", "dim")]
-    yield [(f"  {'total':<{column}}{format_size(facts.memory.total):>11}", "bold")]
+    yield [(f"  {'total':<{column}}{format_size(facts.here.total):>11}", "bold")]
     if any(row.job and not row.job.exact for row in shown):
         told = "shared pages estimated: not readable from here, or too many to count quickly"
         yield from ([(line, "dim")] for line in folded("  ~ ", told, width))

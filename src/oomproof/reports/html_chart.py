@@ -110,16 +110,19 @@ def _machine(timeline: Timeline, events: Sequence[Mark]) -> str:
     top = float(max((point.total for point in points), default=0))
     if len(points) < _FEWEST or not top:
         return ""
-    job, times = timeline.host, [point.t for point in timeline.host]
+    host, times = timeline.host, [point.t for point in timeline.host]
 
     def own(t: float) -> int:
-        return job[max(0, bisect_right(times, t + 0.5) - 1)].use if job else 0
+        return host[max(0, bisect_right(times, t + 0.5) - 1)].use if host else 0
 
     drawing = _area("others", [(p.t, p.use) for p in points], top, timeline)
     drawing += _area("job", [(p.t, min(p.use, own(p.t))) for p in points], top, timeline)
     legend = (
         '<li class="job">this job</li><li class="others">everything else</li><li class="free">available</li>'
     )
+    for number, job in enumerate(timeline.unmanaged):
+        drawing += _curve(f"u{number}", job.points, top, timeline)
+        legend += f'<li class="u{number}">{escape(job.name)}, unmanaged, up to {format_size(job.peak)}</li>'
     return _plot(
         "machine", f"RAM of the machine, {format_size(top)}", legend, top, drawing, "", timeline, events
     )
@@ -201,6 +204,13 @@ def _area(name: str, points: Sequence[tuple[float, float]], top: float, timeline
     if open_at is not None:
         path.append(f"V1000H{open_at}Z")
     return f'<path class="{name}" d="{"".join(path)}"/>'
+
+
+def _curve(name: str, points: Sequence[tuple[float, int]], top: float, timeline: Timeline) -> str:
+    """A line without what lies below it; a single look holds to the end."""
+    scale = _scale(timeline)
+    places = [f"{t * scale:.0f} {1000 - 1000 * min(value, top) / top:.1f}" for t, value in points]
+    return f'<path class="{name}" d="M{"L".join(places)}{"H0" if len(places) == 1 else ""}"/>'
 
 
 def _line(name: str, timeline: Timeline, share: float) -> str:

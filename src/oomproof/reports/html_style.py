@@ -60,7 +60,8 @@ button:hover{border-color:var(--soft)}button:focus-visible{outline:2px solid var
 .sizes{position:relative;font-size:.75rem;color:var(--soft)}
 .sizes span{position:absolute;right:.5rem;transform:translateY(50%);white-space:nowrap}
 svg .main{fill:var(--main)}svg .workers{fill:var(--workers)}svg .other{fill:var(--other)}svg .shared{fill:var(--shared)}
-svg .pressure{fill:var(--bad)}svg .swap{fill:var(--swap)}svg .cache{fill:var(--cache)}svg .job{fill:var(--job)}svg .others{fill:var(--others)}
+svg .u0,svg .u1,svg .u2{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}svg .u0{stroke:var(--bad)}svg .u1{stroke:var(--ours)}svg .u2{stroke:var(--shared)}
+.legend .u0{--c:var(--bad)}.legend .u1{--c:var(--ours)}.legend .u2{--c:var(--shared)}svg .pressure{fill:var(--bad)}svg .swap{fill:var(--swap)}svg .cache{fill:var(--cache)}svg .job{fill:var(--job)}svg .others{fill:var(--others)}
 line{vector-effect:non-scaling-stroke}
 .grid{stroke:var(--grid);stroke-width:1}
 line.limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:5 4}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.evidence.case_evidence import growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
@@ -84,6 +85,8 @@ class Story:
     @property
     def growth(self) -> float | None:
         """Bytes a second that it grew to the end, where that went on for long enough to be a trend."""
+        if self.verdict.growth is not None or self.verdict.culprit is not None:
+            return self.verdict.growth.bytes_per_second if self.verdict.growth is not None else None
         return lasting_rate(
             [(point.t, point.use) for point in self.timeline.host if point.t >= self.timeline.window]
         )
@@ -338,7 +341,11 @@ def _beside(size: int, of: str) -> str:
 
 
 def _growth(story: Story) -> str:
-    rate = story.growth
+    rate, growth, culprit = story.growth, story.verdict.growth, story.verdict.culprit
+    if culprit is not None:
+        return f"; {culprit.name} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
+    if growth is not None:
+        return f"; {growth_text(growth)}, probably a leak"
     return f"; grew by {format_size(rate)}/s to the end, probably a leak" if rate is not None else ""
 
 
@@ -347,6 +354,9 @@ def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
         timeline,
         events=tuple(replace(mark, text=redactor.text(mark.text, "events")) for mark in timeline.events),
         phases=tuple(replace(span, name=redactor.text(span.name, "phases")) for span in timeline.phases),
+        unmanaged=tuple(
+            replace(job, name=redactor.text(job.name, "processes")) for job in timeline.unmanaged
+        ),
         holders=tuple(
             replace(holder, name=redactor.text(holder.name, "processes")) for holder in timeline.holders
         ),

@@ -16,6 +16,7 @@ WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
 _MANY = 50_000  # rows of a table, above which not all of them are read
 _EVENTS = 60
+_JOBS = 3  # unmanaged ones that are drawn
 _LOOKS = 150  # at the processes of a long run before its last ten minutes: between two, in proportion
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
@@ -77,6 +78,18 @@ class MachinePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmanaged:
+    """A job on the machine that oomproof did not start: (when, bytes of RAM and swap)."""
+
+    name: str
+    points: tuple[tuple[float, int], ...]
+
+    @property
+    def peak(self) -> int:
+        return max(size for _, size in self.points)
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     t: float
     kind: str
@@ -106,6 +119,7 @@ class Timeline:
     end_wall: float = 0.0
     host: tuple[HostPoint, ...] = ()
     machine: tuple[MachinePoint, ...] = ()
+    unmanaged: tuple[Unmanaged, ...] = ()  # the largest first
     gpus: dict[int, tuple[GpuPoint, ...]] = field(default_factory=dict)
     phases: tuple[Span, ...] = ()
     phase_rows: tuple[PhaseRow, ...] = ()
@@ -140,6 +154,7 @@ def load(attempt: Attempt) -> Timeline:
             end_wall=end + recording.wall_offset,
             host=tuple(_with_actions(_host(series, begin, end), attempt, end)),
             machine=tuple(_machine(series, begin, end)),
+            unmanaged=tuple(_unmanaged(series, begin, end)),
             gpus=_gpus(series, begin, end),
             phases=tuple(replace(span, begin=span.begin - end, end=span.end - end) for span in spans),
             phase_rows=tuple(phase_rows(series, spans)),
@@ -270,6 +285,14 @@ def _machine(series: Series, begin: float, end: float) -> list[MachinePoint]:
         points.append(MachinePoint(row.t - end, max(total, available), available, *swap, stalled))
         before = row
     return points
+
+
+def _unmanaged(series: Series, begin: float, end: float) -> list[Unmanaged]:
+    by_job: dict[tuple[int, str], list[tuple[float, int]]] = {}
+    for t, pid, name, size in series.unmanaged(begin, end + 1.0):
+        by_job.setdefault((pid, name), []).append((t - end, size))
+    jobs = [Unmanaged(f"{name} (pid {pid})", tuple(points)) for (pid, name), points in by_job.items()]
+    return sorted(jobs, key=lambda job: job.peak, reverse=True)[:_JOBS]
 
 
 class _Shares:

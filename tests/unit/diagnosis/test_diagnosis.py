@@ -586,7 +586,7 @@ def test_json_is_schema_1_and_comes_back(attempt: Attempt) -> None:
     verdict = attempt.verdict()
     value = json.loads(json.dumps(verdict.to_json()))
     assert list(value) == [
-        "schema", "run", "attempt", "verdict", "causes", "evidence", "kills", "missing", "remedies",
+        "schema", "run", "attempt", "verdict", "causes", "evidence", "kills", "missing", "remedies", "growth", "culprit",
     ]  # fmt: skip
     assert list(value["verdict"]) == [
         "cause", "certainty", "probability", "headline", "why", "next", "phase", "step", "victim", "gpu",

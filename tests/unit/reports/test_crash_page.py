@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers_report import END, GIB, MIB, WALL, make_run, verdict
 
-from oomproof.diagnosis.verdict import Gpu, Verdict
-from oomproof.evidence.case_file import Evidence
+from oomproof.diagnosis.verdict import Culprit, Gpu, Verdict
+from oomproof.evidence.case_file import Evidence, Growth
 from oomproof.recording.run_folders import Run
 from oomproof.reports import html, text_document
 from oomproof.reports.redaction import Redactor
@@ -57,9 +58,19 @@ def test_the_sentence_has_its_figures(state: Path) -> None:
     assert told(replace(found, headline="no crash found here")) == "No crash found here"
 
 
-def test_no_leak_is_claimed_of_a_level_line(state: Path) -> None:
-    import sqlite3
+def test_the_sentence_says_what_the_verdict_says_of_growth(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
+    grew = Growth("growing", "eval", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
+    text = told(replace(verdict(run.id), growth=grew), run)
+    assert text.endswith(
+        "; grew 12 MiB a step for 48 steps without levelling off, nearly all in eval, probably a leak"
+    )
+    other = Culprit(812, "python load.py", None, 3 * GIB, 0, 2 * GIB, 20.0, 102.0 * MIB)
+    text = told(replace(verdict(run.id), culprit=other), run)
+    assert text.endswith("; python load.py (pid 812) beside it grew by 102 MiB/s") and "leak" not in text
 
+
+def test_no_leak_is_claimed_of_a_level_line(state: Path) -> None:
     run = make_run(state, seconds=900)
     with sqlite3.connect(run.attempt / "recording.sqlite") as db:
         db.execute("UPDATE job SET anon = ?, shmem = 0, swap = 0", (9 * GIB,))
@@ -235,3 +246,18 @@ def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
     )
     assert "<dt>next</dt><dd>start it again: oomproof run -- python train.py</dd>" in shown
     assert "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td>3.3 GiB</td>" in shown
+
+
+def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
+    run = make_run(state, seconds=300)
+    assert "unmanaged" not in page(verdict(run.id), run)
+    with sqlite3.connect(run.attempt / "recording.sqlite") as db:
+        columns = "t REAL, pid INT, start INT, uid INT, name TEXT, managed INT, ram INT, swap INT"
+        db.execute(f"CREATE TABLE IF NOT EXISTS other_job ({columns})")
+        for second in range(0, 300, 10):
+            row = (END - 300 + second, 77, 1, 1000, "python load.py", 0, (1 + second // 30) * GIB, 0)
+            db.execute("INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)", row)
+        db.execute("INSERT INTO other_job VALUES (?,9,1,0,'a run of ours',1,?,0)", (END - 5, 20 * GIB))
+    text = page(verdict(run.id), run)
+    assert "python load.py (pid 77), unmanaged, up to 10.0 GiB" in text and '<path class="u0"' in text
+    assert "a run of ours" not in text

@@ -63,6 +63,6 @@ def _running(case: CaseFile) -> WeightedCause:
         if stands
         else "still running",
         "its keeper is alive and no exit status has been written",
-        f"oomproof resume {case.run}" if stands and case.run else "wait for its end",
+        f"oomproof resume {case.called}" if stands and case.run else "wait for its end",
         test="the keeper's pid and start time",
     )

@@ -8,6 +8,7 @@ from itertools import islice
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.texts.anchor_strings import shortest
+from oomproof.evidence.texts.belief_mentions import beliefs_in
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
@@ -32,11 +33,13 @@ class TextCase:
     last_line: str = ""
     missing: tuple[Missing, ...] = ()
     system_logs: tuple[str, ...] = ()  # those of the sources that are the kernel's or the journal's
+    beliefs: frozenset[str] = frozenset()  # supposed cures that the texts mention
     log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest(_ANCHORS)
+_LINE = 400  # characters of a line that may name a cure
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -67,6 +70,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     training: list[Finding] = []
     missing: list[Missing] = []
     system_logs: list[str] = []
+    beliefs: set[str] = set()
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
@@ -82,6 +86,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             true = lines.true
             for batch in _batches(lines):
                 _feed_system(kernel, guards, batch)
+                beliefs |= beliefs_in("\n".join([line[:_LINE] for _, line in batch]))
                 for number, line in batch:
                     job.feed(number, line)
             # said once all is read, with the file's name in front
@@ -104,4 +109,5 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         last_line,
         tuple(missing),
         tuple(system_logs),
+        frozenset(beliefs),
     )
