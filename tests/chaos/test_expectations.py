@@ -83,6 +83,7 @@ def test_without_an_excuse_it_is_broken(one: JobFacts, broken: set[str]) -> None
         # so is growth
         job("growing", truth=expect.SIGNALLED, number=15, acts=["term"], **ended("stopped-by-guard", status=143)),
         job("growing", asked=True, acts=["ask"], why={"cause": "stopped-by-guard"}),
+        job("growing", asked=True, acts=["ask"], why={"cause": "stopped-by-guard"}, status=75),
         # without its guard the kernel holds the limit, and the verdict says so
         job("growing", (plan.FRONT_KILL,), truth=expect.KILLED, oom_killed=True, front_left="killed",
             **ended("oom-kill-memcg", status=None)),
