@@ -17,7 +17,7 @@ from oomproof.recording.run_summary import Summary
 from oomproof.records import dataclass
 from oomproof.reports.chart_numbers import load_numbers
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.run_tables import compare_rows, summarize
+from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
 from oomproof.units import GIB, MIB, format_duration, format_size
 
@@ -70,15 +70,13 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))
         for name, a, b in (compare_rows(earlier, run) if earlier else [])
     ]
-    backend = run.started().get("rung") or {}
-    settings = run.info.get("settings") or {}
     return Story(
         verdict=clean,
         run=run,
         summary=summarize(run),
         timeline=_masked(load_numbers(attempt), redactor),
         command=shlex.join(redactor.value(run.argv, "command")),
-        limit=settings.get("limit") or backend.get("limit"),
+        limit=run.limit,
         earlier=earlier,
         measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
         changed=tuple(row for row in rows if not row[0].startswith(_MEASURED)),
@@ -137,11 +135,9 @@ def chronology(story: Story) -> list[Moment]:
     for span in timeline.phases[-40:]:
         step = f", step {span.first_step}" if span.first_step is not None else ""
         moments.append(Moment(timeline.wall(span.begin), f"phase {span.name}{step}", True))
-    if timeline.host:
-        peak = max(timeline.host, key=lambda point: point.use)
-        moments.append(
-            Moment(timeline.wall(peak.t), f"highest sample of the job: {format_size(peak.use)}", True)
-        )
+    peak = max(timeline.host, key=lambda point: point.use, default=None)
+    if peak is not None and summary is not None and peak.use == summary.peaks.use:
+        moments.append(Moment(timeline.wall(peak.t), f"peak: the job held {format_size(peak.use)}", True))
     for mark in timeline.events[-60:]:
         moments.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
     for item in story.verdict.evidence:
@@ -198,12 +194,11 @@ def before_end(t: float) -> str:
 
 
 def held_note(story: Story) -> str:
-    """The job's own figure beside its processes': theirs may be seconds older, and pages can be shared."""
-    note = "Shared pages stand with every process that maps them."
-    last = [point for point in story.timeline.host if point.t >= -15]
-    if last:
-        peak = max(last, key=lambda point: point.use)
-        note = f"The job as a whole held {format_size(peak.use)} {before_end(peak.t)}. {note}"
+    """The job's own figure beside its processes': theirs may be seconds older."""
+    note = "Pages that several processes share are divided among them."
+    if story.timeline.host:
+        last = story.timeline.host[-1]
+        note = f"The job as a whole held {format_size(last.use)} {before_end(last.t)}. {note}"
     return note
 
 
@@ -240,14 +235,12 @@ def facts(story: Story) -> list[tuple[str, str]]:
         return []
     begin = float(run.started().get("wall") or run.created)
     peaks = summary.peaks
-    seen = max((point.use for point in story.timeline.host), default=None)  # the guard's own looks included
-    peak = max((size for size in (peaks.use, seen) if size is not None), default=None)
     rows = [
         ("command", story.command),
         ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
         ("started", f"{when(begin, date=True)} {zone(begin)}"),
         ("lasted", format_duration(summary.seconds)),
-        ("peak", format_size(peak) if peak is not None else "no sample was taken"),
+        ("peak", peak_text(peaks)),
     ]
     if story.limit:
         rows.append(("limit", format_size(story.limit)))

@@ -161,7 +161,8 @@ def _unseen(case: CaseFile) -> list[WeightedCause]:
 def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     kill = case.our_kills[-1] if case.our_kills else None
     limit = (kill.limit if kill else None) or case.limit or case.settings.limit
-    held = _held(case, kill)
+    # at its own limit it held the most it ever did
+    held = case.job_peak if reading.whose == _OWN else _held(case, kill)
     cause = "oom-kill-memcg"
     if reading.whose == _MACHINE:
         cause = kernel_kill(kill.constraint if kill else None) or "oom-kill-global"
@@ -184,7 +185,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
         why,
         _next(case, reading.whose, limit),
         evidence=case.evidence_from(
-            "exit", "counter.", "kernel.kill", "sample.host", "sample.job", "sample.twin"
+            "exit", "counter.", "kernel.kill", "sample.host", "sample.job", "sample.peak", "sample.twin"
         ),
         test="the line 'oom-kill:constraint=' in the kernel log: sudo dmesg | grep -A1 oom-kill:",
         victim=Victim.of(kill) if kill else _leader(case, death),

@@ -128,7 +128,14 @@ def _claim(
         why,
         next_step,
         evidence=case.evidence_from(
-            "exit", "counter.", "sample.host", "sample.job", "kernel.other", "handler.", "agent.position"
+            "exit",
+            "counter.",
+            "sample.host",
+            "sample.job",
+            "sample.peak",
+            "kernel.other",
+            "handler.",
+            "agent.position",
         ),
         test=_TEST,
     )
