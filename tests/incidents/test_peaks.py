@@ -54,7 +54,8 @@ def test_a_burst_between_two_samples(lab: Lab, small_machine: Callable[[int], Cg
     value = shown(lab, "burst")
     assert 700 * MIB < value["run"]["peak_bytes"] < 780 * MIB, value["run"]
     assert (
-        f"at most {round(value['run']['peak_bytes'] / MIB)} MiB in use" in value["verdict"]["verdict"]["why"]
+        f"held at most {round(value['run']['peak_bytes'] / MIB)} MiB (by "
+        in value["verdict"]["verdict"]["why"]
     )
 
 

@@ -19,7 +19,7 @@ from oomproof.recording import run_folders, run_summary, state_files
 from oomproof.recording.run_peak import figures_of
 from oomproof.records import dataclass
 
-_GOES_ON = ("running", "frozen", "lost its guard", "starting", "waiting", run_folders.ELSEWHERE)
+_GOES_ON = ("running", "paused", "unguarded", "starting", "waiting", run_folders.ELSEWHERE)
 
 
 @dataclass(frozen=True)

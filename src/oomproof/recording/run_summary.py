@@ -23,7 +23,7 @@ from oomproof.recording.state_files import read_json
 from oomproof.records import asdict, dataclass
 
 _VERSION = 2
-_GOES_ON = ("running", "frozen", "lost its guard")
+_GOES_ON = ("running", "paused", "unguarded")
 # what the summary was made of: when one of them is another, or changed, it is made anew
 _SOURCES = (
     f"../{Run.info_file.name}", Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,

@@ -260,7 +260,7 @@ def test_every_reader_says_the_same(
         assert format_duration(row["seconds"]) in texts[name], name
     if recipe.limit:
         limit = format_size(recipe.limit * MIB)
-        assert f"limit {limit}" in texts["show"] and f"| limit | {limit} |" in texts["md"]
+        assert f"limit  {limit}, " in texts["show"] and f"| limit | {limit} |" in texts["md"]
     assert {(value["code"], value["signal"]) for value in (row, shown["run"], shown["exit"])} == {
         (recipe.code, recipe.signal)
     }
