@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -73,3 +74,12 @@ def test_the_history_knows_what_a_burst_needs(lab: Lab, small_machine: Callable[
         done = lab.run("run", "--name", "again", "--", *lab.job("spike.py", 20, 700, 1.0))
     info = shown(lab, "again")["info"]
     assert 700 * MIB < info["claim"]["need"] < 900 * MIB, (info["claim"], done.stderr)
+
+
+def test_a_burst_of_an_adopted_job(lab: Lab) -> None:
+    """Nobody of ours is its parent, and it has no cgroup of ours: its own high-water mark tells."""
+    burst = subprocess.Popen(lab.job("spike.py", 20, 700, 8.0), env=lab.environment)
+    lab.run("adopt", str(burst.pid), "--name", "found")
+    burst.wait()
+    row = shown(lab, "found")["run"]
+    assert 700 * MIB < row["peak_bytes"] < 780 * MIB and row["peak_source"] == "process", row

@@ -48,6 +48,7 @@ class Moment:
     time_to_full: float | None = None
     sample_seconds: float = SAMPLE_MAX
     processes: int | None = None
+    largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks
     paused_since: float | None = None  # boottime
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
     hurry: threading.Event = field(

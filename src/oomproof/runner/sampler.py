@@ -112,6 +112,8 @@ class Sampler:
                 (t, process.pid, process.start, self._role(process), process.name, process.anon, process.shmem, process.file, process.swap,
                  self._share(process)),
             )  # fmt: skip
+        largest = max((process.largest_rss for process in samples), default=0)
+        self._moment.largest_rss = max(self._moment.largest_rss, largest)
         living = {sample.pid for sample in samples}
         self._written = {pid: row for pid, row in self._written.items() if pid in living}
         self._moment.processes, self._moment.shm = (
