@@ -14,6 +14,7 @@ CREATE TABLE IF NOT EXISTS job (t REAL, anon INT, shmem INT, file INT, swap INT,
 CREATE TABLE IF NOT EXISTS look (t REAL, source TEXT);
 CREATE TABLE IF NOT EXISTS process (t REAL, pid INT, start INT, role TEXT, name TEXT,
     anon INT, shmem INT, file INT, swap INT, pss INT);
+CREATE TABLE IF NOT EXISTS other_job (t REAL, pid INT, start INT, uid INT, name TEXT, managed INT, ram INT, swap INT);
 CREATE TABLE IF NOT EXISTS gpu (t REAL, idx INT, used INT, total INT, job_used INT);
 CREATE TABLE IF NOT EXISTS phase (t REAL, name TEXT, step INT, pid INT, anon INT, gpu INT);
 CREATE TABLE IF NOT EXISTS event (t REAL, kind TEXT, text TEXT, data TEXT);
@@ -25,6 +26,7 @@ INSERTS = {
     # the time of a row of job that is no sample: what the guard or the cgroup saw between two of them
     "look": "INSERT INTO look VALUES (?,?)",
     "process": "INSERT INTO process VALUES (?,?,?,?,?,?,?,?,?,?)",
+    "other_job": "INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)",
     "gpu": "INSERT INTO gpu VALUES (?,?,?,?,?)",
     "phase": "INSERT INTO phase VALUES (?,?,?,?,?,?)",
     "event": "INSERT INTO event VALUES (?,?,?,?)",

@@ -8,6 +8,7 @@ import time
 from oomproof.causes import cause_of
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
 from oomproof.diagnosis.pattern_states import in_days
+from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size
 
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
@@ -68,15 +69,14 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
             )
         )
     # a column nobody can fill only takes space
-    shown = [at for at in range(8) if at in (0, 3, 7) or any(row[at] != "-" for row in rows[1:])]
-    widths = {at: max(len(row[at]) for row in rows) for at in shown}
-    width_left = max(20, width - sum(widths[at] + 2 for at in shown[:-1]))
-    lines = []
-    for row in rows:
-        cells = [row[at].rjust(widths[at]) if at == 3 else row[at].ljust(widths[at]) for at in shown[:-1]]
-        last = row[7] if len(row[7]) <= width_left else row[7][: width_left - 1] + "…"
-        lines.append("  ".join([*cells, last]).rstrip())
-    return "\n".join(lines)
+    shown = [at for at in range(8) if at == 0 or any(row[at] != "-" for row in rows[1:])]
+    cells = [[row[at] for at in shown] for row in rows]
+    place = {column: number for number, column in enumerate(shown)}
+    shrink = {place[at]: least for at, least in ((7, 12), (1, 12), (4, 14), (2, 8)) if at in place}
+    drop = [place[at] for at in (7, 5, 2, 1) if at in place]
+    return "\n".join(
+        table(cells, width, shrink=shrink, drop=drop, right=[place[at] for at in (3,) if at in place])
+    )
 
 
 def _gaps(patterns: Patterns) -> list[str]:

@@ -7,6 +7,7 @@ import time
 
 from oomproof.causes import cause_of
 from oomproof.evidence.system_kills import SystemKill, SystemKills
+from oomproof.reports.table_text import table
 from oomproof.units import format_size
 
 
@@ -18,12 +19,12 @@ def system_text(report: SystemKills, *, width: int = 110) -> str:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
         head = f"{count} kill{'s' * (count != 1)} for memory since {since}, {ours} of them of runs of ours"
-        parts = [head, _table(report.kills, width)]
+        parts = [textwrap.fill(head, width), _table(report.kills, width)]
     elif report.sources:
         told = f"no kill for memory since {since} (read: {read})"
         if not kernel_read:
             told += "; but the kernel's own log could not be read, so there may have been some"
-        parts = [told]
+        parts = [textwrap.fill(told, width)]
     else:
         parts = [f"whether anything was killed since {since} cannot be told: no log could be read"]
     lines = []
@@ -33,7 +34,7 @@ def system_text(report: SystemKills, *, width: int = 110) -> str:
             told += f"; its log still tells {report.logged} of them"
         elif report.counted and not kernel_read:
             told += "; which, its log would tell"
-        lines.append(told)
+        lines += textwrap.wrap(told, width - 2)
     for cgroup in report.cgroups[:10]:
         lines.append(f"cgroup {cgroup.path}: {cgroup.kills} killed in it")
     if len(report.cgroups) > 10:
@@ -71,12 +72,7 @@ def _table(kills: tuple[SystemKill, ...], width: int) -> str:
                 kill.certainty,
             )
         )
-    widths = [max(len(row[at]) for row in rows) for at in range(6)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(widths[at]) if at == 2 else cell.ljust(widths[at]) for at, cell in enumerate(row)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join(table(rows, width, shrink={3: 14, 1: 12, 4: 8}, drop=(5, 4), right=(2,)))
 
 
 def _by(kill: SystemKill) -> str:

@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from oomproof.evidence.case_file import Missing
+from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.texts.anchor_strings import shortest
+from oomproof.evidence.texts.belief_mentions import beliefs_in
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
 from oomproof.evidence.texts.line_reader import marked_lines
+from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.training_parser import TrainingParser
-from oomproof.records import dataclass, field
+from oomproof.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,14 @@ class TextCase:
     progress: Progress = field(default_factory=Progress)
     last_line: str = ""
     missing: tuple[Missing, ...] = ()
+    system_logs: tuple[str, ...] = ()  # those of the sources that are the kernel's or the journal's
+    beliefs: frozenset[str] = frozenset()  # supposed cures that the texts mention
+    log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest(_ANCHORS)
+_LINE = 400  # characters of a line that may name a cure
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -62,6 +69,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     system: list[Finding] = []
     training: list[Finding] = []
     missing: list[Missing] = []
+    system_logs: list[str] = []
+    beliefs: set[str] = set()
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
@@ -77,6 +86,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             true = lines.true
             for batch in _batches(lines):
                 _feed_system(kernel, guards, batch)
+                beliefs |= beliefs_in("\n".join([line[:_LINE] for _, line in batch]))
                 for number, line in batch:
                     job.feed(number, line)
             # said once all is read, with the file's name in front
@@ -86,6 +96,18 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         system.extend(sorted(findings, key=lambda finding: finding.sort_key))
         training.extend(true(finding) for finding in job.finish())
         if job.progress.line and (job.progress.text or not progress.text):
-            progress = job.progress  # a heading alone does not outdo another text's steps
+            # a heading alone does not outdo another text's steps
+            progress = replace(job.progress, source=path)
+        elif not job.end or SYSTEM.search(job.end[:200]):
+            system_logs.append(path)
         last_line = job.end or last_line
-    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(missing))
+    return TextCase(
+        tuple(sources),
+        tuple(system),
+        tuple(training),
+        progress,
+        last_line,
+        tuple(missing),
+        tuple(system_logs),
+        frozenset(beliefs),
+    )
