@@ -35,7 +35,7 @@ def actions(lab: Lab, name: str) -> list[str]:
 def held_at_most(lab: Lab, name: str) -> int:
     folder = lab.folder_of(name)
     assert folder is not None
-    peak = open_recording(folder / "1" / "recording.sqlite").peaks().use
+    peak = open_recording(folder / "1" / "recording.sqlite").figures().peaks.use
     assert peak is not None
     return peak
 

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if adopted is not None:
         from oomproof.runner.adoption import stay
 
-        stay(target, int(started["job"]["pid"]), adopted)
+        stay(target, int(started["job"]["pid"]), adopted, watch)
     from oomproof.diagnosis.conclusion import conclude
     from oomproof.reports.verdict_text import at_end
 

@@ -16,6 +16,7 @@ from oomproof.evidence.case_file import CaseFile
 from oomproof.ledger import peak_history
 from oomproof.machine.host_identity import host_name
 from oomproof.recording import run_folders, run_summary, state_files
+from oomproof.recording.run_peak import figures_of
 from oomproof.records import dataclass
 
 _GOES_ON = (*run_folders.ALIVE, run_folders.ELSEWHERE)
@@ -94,8 +95,8 @@ def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion
         state_files.write_json(run.attempt.verdict_file, {**conclusion.as_json, "host": host_name()})
     except OomproofError:
         pass  # a full disk: said on the terminal all the same
-    figures = run.attempt.recording().figures()
-    peak_history.keep(run, case.job_peak, figures.peaks.gpu, whole=conclusion.cause == "finished")
+    figures = figures_of(run.attempt, conclusion.as_json)
+    peak_history.keep(run, figures.peaks.use, figures.peaks.gpu, whole=conclusion.cause == "finished")
     with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
         run_summary.keep(run, run_summary.make(run, conclusion.as_json, figures))
     return Conclusion(verdict, stored=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from oomproof.diagnosis.judge import judge_texts
@@ -12,15 +12,14 @@ from oomproof.diagnosis.silent_end import is_running, with_log_file
 from oomproof.diagnosis.stored_verdict import verdict_of
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
-from oomproof.evidence.json_files import number, part, string
+from oomproof.evidence.json_files import part, string
 from oomproof.evidence.log_file import closing_text, opening_lines
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.text_case import TextCase, read_texts
-from oomproof.recording import run_folders
+from oomproof.recording import run_folders, run_summary
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.series import JobRow
-from oomproof.recording.state_files import load
 from oomproof.trend import time_to_full
 
 _TREND = 1800.0  # seconds before the end that say whether it still grew
@@ -67,13 +66,11 @@ def _of_attempt(run: run_folders.Run, attempt: Attempt, label: str) -> Ending | 
     verdict = verdict_of(attempt)
     if verdict.cause == "not-a-crash" or verdict.kind.stopped_by == "person":
         return None  # still running, or ended because somebody wished it
-    started, _ = load(attempt.started_file)
-    exited, _ = load(attempt.exit_file)
-    recording = attempt.recording()
-    begin, end = number(started.get("wall")) or run.created or None, number(exited.get("wall"))
+    started, exited, recording = attempt.started(), attempt.exit(), attempt.recording()
+    begin, end = started.get("wall") or run.created or None, exited.get("wall")
     last = recording.last_sample_time()
-    if end is None and isinstance(last, (int, float)) and recording.meta:
-        end = last + _offset(recording.meta)
+    if end is None and last is not None and recording.meta:
+        end = last + recording.wall_offset
     text = _text(attempt.output_file)
     settings = run_settings.options(run.argv)
     code = {key: str(value) for key, value in part(run.info, "code").items() if isinstance(value, str)}
@@ -89,18 +86,11 @@ def _of_attempt(run: run_folders.Run, attempt: Attempt, label: str) -> Ending | 
         epoch=progress.epoch if progress else None,
         phase=verdict.phase if verdict.phase != "unknown" else progress.phase if progress else "unknown",
         last_line=text.last_line if text else "",
-        uptime=max(0.0, end - begin) if end is not None and begin is not None else None,
+        uptime=run_summary.lasted(started, exited, run.place[0], last, recording.wall_offset),
         memory=_memory(attempt),
         settings=settings,
         code=code,
     )
-
-
-def _offset(meta: Mapping[str, str]) -> float:
-    try:
-        return float(meta.get("wall_offset", 0.0))
-    except (TypeError, ValueError):
-        return 0.0
 
 
 def _text(path: Path) -> TextCase | None:

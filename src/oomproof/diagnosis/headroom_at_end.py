@@ -62,6 +62,6 @@ def _unsampled(case: CaseFile) -> int:
     peak, job = case.at_death.memcg_peak, case.job
     if not case.kernel_killed or peak is None or job is None:
         return 0
-    if peak <= max(job.used, case.job_peak or 0) + job.file:
+    if peak <= max(job.used, case.sampled_peak or 0) + job.file:
         return 0  # nothing that the samples did not see
     return peak - job.used - job.file

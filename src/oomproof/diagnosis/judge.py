@@ -23,6 +23,7 @@ from oomproof.diagnosis.verdict import (
     WeightedCause,
 )
 from oomproof.evidence.case_file import CaseFile, KernelKill
+from oomproof.records import replace
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.text_case import TextCase
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 Rule = Callable[[CaseFile], list[WeightedCause]]
 
 _DIGITS = 4
+_UNKNOWN = "other-error"
+# A claim that no other disputes is still no more probable than its own word says: "likely" is no 100 %.
+_AT_MOST: dict[Certainty, float] = {"proven": 1.0, "likely": 0.95, "possible": 0.8}
 _NOTHING = Weight(1, "so that there is always a verdict")
 
 
@@ -60,6 +64,8 @@ def judge_texts(texts: TextCase) -> Verdict:
 def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
     best = claims[0]
     causes = _ranked(claims)
+    if case.texts is None:  # of texts the shares are measured ones
+        causes = _with_doubt(causes, _AT_MOST[best.certainty])
     probability = causes[0].probability
     return Verdict(
         run=case.run,
@@ -123,6 +129,17 @@ def _ranked(claims: list[WeightedCause]) -> tuple[RankedCause, ...]:
     shares = {cause: round(weights[cause] / total, _DIGITS) for cause in ordered}
     shares[ordered[0]] = round(1.0 - sum(shares[cause] for cause in ordered[1:]), _DIGITS)
     return tuple(RankedCause(cause, shares[cause], tuple(evidence[cause]), tests[cause]) for cause in ordered)
+
+
+def _with_doubt(causes: tuple[RankedCause, ...], most: float) -> tuple[RankedCause, ...]:
+    """The first cause at most so probable; the rest is for what nobody thought of."""
+    first, rest = causes[0], round(causes[0].probability - most, _DIGITS)
+    if rest <= 0 or first.cause == _UNKNOWN:
+        return causes
+    known = {cause.cause: cause.probability for cause in causes[1:]}
+    unknown = RankedCause(_UNKNOWN, round(rest + known.get(_UNKNOWN, 0.0), _DIGITS), (), "")
+    others = [cause for cause in causes[1:] if cause.cause != _UNKNOWN]
+    return (replace(first, probability=most), *others, unknown)
 
 
 def _capped(certainty: Certainty, probability: float) -> Certainty:

@@ -28,6 +28,7 @@ from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, other_host
+from oomproof.recording.run_peak import run_peak
 from oomproof.recording.state_files import load
 from oomproof.records import replace
 
@@ -81,9 +82,11 @@ def collect(
     if case.elsewhere is not None:  # this machine's log and processes are none of its
         missing.append(Missing("the machine", f"it ran on {case.elsewhere}, not visible from here", ""))
         case = replace(case, missing=tuple(missing))
+        case = _with_peak(case, attempt)
         return replace(case, evidence=describe(case, _wall_offset(started, tail)))
     case, more = _with_kernel(case, proc, kmsg, journalctl, suspended)
     missing += more
+    case = _with_peak(case, attempt)
     case, more = _with_reboot(case, wtmp, proc)
     missing += more
     if _may_have_twin(case):
@@ -146,7 +149,6 @@ def _from_files(
         at_death=_counters(part(exited, "counters")),
         host=tail.host,
         job=tail.job,
-        job_peak=tail.job_peak,
         adopted=run.get("adopted") is True,
         gpus=tail.gpus,
         gpu_oom=last_oom(attempt),
@@ -171,6 +173,14 @@ def _from_files(
         crashes=agent_files.crashes(attempt.agent_folder),
         told=tail.told,
     )
+
+
+def _with_peak(case: CaseFile, attempt: Attempt) -> CaseFile:
+    figures = attempt.recording().figures()
+    kill = case.our_kills[-1] if case.our_kills else None
+    victim = {"anon_rss_bytes": kill.anon_rss, "shmem_rss_bytes": kill.shmem_rss} if kill else {}
+    use, source = run_peak(attempt, figures, victim)
+    return replace(case, job_peak=use, peak_source=source, sampled_peak=figures.peaks.use)
 
 
 def _status(exited: dict[str, Any]) -> ExitStatus | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
 from oomproof.evidence.case_file import CaseFile, Evidence, Growth, OtherJob
+from oomproof.recording.run_peak import SOURCES
 from oomproof.recording.series import shown_kind
 from oomproof.units import MIB, format_duration, format_size
 
@@ -75,15 +76,6 @@ def _counters(case: CaseFile) -> Iterator[_Item]:
         if after is not None:
             start = "?" if before is None else before
             yield f"counter.{name}", source, end, f"{name}: {start} at start, {after} at death", says
-    if case.at_death.memcg_peak is not None:
-        peak = format_size(case.at_death.memcg_peak)
-        yield (
-            "counter.memcg_peak",
-            "the job's cgroup",
-            end,
-            f"peak {peak}",
-            "with page cache: not memory needed",
-        )
 
 
 def _samples(case: CaseFile) -> Iterator[_Item]:
@@ -112,6 +104,15 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         if job.headroom is not None:
             text += f", {format_size(job.headroom)} below its limit"
         yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
+    if case.job_peak:
+        text = f"the job held at most {format_size(case.job_peak)}"
+        yield (
+            "sample.peak",
+            SOURCES[case.peak_source],
+            None,
+            text,
+            "its peak in the whole run, without page cache",
+        )
     if case.shm_total:
         free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
         text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"

@@ -290,7 +290,9 @@ class CaseFile:
     at_death: Counters = Counters()
     host: HostSample | None = None
     job: JobSample | None = None
-    job_peak: int | None = None
+    job_peak: int | None = None  # what it held at most, as ``recording/run_peak.py`` has it for everybody
+    peak_source: str = "samples"
+    sampled_peak: int | None = None  # the highest row of the recording
     adopted: bool = False  # taken under watch while it ran: nobody of ours is its parent
     gpus: tuple[GpuSample, ...] = ()
     gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out

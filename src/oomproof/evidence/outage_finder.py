@@ -18,6 +18,7 @@ from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, list_runs
+from oomproof.recording.run_peak import figures_of
 from oomproof.recording.series import HostRow, JobRow
 from oomproof.recording.state_files import load
 from oomproof.units import format_size
@@ -240,7 +241,7 @@ def _need(cut_run: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
             continue
         for attempt in run.attempts():
             exited, _ = load(attempt.exit_file)
-            peak = attempt.recording().peaks().use if exited else None
+            peak = figures_of(attempt).peaks.use if exited else None
             if isinstance(peak, int):
                 (whole if exited.get("code") == 0 else cut_short).append(peak)
     if whole:

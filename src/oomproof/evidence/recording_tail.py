@@ -31,7 +31,6 @@ class RecordingTail:
     meta: Mapping[str, str] = field(default_factory=dict)
     host: HostSample | None = None
     job: JobSample | None = None
-    job_peak: int | None = None
     shm_low: int | None = None
     gpus: tuple[GpuSample, ...] = ()
     phase: str = "unknown"
@@ -130,7 +129,6 @@ def last_samples(path: Path, well: bool = False) -> RecordingTail:
             meta=recording.meta,
             host=_host(series.newest(HostRow, _WINDOW)),
             job=_job(job),
-            job_peak=series.peak_use(),
             shm_low=min((row.shm_free for row in job if row.shm_free is not None), default=None),
             gpus=tuple(cards[index] for index in sorted(cards)),
             phase=phase,

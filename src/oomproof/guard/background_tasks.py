@@ -9,13 +9,16 @@ import os
 import threading
 
 from oomproof.guard import poll_interval
-from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob
+from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob, Look
 from oomproof.guard.host_view import HostView
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import View
-from oomproof.machine.cgroups import JobMemory
+from oomproof.machine.cgroups import JobMemory, charge_doubt
+from oomproof.records import replace
+from oomproof.units import MIB
 
 _MANUAL_CHECK_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
+_NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 _SCAN_FIRST, _SCAN_CALM = (
     2.0,
@@ -30,6 +33,9 @@ class BackgroundTasks:
         self._guarded, self._host, self._unmanaged, self._acting = guarded, host, unmanaged, acting
         self._try = guarded.best_effort
         self.next_row = self._next_manual_check = self._next_scan = 0.0
+        self._row = Look(0.0, JobMemory(0, 0, 0, 0, 0, 0), 0, 0, None)  # the last one written
+        self._most = 0  # that any row of the job holds
+        self._charged: int | None = None  # the cgroup's own peak at the last row
         self._next_calm_scan: float | None = None
 
     def run(self, t: float, view: View | None) -> None:
@@ -41,7 +47,9 @@ class BackgroundTasks:
         if view is None or memory is None:
             if self.next_row == 0.0:  # gone before the first look: what the machine held is still evidence
                 self.next_row = t
-                self._try(RECORDING, lambda: self._record_host(t), None, NO_ROWS)
+                self._try(
+                    RECORDING, lambda: self._record_host(t, moment.available, moment.swap_free), None, NO_ROWS
+                )
             return
         rate = guarded.growth.use.rate(2.0)
         moment.sample_seconds, guarded.writer.calm = poll_interval.sampling(
@@ -83,17 +91,62 @@ class BackgroundTasks:
         self._unmanaged.look(t, ours, memory, self._guarded.writer.put)
 
     def _record(self, t: float, memory: JobMemory) -> None:
+        """A row for the reading of now, and before it one for what was higher since the last: no peak is lost between two."""
         moment = self._guarded.moment
-        self._record_host(t)
+        now = Look(t, memory, moment.available, moment.swap_free, moment.limit_headroom)
+        highest, moment.highest = moment.highest, None
+        if highest is not None and highest.t < t and self._is_higher(highest, memory.use):
+            self._record_look(highest, "guard")
+        if (burst := self._burst(now)) is not None:
+            self._record_look(burst, "cgroup")
+        self._put(now)
+
+    def record_last(self) -> None:
+        """When the guard leaves: what it saw after the last row, of a job that has ended meanwhile."""
+        highest, self._guarded.moment.highest = self._guarded.moment.highest, None
+        if highest is not None and highest.t > self._row.t and self._is_higher(highest, self._row.memory.use):
+            self._try(RECORDING, lambda: self._record_look(highest, "guard"), None, NO_ROWS)
+
+    def _is_higher(self, look: Look, row: int) -> bool:
+        """Worth a row: more than any before, or by more than noise than the one beside it."""
+        return look.memory.use > max(row, min(self._most, row + max(_NOISE, row // 256)))
+
+    def _burst(self, now: Look) -> Look | None:
+        """What came and went between two looks. The cgroup's own peak has it, with page cache, which the rows know."""
+        before, charged = self._charged, self._guarded.job.most_charged()
+        self._charged = charged
+        if charged is None or before is None or charged <= before:
+            return None
+        memory, last = now.memory, self._row.memory
+        use = charged - max(memory.file, last.file) - max(memory.kernel, last.kernel) + memory.swap
+        if use <= max(memory.use, last.use, self._most) + charge_doubt(charged, memory.file):
+            return None
+        headroom = now.limit_headroom
+        return Look(
+            (self._row.t + now.t) / 2,
+            replace(memory, anon=use - memory.shmem - memory.swap),
+            now.available,
+            now.swap_free,
+            None if headroom is None else max(0, headroom - (use - memory.use)),
+        )
+
+    def _record_look(self, look: Look, source: str) -> None:
+        self._guarded.writer.put("look", (look.t, source))
+        self._put(look)
+
+    def _put(self, look: Look) -> None:
+        moment, memory = self._guarded.moment, look.memory
+        self._row, self._most = look, max(self._most, memory.use)
+        self._record_host(look.t, look.available, look.swap_free)
         self._guarded.writer.put(
             "job",
-            (t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, moment.limit_headroom,
+            (look.t, memory.anon, memory.shmem, memory.file, memory.swap, memory.kernel, look.limit_headroom,
              moment.processes, *(moment.shm or (None, None))),
         )  # fmt: skip
 
-    def _record_host(self, t: float) -> None:
-        host, moment = self._host, self._guarded.moment
-        row = (t, host.ram, moment.available, None, host.swap_total, moment.swap_free, *host.psi)
+    def _record_host(self, t: float, available: int, swap_free: int) -> None:
+        host = self._host
+        row = (t, host.ram, available, None, host.swap_total, swap_free, *host.psi)
         self._guarded.writer.put("host", row)
 
     def _forecast(self, t: float, use: int) -> None:

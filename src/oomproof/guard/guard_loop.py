@@ -67,6 +67,8 @@ class Guard:
             os.write(self._wake_write, b".")
         if self._thread.is_alive():
             self._thread.join(2.0)
+        for tasks in self._background:
+            tasks.record_last()
 
     def _loop(self) -> None:
         while not self._stopping.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guard_actions import Actions
@@ -24,6 +25,16 @@ OTHERS, ALONE = "the runtime folder", "this run acts alone, without regard to yo
 _AS_BEFORE = "the guard goes by what it held last"
 
 
+class Look(NamedTuple):
+    """One reading of the guard: what a row of the recording is made of."""
+
+    t: float
+    memory: JobMemory
+    available: int
+    swap_free: int
+    limit_headroom: int | None
+
+
 @dataclass
 class Moment:
     """The newest reading, for the status line and the sampler."""
@@ -32,10 +43,12 @@ class Moment:
     available: int = 0
     swap_free: int = 0
     memory: JobMemory | None = None
+    highest: Look | None = None  # since the last row: the guard looks far more often than it records
     limit_headroom: int | None = None
     time_to_full: float | None = None
     sample_seconds: float = SAMPLE_MAX
     processes: int | None = None
+    largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks
     paused_since: float | None = None  # boottime
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
     hurry: threading.Event = field(
@@ -75,6 +88,8 @@ class GuardedJob:
         limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
         moment.memory, moment.limit_headroom = memory, limit_headroom
         use = memory.use
+        if moment.highest is None or use > moment.highest.memory.use:
+            moment.highest = Look(t, memory, available, swap_free, limit_headroom)
         growth.use.add(t, use - self.job.corrected)
         return JobView(
             self.name,

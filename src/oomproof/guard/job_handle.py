@@ -77,6 +77,10 @@ class Job:
         memory = self._cgroup.memory() if self._cgroup is not None else None
         return memory if memory is not None else self._tree.memory(available, headroom)
 
+    def most_charged(self) -> int | None:
+        """The most its cgroup was ever charged with, page cache and all; None where nobody counts that."""
+        return self._cgroup.most_charged() if self._cgroup is not None else None
+
     def settle(self, seconds: float) -> None:
         """Before it is ended or stopped: what its processes share is counted anew, where no cgroup counts it."""
         self._tree.settle(seconds)
@@ -91,12 +95,17 @@ class Job:
         version = 2 if isinstance(self._cgroup, CgroupV2) else 1
         return kills_in(self._memory_dir, version) if self._memory_dir else 0
 
-    def pss(self, pids: list[int]) -> dict[int, int]:
-        """Pid → PSS, of the heaviest given. From the sampler, now and then: the kernel walks page tables for it."""
+    def shared(self, samples: list[processes.ProcessMemory]) -> dict[int, int]:
+        """Pid → what others of its sharers count (its memory less its PSS), of the heaviest given. From the sampler, now and
+        then: the kernel walks page tables for it."""
         if self._cgroup is None:
-            return self._tree.walk(len(pids))
-        overlaps = {pid: processes.overlap(pid) for pid in pids}
-        return {pid: overlap.pss for pid, overlap in overlaps.items() if overlap is not None}
+            return self._tree.walk(len(samples))
+        overlaps = {process: processes.overlap(process.pid) for process in samples}
+        return {
+            process.pid: overlap.anon + overlap.swap + max(0, process.shmem - overlap.shmem_pss)
+            for process, overlap in overlaps.items()
+            if overlap is not None
+        }
 
     def limit_left(self, memory: JobMemory | None) -> int | None:
         """What the kernel's limit over this job still gives it; None where there is none, or the job is gone."""

@@ -263,7 +263,7 @@ class ProcessTree:
             self._walker.wait(seconds)
 
     def walk(self, most: int | None = None) -> dict[int, int]:
-        """Finds out what is shared, of the heaviest ``most`` processes; returns pid → PSS."""
+        """Finds out what is shared, of the heaviest ``most`` processes; pid → bytes that others count too."""
         with self._lock:
             heaviest = sorted(self._members.values(), key=lambda member: member.counted, reverse=True)[:most]
             forked = self._forked
@@ -281,7 +281,7 @@ class ProcessTree:
             self._known_sum = None
             if forked:
                 self.corrected += self._use() - before
-        return {member.pid: overlap.pss for member, overlap in overlaps}
+            return {member.pid: member.extra for member, _ in overlaps}
 
     def pids(self) -> list[int]:
         with self._lock:

@@ -9,9 +9,13 @@ from oomproof.errors import OomproofError
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
 from oomproof.recording.run_folders import Run, newest_runs
+from oomproof.recording.run_peak import figures_of
 from oomproof.settings import ledger_setting
+from oomproof.units import MIB
 
-_SHORTEST = 2.0  # seconds; with fewer samples the highest of them says little about the peak
+# Seconds; with fewer samples the highest of them says little about the peak, unless the kernel counted it.
+_SHORTEST = 2.0
+_WORTH = 64 * MIB  # a shorter run that held less leaves no mark on any machine
 _LOOKED_AT = 50  # runs, the newest: each costs the start of the next one some microseconds
 _ENDING = (
     "ask",
@@ -45,7 +49,7 @@ def peaks_of(ledger: Ledger, key: str) -> list[Peak]:
             continue
         if (run.info.get("claim") or {}).get("key") != key or run.elsewhere() is not None:
             continue
-        figures = attempt.recording().figures().peaks
+        figures = figures_of(attempt).peaks
         ended_early = any(line.get("action") in _ENDING for line in attempt.actions())
         highest_use = _peak(
             run, figures.use, figures.gpu, attempt.exit().get("code") == 0 and not ended_early
@@ -63,7 +67,9 @@ def _peak(run: Run, peak: int | None, gpu: int | None, whole: bool) -> Peak | No
     if not claim.get("key") or not peak or not started.get("boottime") or not ended.get("boottime"):
         return None
     seconds = float(ended["boottime"]) - float(started["boottime"])
-    if seconds < _SHORTEST:
+    counters = ended.get("counters") or {}
+    counted = counters.get("memcg_peak") is not None or counters.get("largest_rss") is not None
+    if seconds < _SHORTEST and not (counted and peak >= _WORTH):
         return None
     wall = float(ended.get("wall") or time.time())
     return Peak(run.id, str(claim["key"]), wall, peak, gpu, seconds, whole)

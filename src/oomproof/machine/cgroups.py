@@ -28,10 +28,16 @@ class JobMemory:
         return self.anon + self.shmem + self.swap
 
 
+def charge_doubt(charged: int, cache: int) -> int:
+    """By how much a cgroup's peak, less page cache of another moment, may be above what the job held then."""
+    return max(4 << 20, charged // 50 + cache // 8)
+
+
 class Cgroup(Protocol):
     version: int
 
     def memory(self) -> JobMemory | None: ...
+    def most_charged(self) -> int | None: ...
     def pids(self) -> list[int]: ...
     def close(self) -> None: ...
 
@@ -110,6 +116,7 @@ class CgroupV2:
         self._stat: int | None = None
         self._current: int | None = None
         self._swap: int | None = None
+        self._peak: int | None = None
         self._open_files()
 
     def _open_files(self) -> None:
@@ -120,6 +127,7 @@ class CgroupV2:
             self._current = _open(f"{self.directory}/memory.current")
         if self._current is not None and self._swap is None:
             self._swap = _open(f"{self.directory}/memory.swap.current")
+            self._peak = _open(f"{self.directory}/memory.peak")  # since Linux 5.19
 
     def memory(self) -> JobMemory | None:
         if self._current is None:  # no descriptor was left when we wanted one
@@ -143,11 +151,14 @@ class CgroupV2:
             charged=charged,
         )
 
+    def most_charged(self) -> int | None:
+        return _number(_pread(self._peak, 64)) or None
+
     def pids(self) -> list[int]:
         return read_pids(*all_procs_files(self.directory))
 
     def close(self) -> None:
-        for fd in (self._stat, self._current, self._swap):
+        for fd in (self._stat, self._current, self._swap, self._peak):
             if fd is not None:
                 os.close(fd)
 
@@ -160,6 +171,7 @@ class CgroupV1:
         self._stat: int | None = None
         self._usage: int | None = None
         self._kernel: int | None = None
+        self._peak: int | None = None
         self._open_files()
 
     def _open_files(self) -> None:
@@ -170,6 +182,7 @@ class CgroupV1:
             self._usage = _open(f"{self.directory}/memory.usage_in_bytes")
         if self._usage is not None and self._kernel is None:
             self._kernel = _open(f"{self.directory}/memory.kmem.usage_in_bytes")
+            self._peak = _open(f"{self.directory}/memory.max_usage_in_bytes")
 
     def memory(self) -> JobMemory | None:
         if self._usage is None:  # no descriptor was left when we wanted one
@@ -193,11 +206,14 @@ class CgroupV1:
             charged=charged,
         )
 
+    def most_charged(self) -> int | None:
+        return _number(_pread(self._peak, 64)) or None
+
     def pids(self) -> list[int]:
         return read_pids(*all_procs_files(self.directory))
 
     def close(self) -> None:
-        for fd in (self._stat, self._usage, self._kernel):
+        for fd in (self._stat, self._usage, self._kernel, self._peak):
             if fd is not None:
                 os.close(fd)
 

@@ -35,6 +35,7 @@ class ProcessMemory:
     file: int
     shmem: int
     swap: int
+    largest_rss: int = 0  # the most it ever had resident, files and all
 
 
 def memory(pid: int, proc: str = "/proc") -> ProcessMemory | None:
@@ -55,6 +56,7 @@ def memory(pid: int, proc: str = "/proc") -> ProcessMemory | None:
             file=kib_field(status, b"\nRssFile:"),
             shmem=kib_field(status, b"\nRssShmem:"),
             swap=kib_field(status, b"\nVmSwap:"),
+            largest_rss=kib_field(status, b"\nVmHWM:"),
         )
     except ValueError:
         return None

@@ -123,7 +123,7 @@ class Attempt:
     def recording(self) -> Recording:
         from oomproof.recording.reader import open_recording  # sqlite3: only for whoever reads one
 
-        return open_recording(self.recording_file)
+        return open_recording(self.recording_file, self.agent_folder)
 
     def damage(self) -> list[str]:
         """The names of those of its files that cannot be read, or hold what does not belong there."""

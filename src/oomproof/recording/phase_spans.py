@@ -54,7 +54,11 @@ def spans_of(series: Series, end: float | None = None) -> list[Span]:
             spans[-1] = replace(last, first_step=first, last_step=step)
             continue
         if spans:
-            spans[-1] = replace(spans[-1], end=mark.t)
+            last = spans[-1]
+            # steps are made in training: what the next phase begins with, this one made
+            made = last.name == "train" and mark.step is not None
+            step = mark.step if made else last.last_step
+            spans[-1] = replace(last, end=mark.t, last_step=step)
         spans.append(Span(mark.t, end or 0.0, mark.name, mark.step, mark.step))
     return spans
 

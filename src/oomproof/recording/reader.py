@@ -9,19 +9,22 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from oomproof.recording.position_record import best, read_all
 from oomproof.recording.schema import VERSION
-from oomproof.recording.series import Series
+from oomproof.recording.series import USE, Series
 from oomproof.recording.sqlite_files import UNREADABLE, connect, empty, pieces
 from oomproof.records import dataclass, field
 
 Row = tuple[Any, ...]
 
+LOOKS = ("guard", "cgroup")  # who may have seen what no sample shows
 _CARDS = 64  # rows of one look at most
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Highest values seen, in bytes; None where nothing was sampled."""
+    """Highest values seen, in bytes; None where nothing was sampled. What the job held at most is known better by
+    ``run_peak``, which also has what no sample saw."""
 
     use: int | None = None
     anon: int | None = None
@@ -29,6 +32,7 @@ class Peaks:
     swap: int | None = None
     gpu: int | None = None
     lowest_available: int | None = None
+    source: str = "samples"  # of ``use``: a key of run_peak.SOURCES
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class Figures:
 
     peaks: Peaks = Peaks()
     last: float | None = None  # boottime of the newest sample
+    cache: int | None = None  # page cache at most, and the kernel's own memory
+    kernel: int | None = None
+    mapped: int | None = None  # files that one process had mapped, at most
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class Recording:
     path: Path
     meta: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
+    agent_folder: Path | None = None  # beside it: the job's own record of its last step
 
     @property
     def wall_offset(self) -> float:
@@ -60,7 +68,7 @@ class Recording:
     def series(self) -> Iterator[Series]:
         """Its samples, events and phases by name and time; none when the file cannot be read (``problem`` says why)."""
         with closing(self._opened()) as connection:
-            yield Series(connection)
+            yield Series(connection, best(read_all(self.agent_folder)) if self.agent_folder else None)
 
     def _opened(self) -> sqlite3.Connection:
         try:
@@ -83,9 +91,6 @@ class Recording:
         except UNREADABLE:
             return Figures()
 
-    def peaks(self) -> Peaks:
-        return self.figures().peaks
-
     def last_sample_time(self) -> float | None:
         """Boottime of the newest sample."""
         return self.figures().last
@@ -94,14 +99,26 @@ class Recording:
 def read_figures(connection: sqlite3.Connection) -> Figures:
     """One pass over each table; a damaged table costs its own figures only."""
     job = _first(
-        connection, "SELECT max(anon+shmem+swap), max(anon), max(shmem), max(swap), max(t) FROM job", 5
+        connection,
+        f"SELECT max({USE}), max(anon), max(shmem), max(swap), max(file), max(kernel), max(t) FROM job",
+        7,
     )
     host = _first(connection, "SELECT min(mem_available), max(t) FROM host", 2)
-    times = [t for t in (number(job[4]), number(host[1])) if t is not None]
-    use, anon, shmem, swap = (whole(value) for value in job[:4])
-    return Figures(
-        Peaks(use, anon, shmem, swap, _gpu_peak(connection), whole(host[0])), max(times) if times else None
+    times = [t for t in (number(job[6]), number(host[1])) if t is not None]
+    use, anon, shmem, swap, cache, kernel = (whole(value) for value in job[:6])
+    seen = f"SELECT source FROM look WHERE t IN (SELECT t FROM job WHERE {USE} = {use or 0}) LIMIT 1"
+    source = _first(connection, seen, 1)[0]
+    peaks = Peaks(
+        use,
+        anon,
+        shmem,
+        swap,
+        _gpu_peak(connection),
+        whole(host[0]),
+        source if source in LOOKS else "samples",
     )
+    mapped = whole(_first(connection, "SELECT max(file) FROM process", 1)[0])
+    return Figures(peaks, max(times, default=None), cache, kernel, mapped)
 
 
 def _gpu_peak(connection: sqlite3.Connection) -> int | None:
@@ -137,7 +154,7 @@ def number(value: object) -> float | None:
     return float(value) if abs(value) < 1e12 else None  # no NaN either
 
 
-def open_recording(path: Path) -> Recording:
+def open_recording(path: Path, agent_folder: Path | None = None) -> Recording:
     """Never fails: what cannot be read is said in ``problem``."""
     if not os.path.exists(path):
         return Recording(path, problem="there is no recording")
@@ -154,4 +171,4 @@ def open_recording(path: Path) -> Recording:
     if int(schema) > VERSION:
         newer = f"it was written by a newer oomproof (schema {schema}, this one reads {VERSION})"
         return Recording(path, problem=f"{newer}; upgrade: pip install -U oomproof")
-    return Recording(path, meta)
+    return Recording(path, meta, agent_folder=agent_folder)

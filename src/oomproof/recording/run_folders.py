@@ -65,6 +65,12 @@ class Run:
         return float(self.info.get("created") or 0.0)
 
     @property
+    def limit(self) -> int | None:
+        """The user's; else the cap that was set so that the machine keeps its floor."""
+        asked = (self.info.get("settings") or {}).get("limit")
+        return asked or (self.started().get("rung") or {}).get("limit")
+
+    @property
     def place(self) -> tuple[float, str]:
         """Its place in the history. A damaged run.json has no date; then the id has one."""
         return self.created or _time_of(self.id), self.id

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from oomproof.machine.clock import boottime
@@ -17,10 +18,12 @@ from oomproof.recording.json_shapes import wrong
 from oomproof.recording.pauses import Paused
 from oomproof.recording.reader import Figures, Peaks
 from oomproof.recording.run_folders import Run
+from oomproof.recording.run_peak import figures_of
 from oomproof.recording.state_files import read_json
-from oomproof.records import asdict, dataclass, replace
+from oomproof.records import asdict, dataclass
 
-_VERSION = 1
+_VERSION = 2
+_GOES_ON = ("running", "paused", "unguarded")
 # what the summary was made of: when one of them is another, or changed, it is made anew
 _SOURCES = (
     f"../{Run.info_file.name}", Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,
@@ -59,6 +62,7 @@ class Summary:
             "state": self.state,
             "seconds": self.seconds,
             "peak_bytes": self.peaks.use,
+            "peak_source": self.peaks.source,
             "peak_gpu_bytes": self.peaks.gpu,
             "lowest_available_bytes": self.peaks.lowest_available,
             "code": self.code,
@@ -79,7 +83,7 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
     recording = run.attempt.recording()
     state = run.state()
     started, ended = run.started(), run.exit()
-    figures = figures or recording.figures()
+    figures = figures or figures_of(run.attempt, verdict)
     judged = verdict["verdict"] if verdict else {}
     return Summary(
         id=run.id,
@@ -87,8 +91,8 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
         command=shlex.join(run.argv),
         created=run.place[0],
         state=state,
-        seconds=_lasted(run, state, started, ended, figures.last, recording.wall_offset),
-        peaks=_with_victim(figures.peaks, judged),
+        seconds=lasted(started, ended, run.place[0], figures.last, recording.wall_offset, state in _GOES_ON),
+        peaks=figures.peaks,
         code=ended.get("code"),
         signal=ended.get("signal"),
         cause=str(judged["cause"]) if judged else None,
@@ -101,32 +105,30 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
     )
 
 
-def _lasted(
-    run: Run, state: str, started: dict[str, Any], ended: dict[str, Any], last: float | None, offset: float
+def lasted(
+    started: Mapping[str, Any],
+    ended: Mapping[str, Any],
+    created: float,
+    last: float | None,
+    offset: float,
+    goes_on: bool = False,
 ) -> float | None:
-    """Seconds since boot count, for the wall clock may jump; it serves where only that was written."""
-    goes_on = state in ("running", "paused", "unguarded")
+    """Seconds since boot count, for the wall clock may jump; it serves where only that was written. ``last``: the newest
+    sample, where nobody saw the end."""
     begin, end = started.get("boottime"), ended.get("boottime")
     if end is None and not ended:
         end = boottime() if goes_on and started.get("boot_id") == boot_id() else None if goes_on else last
     if begin is None or end is None:
-        begin, end = float(started.get("wall") or run.place[0]), ended.get("wall")
+        begin, end = float(started.get("wall") or created), ended.get("wall")
         if end is None:
             end = time.time() if goes_on else last + offset if last is not None else None
     return max(0.0, end - begin) if end is not None else None
 
 
-def _with_victim(peaks: Peaks, judged: dict[str, Any]) -> Peaks:
-    """A death between two samples: what the kernel says the victim held is then the better figure."""
-    victim = judged.get("victim") or {}
-    held = (victim.get("anon_rss_bytes") or 0) + (victim.get("shmem_rss_bytes") or 0)
-    return replace(peaks, use=held) if held > (peaks.use or 0) else peaks
-
-
 _SHAPE = {
     "id": str, "name": str, "command": str, "created": float, "state": str, "seconds": float, "code": int,
     "signal": int, "cause": str, "headline": str, "why": str, "script_changed": bool, "problem": str,
-    "peaks": {...: int},
+    "peaks": {"source": str, ...: int},
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 1  # of the tables: those that came later are added when an old recording is written to again
 _LARGEST = (1 << 63) - 1  # of SQLite's integers
 
 TABLES = """
@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS host (t REAL, mem_total INT, mem_available INT, mem_f
     swap_total INT, swap_free INT, psi_some_us INT, psi_full_us INT);
 CREATE TABLE IF NOT EXISTS job (t REAL, anon INT, shmem INT, file INT, swap INT, kernel INT,
     headroom INT, processes INT, shm_total INT, shm_free INT);
+CREATE TABLE IF NOT EXISTS look (t REAL, source TEXT);
 CREATE TABLE IF NOT EXISTS process (t REAL, pid INT, start INT, role TEXT, name TEXT,
     anon INT, shmem INT, file INT, swap INT, pss INT);
 CREATE TABLE IF NOT EXISTS other_job (t REAL, pid INT, start INT, uid INT, name TEXT, managed INT, ram INT, swap INT);
@@ -22,6 +23,8 @@ CREATE TABLE IF NOT EXISTS event (t REAL, kind TEXT, text TEXT, data TEXT);
 INSERTS = {
     "host": "INSERT INTO host VALUES (?,?,?,?,?,?,?,?)",
     "job": "INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?)",
+    # the time of a row of job that is no sample: what the guard or the cgroup saw between two of them
+    "look": "INSERT INTO look VALUES (?,?)",
     "process": "INSERT INTO process VALUES (?,?,?,?,?,?,?,?,?,?)",
     "other_job": "INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)",
     "gpu": "INSERT INTO gpu VALUES (?,?,?,?,?)",

@@ -11,12 +11,17 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from oomproof.recording.position_record import PositionRecord
 from oomproof.recording.samples import NUMBERS, Samples, Table
 from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces
 
 Unreadable = UNREADABLE  # what ``exported`` may raise half-way
 _PIECE = 20_000  # rows that are grouped at once
 _NEWEST = 5000  # rows of a table's end that are looked at first
+# An exit frees 2 to 10 GiB/s here, a quarter of one on a machine that is out of memory.
+_STEEP, _LEAST, _EXIT_RATE = 0.1, 1 << 20, 256 << 20
+_NOBODY = 64 << 10  # what a cgroup without a process may still count
+_LAST = 600  # rows at the end that a teardown may take
 USE = "coalesce(anon,0)+coalesce(shmem,0)+coalesce(swap,0)"  # what a job or a process holds
 
 
@@ -55,11 +60,13 @@ class ProcessRow(NamedTuple):
     shmem: int | None
     file: int | None
     swap: int | None
-    pss: int | None
+    pss: int | None  # of anon, shmem and swap; of an earlier version's also of the files it had mapped
 
     @property
     def use(self) -> int:
-        return (self.anon or 0) + (self.shmem or 0) + (self.swap or 0)
+        """Its share of what the job holds: the shares of all processes add up to that."""
+        mapped = (self.anon or 0) + (self.shmem or 0) + (self.swap or 0)
+        return mapped if self.pss is None else min(mapped, self.pss)
 
 
 class OtherJobRow(NamedTuple):
@@ -132,8 +139,9 @@ _TEXTS = ("role", "name")
 
 
 class Series:
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, position: PositionRecord | None = None) -> None:
+        """``position``: where the job itself says it stood last; the recording's own is up to a second older."""
+        self._connection, self._position = connection, position
         self._tables: dict[str, Table | None] = {}
 
     def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -165,13 +173,13 @@ class Series:
     def between(self, kind: type[Row], begin: float, end: float) -> list[Row]:
         """From ``begin`` to before ``end``, in the order of time."""
         of = _KINDS[kind]
-        rows = self._within(of.table, _columns(kind), begin, end, of.there, "ORDER BY t")
+        rows = self._within(of.table, _columns(kind), begin, min(end, self.teardown), of.there, "ORDER BY t")
         return _clean(kind, rows)
 
     def newest(self, kind: type[Row], seconds: float) -> list[Row]:
         """Those of the last seconds before the newest of its kind, without a look at the others."""
         table, columns = _KINDS[kind].table, ", ".join(kind._fields)
-        end, reach = self._end_of(table), _NEWEST
+        end, reach = self._end_of(table, self.teardown), _NEWEST
         while end is not None:
             rows = self._ask(
                 f"SELECT {columns}, rowid FROM {table} WHERE rowid > (SELECT max(rowid) FROM {table}) - ?"
@@ -187,7 +195,7 @@ class Series:
         """Of each slice of time between two edges the row (of each card) to show: the highest, the least available."""
         of = _KINDS[kind]
         highest_rows: list[Row] = []
-        for begin, end in pairwise(edges):
+        for begin, end in pairwise(min(edge, self.teardown) for edge in edges):
             # SQLite takes the other columns from the row that has the maximum
             columns = f"{_columns(kind)}, max({of.worth})"
             tail = f"GROUP BY {of.owner}" if of.owner else ""
@@ -198,7 +206,9 @@ class Series:
     def living(self, begin: float, end: float) -> list[ProcessRow]:
         """Each process as last seen between two times, those seen longest ago first."""
         columns = _columns(ProcessRow).replace("t, ", "max(t), ", 1)
-        rows = self._within("process", columns, begin, end, tail="GROUP BY pid, start ORDER BY max(t)")
+        rows = self._within(
+            "process", columns, begin, min(end, self.teardown), tail="GROUP BY pid, start ORDER BY max(t)"
+        )
         return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
 
     def unmanaged(self, begin: float, end: float) -> list[tuple[float, int, str, int]]:
@@ -218,11 +228,11 @@ class Series:
     @cached_property
     def use(self) -> Samples:
         """What the job held, by time."""
-        return self._samples("job", "anon+shmem+swap")
+        return self._samples("job", "anon+shmem+swap", f"t < {min(self.teardown, 1e300)}")
 
-    def _samples(self, table: str, value: str) -> Samples:
+    def _samples(self, table: str, value: str, where: str) -> Samples:
         try:
-            return Samples(self._connection, table, value)
+            return Samples(self._connection, table, value, where)
         except UNREADABLE:
             return Samples(empty(), table, value)
 
@@ -241,9 +251,14 @@ class Series:
         rows = self._within("gpu", "DISTINCT idx", float("-inf"), float("inf"), others)
         return {*known, *(row[0] for row in rows)}
 
-    def peak_use(self) -> int | None:
-        answer = self._ask(f"SELECT max({USE}) FROM job")
-        return answer[0][0] if answer and isinstance(answer[0][0], int) else None
+    @cached_property
+    def teardown(self) -> float:
+        """When the job began to give its memory back by dying; infinite when no sample saw that. Rows from then on say
+        nothing of what it held at its end: no reader gets them."""
+        rows = self._ask(
+            f"SELECT t, {USE} FROM job WHERE {NUMBERS} AND typeof({USE}) = 'integer' ORDER BY rowid DESC LIMIT {_LAST}"
+        )
+        return teardown_begin(sorted(rows))
 
     def exported(self) -> Iterator[tuple[Any, ...]]:
         """The job beside the machine, one by one: there may be millions. Raises one of UNREADABLE."""
@@ -268,9 +283,9 @@ class Series:
         ends = (self._end_of(table) for table in ("host", "job", "gpu", "event", "process"))
         return max((end for end in ends if end is not None), default=None)
 
-    def _end_of(self, table: str) -> float | None:
+    def _end_of(self, table: str, before: float = float("inf")) -> float | None:
         newest = f"SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_NEWEST}"
-        answer = self._ask(f"SELECT max(t) FROM ({newest}) WHERE {NUMBERS}")
+        answer = self._ask(f"SELECT max(t) FROM ({newest}) WHERE {NUMBERS} AND t < ?", before)
         return float(answer[0][0]) if answer and answer[0][0] is not None else None
 
     def _first(self, table: str) -> int:
@@ -297,11 +312,15 @@ class Series:
         ][::-1]
 
     def phase_marks(self) -> list[PhaseMark]:
-        """In the order of time."""
+        """In the order of time; the job's own last word is the last."""
         query = f"SELECT t, name, step, anon, gpu FROM phase WHERE {NUMBERS} ORDER BY t"
         # a recording of the first version has no such columns
         rows = self._ask(query) or self._ask(query.replace("anon, gpu", "NULL, NULL"))
-        return [PhaseMark(float(t), str(name), *map(_whole, figures)) for t, name, *figures in rows]
+        marks = [PhaseMark(float(t), str(name), *map(_whole, figures)) for t, name, *figures in rows]
+        now = self._position
+        if now is not None and marks and now.t >= marks[-1].t and (now.phase, now.step) != marks[-1][1:3]:
+            marks.append(PhaseMark(now.t, now.phase, now.step, None, None))
+        return marks
 
     def last_phase(self) -> tuple[str, int | None] | None:
         rows = self._ask(f"SELECT name, step FROM phase WHERE {NUMBERS} ORDER BY t DESC, rowid DESC LIMIT 1")
@@ -315,11 +334,11 @@ class Series:
         last: dict[int, tuple[float, int]] = {}
         query = (
             "SELECT pid, min(t), max(t), max(rowid) FROM process WHERE rowid BETWEEN ? AND ?"
-            f" AND {NUMBERS} AND typeof(pid) = 'integer' GROUP BY pid"
+            f" AND {NUMBERS} AND typeof(pid) = 'integer' AND t < ? GROUP BY pid"
         )
         try:
             for begin, end in pieces(self._connection, "process", _PIECE):
-                for pid, low, high, rowid in self._connection.execute(query, (begin, end)):
+                for pid, low, high, rowid in self._connection.execute(query, (begin, end, self.teardown)):
                     first[pid] = min(low, first.get(pid, low))
                     if pid not in last or high >= last[pid][0]:
                         last[pid] = (high, rowid)
@@ -332,6 +351,21 @@ class Series:
             for row in _clean(ProcessRow, rows):
                 by_pid[pid] = (first[pid], row)
         return by_pid
+
+
+def teardown_begin(points: Sequence[tuple[float, int]]) -> float:
+    """``points`` are (when, bytes) in the order of time. Memory falls steeply from each to the next, and so up to the very
+    end; a level in between is a job that gave something back and lived on."""
+    begin = float("inf")
+    for (t, use), (before, more) in pairwise(reversed(points)):
+        fall = more - use
+        if fall >= more * _STEEP and fall >= _LEAST:
+            begin = t
+        elif begin < float("inf") and fall >= max(_LEAST, (t - before) * _EXIT_RATE):
+            begin = t  # a large job takes seconds, and loses a small share of it in the first ones
+        elif max(use, more) > _NOBODY:
+            break
+    return begin
 
 
 def _columns(kind: type[Row]) -> str:

@@ -13,29 +13,28 @@ _PROCESSES = 8
 
 
 def holders(story: Story) -> str:
-    """Each process as last seen; the job's own figure stands beside them, because pages can be shared."""
+    """Each process as last seen; the job's own figure stands beside them."""
     holders = story.timeline.holders
-    together = sum(holder.anon + holder.shared + holder.swap for holder in holders)
+    together = sum(holder.held for holder in holders)
     if not holders or not story.may_be_memory or together < (story.peak or 0) // 2:
         return ""  # not about memory, or last seen long before the end
-    most = max(1, max(holder.anon + holder.shared + holder.swap for holder in holders))
+    most = max(1, max(holder.held for holder in holders))
     rows = []
     for holder in holders[:_PROCESSES]:
-        held = holder.anon + holder.shared + holder.swap
         rows.append(
-            f'<tr><td>{escape(holder.name)}<span class="bar" style="width:{100 * held / most:.0f}%"></span></td>'
-            f'<td>{escape(holder.role)}</td><td class="n optional">{shown(holder.pid)}</td><td class="n">{format_size(holder.anon)}</td>'
-            f'<td class="n">{format_size(holder.shared)}</td><td class="n">{format_size(holder.swap)}</td>'
+            f'<tr><td>{escape(holder.name)}<span class="bar" style="width:{100 * holder.held / most:.0f}%"></span></td>'
+            f'<td>{escape(holder.role)}</td><td class="n optional">{shown(holder.pid)}</td><td class="n">{format_size(holder.held)}</td>'
+            f'<td class="n">{format_size(holder.swap)}</td>'
             f'<td class="n optional">{before_end(holder.seen)}</td></tr>'
         )
     rest = holders[_PROCESSES:]
     if rest:
-        own = sum(holder.anon for holder in rest)
+        own = sum(holder.held for holder in rest)
         rows.append(
             f'<tr><td colspan="3">{len(rest)} more</td><td class="n">{format_size(own)}</td><td></td><td></td></tr>'
         )
     head = (
-        '<tr><th>process</th><th>role</th><th class="n optional">pid</th><th class="n">its own</th><th class="n">shared</th>'
+        '<tr><th>process</th><th>role</th><th class="n optional">pid</th><th class="n">held</th>'
         '<th class="n">in swap</th><th class="n optional">seen</th></tr>'
     )
     return f'<div class="scroll"><table class="processes">{head}{"".join(rows)}</table></div><p class="note">{escape(held_note(story))}</p>'

@@ -157,17 +157,14 @@ def _root_cause(story: Story) -> str:
                 _text(holder.name),
                 _text(holder.role),
                 str(holder.pid),
-                format_size(holder.anon),
-                format_size(holder.shared),
+                format_size(holder.held),
                 format_size(holder.swap),
                 before_end(holder.seen),
             )
             for holder in story.timeline.holders[:8]
         ]
         parts.append("Who held the memory, as last seen:")
-        parts.append(
-            _table(("process", "role", "pid", "its own", "shared", "in swap", "seen"), heaviest, ready=True)
-        )
+        parts.append(_table(("process", "role", "pid", "held", "in swap", "seen"), heaviest, ready=True))
         rest = len(story.timeline.holders) - 8
         if rest > 0:
             parts.append(f"and {rest} more.")

@@ -22,6 +22,7 @@ from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run
+from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.series import PhaseMark
 from oomproof.records import replace
@@ -178,9 +179,11 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("started", time.strftime("%F %T", time.localtime(summary.created))),
         ("lasted", format_duration(summary.seconds)),
         ("state", _state_text(summary)),
-        ("limit", _limit_text(settings.get("limit"), run.limit_enforcer())),
-        ("peak", _peak_text(summary.peaks)),
+        ("limit", _limit_text(run, settings.get("limit"))),
+        ("peak", peak_text(summary.peaks)),
     ]
+    if summary.peaks.gpu:
+        rows.append(("GPU peak", format_size(summary.peaks.gpu)))
     if len(attempts := run.attempts()) > 1:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
     if (agent := agent_text(run)) is not None:
@@ -303,9 +306,12 @@ def _phase_table(rows: list[PhaseRow], width: int) -> list[str]:
     return ["", "  phases", *(f"  {line}" for line in table(cells, width - 2, drop=(6, 3, 1, 5)))]
 
 
-def _limit_text(limit: int | None, enforcer: str) -> str:
-    size = format_size(limit) if limit else "the machine's floor"
-    return f"{size}, enforced by {enforcer}" if enforcer else "-"
+def _limit_text(run: Run, asked: int | None) -> str:
+    if not (enforcer := run.limit_enforcer()):
+        return "-"
+    size = format_size(run.limit) if run.limit else "the machine's floor"
+    floor = "" if asked or not run.limit else " (the machine keeps its floor)"
+    return f"{size}{floor}, enforced by {enforcer}"
 
 
 def _paused_text(run: Run, summary: Summary) -> str:
@@ -322,16 +328,15 @@ def _paused_text(run: Run, summary: Summary) -> str:
     return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
 
 
-def _peak_text(peaks: Peaks) -> str:
+def peak_text(peaks: Peaks) -> str:
+    """What it held at most, and of what where a sample shows it; else how that is known."""
     if peaks.use is None:
         return "no sample was taken"
-    words = (
-        f"{format_size(peaks.use)} (anonymous {format_size(peaks.anon)}, shared {format_size(peaks.shmem)}"
-    )
-    words += f", swapped {format_size(peaks.swap)})" if peaks.swap else ")"
-    if peaks.gpu:
-        words += f", GPU {format_size(peaks.gpu)}"
-    return words
+    parts = [f"by {SOURCES[peaks.source]}"]
+    if peaks.source == SAMPLES:
+        parts = [f"anonymous {format_size(peaks.anon)}", f"shared {format_size(peaks.shmem)}"]
+        parts += [f"swapped {format_size(peaks.swap)}"] if peaks.swap else []
+    return f"{format_size(peaks.use)} ({', '.join(parts)})"
 
 
 def differing_arguments(left: list[str], right: list[str]) -> list[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from oomproof.reports.code_shown import Stack
 from oomproof.reports.earlier_runs import Earlier, earlier_runs
 from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.run_tables import compare_rows, summarize
+from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
 from oomproof.trend import lasting_rate
 from oomproof.units import GIB, MIB, format_duration, format_size
@@ -65,12 +65,8 @@ class Story:
 
     @property
     def peak(self) -> int | None:
-        """The most the job held, of all who looked; the same figure wherever a page names it."""
-        sizes = [
-            self.summary.peaks.use if self.summary else None,
-            *(point.use for point in self.timeline.host),
-        ]
-        return max((size for size in sizes if size is not None), default=None)
+        """What the job held at most; the same figure wherever a page names it."""
+        return self.summary.peaks.use if self.summary else None
 
     @property
     def about_host_memory(self) -> bool:
@@ -116,15 +112,13 @@ def tell(
     ]
     oom = last_oom(attempt) if verdict.cause == "cuda-oom" else None
     printed = code_shown.log_of(attempt, redactor)
-    backend = run.started().get("rung") or {}
-    settings = run.info.get("settings") or {}
     return Story(
         verdict=clean,
         run=run,
         summary=summarize(run),
         timeline=_masked(load_numbers(attempt), redactor),
         command=shlex.join(redactor.value(run.argv, "command")),
-        limit=settings.get("limit") or backend.get("limit"),
+        limit=run.limit,
         earlier=earlier,
         measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
         changed=tuple(row for row in rows if not row[0].startswith(_MEASURED)),
@@ -180,11 +174,9 @@ def chronology(story: Story) -> list[Moment]:
     for span in timeline.phases[-40:]:
         step = f", step {span.first_step}" if span.first_step is not None else ""
         moments.append(Moment(timeline.wall(span.begin), f"phase {span.name}{step}", True))
-    if timeline.host:
-        peak = max(timeline.host, key=lambda point: point.use)
-        moments.append(
-            Moment(timeline.wall(peak.t), f"highest sample of the job: {format_size(peak.use)}", True)
-        )
+    peak = max(timeline.host, key=lambda point: point.use, default=None)
+    if peak is not None and summary is not None and peak.use == summary.peaks.use:
+        moments.append(Moment(timeline.wall(peak.t), f"peak: the job held {format_size(peak.use)}", True))
     for mark in timeline.events[-60:]:
         moments.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
     for item in story.verdict.evidence:
@@ -241,12 +233,11 @@ def before_end(t: float) -> str:
 
 
 def held_note(story: Story) -> str:
-    """The job's own figure beside its processes': theirs may be seconds older, and pages can be shared."""
-    note = "Shared pages stand with every process that maps them."
-    last = [point for point in story.timeline.host if point.t >= -15]
-    if last:
-        peak = max(last, key=lambda point: point.use)
-        note = f"The job as a whole held {format_size(peak.use)} {before_end(peak.t)}. {note}"
+    """The job's own figure beside its processes': theirs may be seconds older."""
+    note = "Pages that several processes share are divided among them."
+    if story.timeline.host:
+        last = story.timeline.host[-1]
+        note = f"The job as a whole held {format_size(last.use)} {before_end(last.t)}. {note}"
     return note
 
 
@@ -271,13 +262,13 @@ def facts(story: Story) -> list[tuple[str, str]]:
     if run is None or summary is None:
         return []
     begin = float(run.started().get("wall") or run.created)
-    peaks, peak = summary.peaks, story.peak
+    peaks = summary.peaks
     rows = [
         ("command", story.command),
         ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
         ("started", f"{when(begin, date=True)} {zone(begin)}"),
         ("lasted", format_duration(summary.seconds)),
-        ("peak", format_size(peak) if peak is not None else "no sample was taken"),
+        ("peak", peak_text(peaks)),
     ]
     if story.limit:
         rows.append(("limit", format_size(story.limit)))

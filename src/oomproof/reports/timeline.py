@@ -11,6 +11,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of
 from oomproof.recording.series import GpuRow, HostRow, JobRow, ProcessRow, Row, Series
 from oomproof.records import dataclass, field, replace
+from oomproof.units import MIB
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
@@ -98,17 +99,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process as last seen. ``seen`` is that moment; shared pages stand with each process that maps them."""
+    """A process as last seen. ``seen`` is that moment; ``held`` its share of what the job held, swap included."""
 
     pid: int
     role: str
     name: str
     seen: float
-    anon: int
-    shared: int
+    held: int
     swap: int
-    file: int
-    pss: int | None
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ def _with_actions(points: list[HostPoint], attempt: Attempt, end: float) -> list
         near = points[at - 1]
         anon = max(1, near.main + near.workers + near.other)
         grown = (anon + use - near.use) / anon
-        if grown > 0 and near.t != t - end:
+        if grown > 0 and use > near.use + max(MIB, near.use // 100):  # newer recordings have a row for it
             workers, other = int(near.workers * grown), int(near.other * grown)
             main = use - near.shared - near.swap - workers - other
             points.insert(at, replace(near, t=t - end, main=main, workers=workers, other=other))
@@ -321,7 +319,7 @@ def _shares(rows: list[ProcessRow]) -> list[tuple[float, Share]]:
     held: dict[int, tuple[float, int, int]] = {}  # pid → when seen, role, bytes
     shares: list[tuple[float, Share]] = []
     for t, group in groupby(rows, key=lambda row: row.t):
-        held.update({row.pid: (t, roles.get(str(row.role), 2), row.anon or 0) for row in group})
+        held.update({row.pid: (t, roles.get(str(row.role), 2), row.use) for row in group})
         held = {pid: process for pid, process in held.items() if t - process[0] <= _GONE}
         sums = [0, 0, 0]
         for _, kind, size in held.values():
@@ -346,10 +344,7 @@ def _gpus(series: Series, begin: float, end: float) -> dict[int, tuple[GpuPoint,
 def _holders(series: Series, end: float) -> list[Holder]:
     """Each process as last seen, of those that lived to the end."""
     holders = [
-        Holder(
-            row.pid, str(row.role), str(row.name), row.t - end, row.anon or 0, row.shmem or 0, row.swap or 0,
-            row.file or 0, row.pss,
-        )
+        Holder(row.pid, str(row.role), str(row.name), row.t - end, row.use, row.swap or 0)
         for row in series.living(end - _GONE, end + 1.0)
-    ]  # fmt: skip
-    return sorted(holders, key=lambda holder: holder.anon + holder.shared + holder.swap, reverse=True)
+    ]
+    return sorted(holders, key=lambda holder: holder.held, reverse=True)

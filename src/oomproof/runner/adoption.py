@@ -165,7 +165,7 @@ def watch(
     writing.start()
     on_started(ticket.told + ticket.details)
     try:
-        return stay(run, adopted.pid, adopted.pidfd)
+        return stay(run, adopted.pid, adopted.pidfd, guard)
     except KeyboardInterrupt:
         return False
     finally:
@@ -176,17 +176,17 @@ def watch(
             os.close(lock)
 
 
-def stay(run: run_folders.Run, pid: int, pidfd: int) -> bool:
+def stay(run: run_folders.Run, pid: int, pidfd: int, watch: Watch) -> bool:
     """Waits for the end and writes down what can be known of it."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     while not poller.poll(1000):
         pass
-    record_end(run, wait_status.wait_status(pid, pidfd))
+    record_end(run, wait_status.wait_status(pid, pidfd), watch.guarded.moment.largest_rss)
     return True
 
 
-def record_end(run: run_folders.Run, status: int | None) -> None:
+def record_end(run: run_folders.Run, status: int | None, largest_rss: int) -> None:
     """exit.json, as a keeper would write it; without a status where the kernel tells it to the parent only."""
     known = status is not None
     signaled = known and os.WIFSIGNALED(status or 0)
@@ -201,7 +201,7 @@ def record_end(run: run_folders.Run, status: int | None) -> None:
             "signal": os.WTERMSIG(status or 0) if signaled else None,
             "core": bool(signaled and os.WCOREDUMP(status or 0)),
             "leftovers": [],
-            "counters": read_counters(backend.counters()),
+            "counters": {**read_counters(backend.counters()), "largest_rss": largest_rss or None},
             "adopted": True,
         },
     )

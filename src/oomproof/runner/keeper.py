@@ -12,9 +12,11 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
+import sys
 import time
 
 from oomproof.leaf import start_by_path
@@ -90,6 +92,7 @@ class Keeper:
         self.over_since: float | None = None  # nobody of the job is left
         self.drained = False  # the front has read all of the output
         self.record: dict[str, object] | None = None  # what exit.json says
+        self.largest_rss = 0  # of any process of the job that was waited for
         self.folder_gone = False
         self.next_look = 0.0
         self.recorded_errors: set[str] = set()
@@ -325,11 +328,13 @@ class Keeper:
                 self.note_end(status)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            if pid != self.helper:
+                self.note_usage(usage)
             if pid == self.helper:
                 self.note_helper()
             if pid == self.leader and not self.ended:
@@ -351,6 +356,11 @@ class Keeper:
         if self.restoring and (gone or at_last):
             self.restoring = False
             append_event(self.folder, event="gpu-resume" if gone else "gpu-resume-failed")
+
+    def note_usage(self, usage: resource.struct_rusage) -> None:
+        """The high-water mark of the largest process it waited for or its children did: exact to the moment of its death."""
+        unit = 1 if sys.platform == "darwin" else 1024
+        self.largest_rss = max(self.largest_rss, usage.ru_maxrss * unit)
 
     def note_end(self, status: int | None) -> None:
         self.ended, self.status, self.died = True, status, (boottime(), time.time())
@@ -517,7 +527,7 @@ class Keeper:
             "signal": os.WTERMSIG(status) if status is not None and killed else None,
             "core": status is not None and os.WCOREDUMP(status),
             "leftovers": self.leftovers[:20],
-            "counters": read_counters(self.spec["counters"]),
+            "counters": {**read_counters(self.spec["counters"]), "largest_rss": self.largest_rss or None},
             "shm": shm,
         }
         self.record = record

@@ -42,6 +42,8 @@ class LimitBackend:
                 ["memcg_oom_kill", f"{self.memory}/memory.events", "oom_kill"],
                 ["memcg_oom", f"{self.memory}/memory.events", "oom"],
                 ["memcg_peak", f"{self.memory}/memory.peak", ""],
+                ["memcg_active_file", f"{self.memory}/memory.stat", "active_file"],
+                ["memcg_inactive_file", f"{self.memory}/memory.stat", "inactive_file"],
                 ["oomd_kill", self.memory, "xattr:user.oomd_kill"],
             ]
         elif self.memory:
@@ -49,6 +51,8 @@ class LimitBackend:
                 ["memcg_oom_kill", f"{self.memory}/memory.oom_control", "oom_kill"],
                 ["memcg_failcnt", f"{self.memory}/memory.failcnt", ""],
                 ["memcg_peak", f"{self.memory}/memory.max_usage_in_bytes", ""],
+                ["memcg_active_file", f"{self.memory}/memory.stat", "total_active_file"],
+                ["memcg_inactive_file", f"{self.memory}/memory.stat", "total_inactive_file"],
             ]
         return wanted
 

@@ -55,13 +55,13 @@ class Sampler:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
         self._alerts, self._alert = alerts, alert
         self._stop = threading.Event()
-        self._next_pss = 0.0
+        self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
         self._next_libraries = boottime() + _LIBRARIES_FIRST
         self._written: dict[
             int, tuple[float, int]
         ] = {}  # pid → when its last row was written, and what it held
-        self._pss: dict[int, int] = {}
+        self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
         self._alerted: set[str] = set()
         self._kills = 0
         self._swap_before: int | None = None
@@ -97,7 +97,11 @@ class Sampler:
         pids = self._job.known_pids()
         samples = [process for process in map(processes.memory, pids) if process is not None]
         samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
-        if t >= self._next_pss:
+        if t >= (
+            self._next_pss
+            if {process.pid for process in samples} <= self._shared.keys()
+            else self._soonest_pss
+        ):
             self._look_at_shared_pages(t, samples)
         if t >= self._next_libraries:
             self._look_at_libraries(t, samples)
@@ -107,8 +111,10 @@ class Sampler:
             self._writer.put(
                 "process",
                 (t, process.pid, process.start, self._role(process), process.name, process.anon, process.shmem, process.file, process.swap,
-                 self._pss.get(process.pid)),
+                 self._share(process)),
             )  # fmt: skip
+        largest = max((process.largest_rss for process in samples), default=0)
+        self._moment.largest_rss = max(self._moment.largest_rss, largest)
         living = {sample.pid for sample in samples}
         self._written = {pid: row for pid, row in self._written.items() if pid in living}
         self._moment.processes, self._moment.shm = (
@@ -121,7 +127,8 @@ class Sampler:
 
     def _is_news(self, t: float, process: processes.ProcessMemory) -> bool:
         """A row per process and second would be half a gigabyte a day: only what changed, and a sign of life."""
-        held = process.anon + process.shmem + process.swap
+        share = self._share(process)
+        held = process.anon + process.shmem + process.swap if share is None else share
         last_t, last = self._written.get(process.pid, (0.0, -1))
         if last >= 0 and t - last_t < _SIGN_OF_LIFE and abs(held - last) <= max(_CHANGE, last // 50):
             return False
@@ -137,11 +144,21 @@ class Sampler:
 
     def _look_at_shared_pages(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         begun = time.monotonic()
-        self._pss = self._job.pss([process.pid for process in samples[:_PROCESSES]])
+        found = self._job.shared(samples[:_PROCESSES])
+        self._shared = {process.pid: found.get(process.pid, 0) for process in samples}
         spent = time.monotonic() - begun
         # Soon at first (workers are forked in the first seconds), then ever rarer.
         self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)
-        self._next_pss = t + max(self._pss_pause, spent / _PSS_SHARE)
+        self._soonest_pss = (
+            t + spent / _PSS_SHARE
+        )  # for a process that was just forked: it shares nearly all it has
+        self._next_pss = max(t + self._pss_pause, self._soonest_pss)
+
+    def _share(self, process: processes.ProcessMemory) -> int | None:
+        """Its part of the job's memory: pages that several processes share are divided among them (PSS)."""
+        if process.pid not in self._shared:
+            return None
+        return max(0, process.anon + process.shmem + process.swap - self._shared[process.pid])
 
     def _look_at_libraries(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         """Two OpenMP runtimes in one process: noted once, for the day it crashes in native code."""

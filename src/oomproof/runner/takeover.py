@@ -51,12 +51,13 @@ class TakenOver(Keeper):
         if self.ended:
             return
         try:
-            pid, status = os.waitpid(self.leader, os.WNOHANG)
+            pid, status, usage = os.wait4(self.leader, os.WNOHANG)
         except ChildProcessError:  # no child of ours (macOS), or waited for by a keeper that could not tell
             if not processes.is_alive(self.leader, self.leader_start):
                 self.note_end(None)
             return
         if pid:
+            self.note_usage(usage)
             self.note_end(status)
 
     def roots(self) -> list[int]:

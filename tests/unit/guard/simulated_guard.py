@@ -162,6 +162,9 @@ class Job:
         swapped = int(world.situation.swapped(world.t) * MIB)
         return JobMemory(world.held - swapped, 0, 5 * MIB, swapped, MIB, world.held - swapped)
 
+    def most_charged(self) -> int | None:
+        return None
+
     def settle(self, seconds: float) -> None:
         self._world.pass_time(SETTLE)
 
@@ -266,9 +269,12 @@ class LiveRun:
 class Rows:
     def __init__(self, world: World) -> None:
         self._world = world
+        self._looks: list[float] = []  # rows beside the regular ones
 
     def put(self, table: str, row: tuple[Any, ...]) -> None:
-        if table == "job":
+        if table == "look":
+            self._looks.append(row[0])
+        elif table == "job" and row[0] not in self._looks:
             self._world.rows.append(row[0])
 
     def event(self, t: float, kind: str, text: str, **data: object) -> None:

@@ -67,6 +67,9 @@ class Job:
             self.use += 150 * MIB
         return JobMemory(self.use, 0, 0, 0, 0, self.use)
 
+    def most_charged(self) -> int | None:
+        return None
+
     def settle(self, seconds: float) -> None:
         pass
 

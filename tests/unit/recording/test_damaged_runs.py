@@ -159,7 +159,7 @@ def test_a_byte_that_is_no_text_in_the_tables_names(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE host", b"CREATE TABLE h\xff\xfet"))
     recording = open_recording(path)
     assert recording.problem is None or "cannot be read" in recording.problem
-    assert recording.peaks().lowest_available is None
+    assert recording.figures().peaks.lowest_available is None
     report.summarize(run)
 
 

@@ -32,7 +32,7 @@ def written(path: Path, rows: int = 5) -> Path:
 
 def test_round_trip(tmp_path: Path) -> None:
     recording = open_recording(written(tmp_path / "r.sqlite"))
-    peaks = recording.peaks()
+    peaks = recording.figures().peaks
     assert (peaks.use, peaks.anon, peaks.lowest_available) == ((4 << 20) + (4 << 10), 4 << 20, 16 << 30)
     assert recording.last_sample_time() == 4.0
     assert recording.wall_offset == 1000.0
@@ -45,7 +45,7 @@ def test_absent_empty_and_foreign_files(tmp_path: Path) -> None:
     assert "cannot be read" in str(open_recording(tmp_path / "empty").problem)
     (tmp_path / "text").write_bytes(b"not a database, \0 at all" * 100)
     assert "cannot be read" in str(open_recording(tmp_path / "text").problem)
-    assert open_recording(tmp_path / "text").peaks().use is None
+    assert open_recording(tmp_path / "text").figures().peaks.use is None
 
 
 def test_cut_in_the_middle(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_cut_in_the_middle(tmp_path: Path) -> None:
     for part in (0.2, 0.5, 0.9):
         path.write_bytes(whole[: int(len(whole) * part)])
         recording = open_recording(path)
-        recording.peaks()
+        recording.figures()
         recording.last_sample_time()
 
 
@@ -72,7 +72,7 @@ def test_read_only_folder_with_odd_name(tmp_path: Path) -> None:
     path = written(folder / "r.sqlite")
     folder.chmod(0o500)
     try:
-        assert open_recording(path).peaks().use is not None
+        assert open_recording(path).figures().peaks.use is not None
     finally:
         folder.chmod(0o700)
 
@@ -281,7 +281,7 @@ def test_past_its_cap_the_old_part_is_thinned_and_the_end_is_whole(
     assert told and "one in 10 s" in told[0]
     assert largest < 2 * cap, "without it: 3 MB"
     recording = open_recording(path)
-    peaks = recording.peaks()
+    peaks = recording.figures().peaks
     assert (peaks.use, peaks.lowest_available) == (1 << 40, 5), "extremes stay"
     assert recording.rows("SELECT count(*) FROM job WHERE t >= ?", ((rows - 500) / 10,)) == [(500,)]
     assert recording.rows("SELECT count(*) FROM event") == [(1,)], "events are never thinned"

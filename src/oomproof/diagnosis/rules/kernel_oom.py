@@ -162,7 +162,8 @@ def _unseen(case: CaseFile) -> list[WeightedCause]:
 def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     kill = case.our_kills[-1] if case.our_kills else None
     limit = (kill.limit if kill else None) or case.limit or case.settings.limit
-    held = _held(case, kill)
+    # at its own limit it held the most it ever did
+    held = case.job_peak if reading.whose == _OWN else _held(case, kill)
     cause = "oom-kill-memcg"
     if reading.whose == _MACHINE:
         cause = kernel_kill(kill.constraint if kill else None) or "oom-kill-global"
@@ -196,6 +197,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
             "kernel.kill",
             "sample.host",
             "sample.job",
+            "sample.peak",
             "sample.growth",
             "sample.twin",
             "other.",

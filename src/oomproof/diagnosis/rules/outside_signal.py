@@ -149,6 +149,7 @@ def _claim(
             "counter.",
             "sample.host",
             "sample.job",
+            "sample.peak",
             "kernel.other",
             "handler.",
             "agent.position",

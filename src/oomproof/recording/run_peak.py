@@ -1,0 +1,62 @@
+"""What a run held at most, and how that is known: one figure for every reader.
+
+The largest of the samples, of what the guard saw between them, of the cgroup's own peak less page cache, of the largest
+process's high-water mark less the files it had mapped (where there is no cgroup), and of what the kernel said of its victim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oomproof.machine.cgroups import charge_doubt
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.reader import Figures, whole
+from oomproof.records import replace
+from oomproof.units import MIB
+
+SAMPLES = "samples"
+# each source in words: "at most 480 MiB, by the cgroup's peak less page cache"
+SOURCES = {
+    SAMPLES: "the samples",
+    "guard": "the guard's own readings",
+    "cgroup": "the cgroup's peak less page cache",
+    "process": "its largest process's peak less mapped files",
+    "kernel": "the kernel's report of the kill",
+}
+# A process starts as a copy of the keeper, with its 15 MiB, and maps libraries before the first sample.
+_PROCESS_DOUBT = 32 * MIB
+
+
+def figures_of(attempt: Attempt, verdict: Mapping[str, Any] | None = None) -> Figures:
+    """Of its recording, with what it held at most. ``verdict`` as verdict.json has it, else the stored one: it may know of a
+    victim of the kernel's."""
+    figures = attempt.recording().figures()
+    judged = (attempt.verdict() if verdict is None else verdict).get("verdict")
+    victim = judged.get("victim") if isinstance(judged, dict) else None
+    use, source = run_peak(attempt, figures, victim if isinstance(victim, dict) else {})
+    return replace(figures, peaks=replace(figures.peaks, use=use, source=source))
+
+
+def run_peak(attempt: Attempt, figures: Figures, victim: Mapping[str, Any]) -> tuple[int | None, str]:
+    """(bytes, of SOURCES). Of two that say the same, the first."""
+    known = [] if figures.peaks.use is None else [(figures.peaks.use, figures.peaks.source)]
+    for action in attempt.actions():  # recordings of earlier versions have no row for what the guard acted on
+        facts = action.get("facts")
+        if isinstance(facts, dict) and (use := whole(facts.get("use"))) is not None:
+            known.append((use, "guard"))
+    sampled = max((use for use, _ in known), default=0)
+    counters = attempt.exit().get("counters") or {}
+    if (charged := counters.get("memcg_peak")) is not None:
+        at_exit = (counters.get("memcg_active_file") or 0) + (counters.get("memcg_inactive_file") or 0)
+        cache = max(figures.cache or 0, at_exit)
+        held = charged - cache - (figures.kernel or 0)
+        if held > sampled + charge_doubt(charged, cache):
+            known.append((held, "cgroup"))
+    elif (resident := counters.get("largest_rss")) is not None:
+        held = resident - (figures.mapped or 0)
+        if held > sampled + max(_PROCESS_DOUBT, resident // 50):
+            known.append((held, "process"))
+    held = (whole(victim.get("anon_rss_bytes")) or 0) + (whole(victim.get("shmem_rss_bytes")) or 0)
+    if held:
+        known.append((held, "kernel"))
+    return max(known, key=lambda peak: peak[0], default=(None, SAMPLES))

@@ -1,0 +1,290 @@
+"""One run, one set of figures: whatever a recording holds, every reader says the same about the same thing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from oomproof.cli.main import main
+from oomproof.evidence.kill_owners import guard_stops
+from oomproof.ledger import peak_history
+from oomproof.ledger.ledger_entries import Peak
+from oomproof.ledger.ledger_store import open_ledger
+from oomproof.machine import kernel_log, processes
+from oomproof.machine.host_identity import host_name, machine_id
+from oomproof.recording.run_folders import Run
+from oomproof.recording.writer import Writer
+from oomproof.settings import ledger_setting
+from oomproof.units import format_duration, format_size
+
+MIB = 1 << 20
+START, WALL = 1000.0, 1_790_000_000.0
+LEADER = 4_100_000  # beyond any pid of this machine
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run did, in MiB and seconds."""
+
+    levels: tuple[int, ...]  # what it held at each sample; the last is no fall
+    pace: float = 1.0
+    looks: tuple[int, ...] = ()  # after these samples, not the last ones, the guard saw twice as much
+    teardown: tuple[float, ...] = ()  # shares of the last level that samples saw while it died
+    cache: int = 0
+    charged: int | None = None  # the cgroup's own peak
+    largest: int | None = None  # the largest process's, where there is no cgroup
+    workers: int = 0
+    phases: tuple[tuple[str, int], ...] = ()  # at each sample, with the steps until then
+    step: int | None = None  # in the job's own record, of the last phase
+    code: int | None = 0
+    signal: int | None = None
+    by_guard: bool = False
+    limit: int | None = None
+
+    @property
+    def held(self) -> int:
+        """At the end: before its teardown."""
+        return self.levels[-1] * MIB
+
+    @property
+    def peak(self) -> int:
+        seen = max([*self.levels, *(2 * self.levels[at] for at in self.looks)]) * MIB
+        if self.charged is not None:
+            unseen = (self.charged - self.cache) * MIB
+            doubt = max(4 * MIB, self.charged * MIB // 50 + self.cache * MIB // 8)
+        elif self.largest is not None:
+            unseen, doubt = self.largest * MIB, max(32 * MIB, self.largest * MIB // 50)
+        else:
+            return seen
+        return max(seen, unseen) if unseen > seen + doubt else seen
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    levels = draw(st.lists(st.integers(4, 6000), min_size=1, max_size=8))
+    levels[-1] = max(levels[-2:])
+    names = st.sampled_from(["load", "train", "eval", "save"])
+    steps = sorted(draw(st.lists(st.integers(0, 500), min_size=len(levels), max_size=len(levels))))
+    phases = tuple((draw(names), step) for step in steps) if draw(st.booleans()) else ()
+    by_guard = draw(st.booleans())
+    signal_number = (
+        signal.SIGTERM if by_guard else draw(st.sampled_from([None, signal.SIGKILL, signal.SIGTERM]))
+    )
+    return Recipe(
+        levels=tuple(levels),
+        pace=draw(st.sampled_from([0.1, 1.0])),
+        looks=tuple(at for at in draw(st.sets(st.integers(0, 5), max_size=2)) if at < len(levels) - 2),
+        teardown=tuple(draw(st.sampled_from([(), (0.0,), (0.5,), (0.6, 0.1), (0.5, 0.0, 0.0)]))),
+        cache=draw(st.sampled_from([0, 3, 700])),
+        charged=draw(st.none() | st.integers(4, 20_000)),
+        largest=draw(st.none() | st.integers(4, 20_000)),
+        workers=draw(st.integers(0, 3)),
+        phases=phases,
+        step=draw(st.none() | st.integers(500, 600)) if phases else None,
+        code=None if signal_number else draw(st.sampled_from([0, 1])),
+        signal=signal_number,
+        by_guard=by_guard,
+        limit=draw(st.none() | st.integers(100, 9000)),
+    )
+
+
+def written(recipe: Recipe, home: Path) -> Run:
+    """The folder as front and keeper leave it, in a history of its own; the recording by the real writer."""
+    run_id = f"20260921-{next(_numbers):06}-fig"
+    os.environ["XDG_STATE_HOME"] = str(home / run_id)  # put back by the fixture
+    folder = home / run_id / "oomproof" / "runs" / run_id
+    attempt = folder / "1"
+    (attempt / "agent").mkdir(parents=True)
+    end = START + recipe.pace * (len(recipe.levels) + len(recipe.teardown))
+    writer = Writer(attempt / "recording.sqlite", {"boot_id": processes.boot_id(), "wall_offset": repr(WALL)})
+    falls = [int(share * recipe.levels[-1] * MIB) for share in recipe.teardown]
+    for at, use in enumerate([*(level * MIB for level in recipe.levels), *falls]):
+        t = START + recipe.pace * at
+        if at < len(recipe.phases):
+            writer.put("phase", (t, recipe.phases[at][0], recipe.phases[at][1], LEADER, None, None))
+        sample(writer, recipe, t, use)
+        if at in recipe.looks:
+            writer.put("look", (t + recipe.pace / 2, "guard"))
+            sample(writer, recipe, t + recipe.pace / 2, 2 * use)
+    writer.close()
+    if recipe.step is not None:
+        record = f"1 {end:.3f} {recipe.step} -1 {recipe.phases[-1][0]}"
+        (attempt / "agent" / f"{LEADER}-now.txt").write_text(record + "\n")
+    counters = {"memcg_peak": None, "largest_rss": None, "memcg_oom_kill": 0, "vmstat_oom_kill": 0}
+    if recipe.charged is not None:
+        counters |= {"memcg_peak": recipe.charged * MIB, "memcg_active_file": recipe.cache * MIB}
+    elif recipe.largest is not None:
+        counters["largest_rss"] = recipe.largest * MIB
+    limit = recipe.limit * MIB if recipe.limit else None
+    files: dict[str, dict[str, Any]] = {
+        "run.json": {
+            "schema": 1, "id": run_id, "name": None, "argv": ["python", "train.py"], "cwd": "/", "env": {},
+            "created": WALL + START, "boot_id": processes.boot_id(), "host": host_name(), "machine": machine_id(),
+            "settings": {"limit": limit, "agent": True}, "claim": {"key": run_id},
+        },
+        "1/started.json": {
+            "boot_id": processes.boot_id(), "boottime": START, "wall": WALL + START, "job": {"pid": LEADER, "start": 1},
+            "keeper": {"pid": LEADER + 1, "start": 1}, "rung": {"name": "cgroup v2", "limit": limit},
+            "counters": dict.fromkeys(counters, 0),
+        },
+        "1/exit.json": {
+            "boottime": end, "wall": WALL + end + 7.0, "code": recipe.code, "signal": recipe.signal, "core": False,
+            "leftovers": [], "counters": counters,
+        },
+    }  # fmt: skip
+    for name, value in files.items():
+        (folder / name).write_text(json.dumps(value))
+    (attempt / "output.log").write_text("working\n")
+    if recipe.by_guard:
+        at = end - recipe.pace
+        action = {"boottime": at, "wall": WALL + at, "by": "guard", "action": "term", "why": "full"}
+        (attempt / "actions.jsonl").write_text(json.dumps(action) + "\n")
+    return Run(folder)
+
+
+def sample(writer: Writer, recipe: Recipe, t: float, use: int) -> None:
+    writer.put("host", (t, 64 << 30, 32 << 30, None, 0, 0, 0, 0))
+    writer.put("job", (t, use, 0, recipe.cache * MIB, 0, 0, None, 1 + recipe.workers, None, None))
+    share = use // (recipe.workers + 1)  # all of it was there before they were forked
+    for number in range(recipe.workers + 1):
+        role = "worker" if number else "main"
+        writer.put("process", (t, LEADER + number, 1, role, "python", use, 0, 0, 0, share))
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words]) == 0
+    return capsys.readouterr().out
+
+
+def evidence(verdict: dict[str, Any], name: str) -> str:
+    return next((item["text"] for item in verdict["evidence"] if item["id"] == name), "")
+
+
+@pytest.fixture
+def no_kernel_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        kernel_log, "read", lambda *_, **__: kernel_log.KernelLog("kernel log", reason="closed here")
+    )
+
+
+@settings(max_examples=25)
+@given(recipe=recipes())
+# 480 MiB within 1.7 s, of which one sample saw 4; a burst of 900 beside 7; an evaluation's 870 beside 435
+@example(recipe=Recipe(levels=(4,), charged=481, code=None, signal=9))
+@example(recipe=Recipe(levels=(7, 7, 7), charged=908))
+@example(recipe=Recipe(levels=(7, 7, 7), largest=908))
+@example(
+    recipe=Recipe(
+        levels=(435, 435, 435), looks=(0,), phases=(("eval", 1), ("train", 333), ("eval", 350)), step=350
+    )
+)
+# a job of 1.2 GiB, whose last sample was taken while it died
+@example(recipe=Recipe(levels=(900, 1200), teardown=(0.005,), code=None, signal=9, workers=3))
+@example(recipe=Recipe(levels=(480,), teardown=(0.0,), code=None, signal=15, by_guard=True, limit=500))
+def test_every_reader_says_the_same(
+    recipe: Recipe, folders_of_their_own: Path, no_kernel_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written(recipe, folders_of_their_own)
+    unjudged = json.loads(said(capsys, "runs", "--json", "show", run.id))
+    verdict = json.loads(said(capsys, "why", "--json", run.id))
+    shown = json.loads(said(capsys, "runs", "--json", "show", run.id))
+    row = next(row for row in json.loads(said(capsys, "runs", "--json"))["runs"] if row["id"] == run.id)
+    patterns = json.loads(said(capsys, "why", "--all", "--json", run.id))
+    pages = {name: run.folder / f"page.{name}" for name in ("md", "html")}
+    said(capsys, "why", "--md", str(pages["md"]), "--html", str(pages["html"]), run.id)
+    texts = {name: path.read_text() for name, path in pages.items()}
+    texts |= {"why": said(capsys, "why", run.id), "show": said(capsys, "runs", "show", run.id)}
+    texts["runs"] = said(capsys, "runs", "--all").splitlines()[1]
+
+    # the peak
+    peak = format_size(recipe.peak)
+    assert {value["peak_bytes"] for value in (row, shown["run"], unjudged["run"])} == {recipe.peak}
+    assert evidence(verdict, "sample.peak") == f"the job held at most {peak}"
+    assert {shown["run"]["peak_source"], unjudged["run"]["peak_source"]} == {row["peak_source"]}
+    for name, text in texts.items():
+        assert peak in text, name
+    for name, pattern in (("md", r"\| peak \| ([\d.]+ \w+)"), ("show", r"\n +peak  ([\d.]+ \w+)")):
+        assert re.findall(pattern, texts[name]) == [peak], name
+    kept = open_ledger(ledger_setting()).peaks(run.id)
+    counted = recipe.charged is not None or recipe.largest is not None
+    if row["seconds"] >= 2.0 or (counted and recipe.peak >= 64 * MIB):
+        assert [remembered.use for remembered in kept] == [recipe.peak]
+
+    # what it held last: no teardown
+    held = format_size(recipe.held)
+    assert evidence(verdict, "sample.job").startswith(f"the job held {held} in ")
+    for name in ("md", "html"):
+        told = re.findall(r"The job as a whole held ([\d.]+ \w+)", texts[name])
+        assert told == [held] or (name == "html" and not told)  # a page leaves out what is not about memory
+    deaths = patterns["deaths"]
+    assert {death["held_bytes"] for death in deaths} <= {recipe.held}
+    assert [stop.held for _, stop in guard_stops([run], 0.0)] == ([recipe.held] if recipe.by_guard else [])
+    phases = shown["phases"]
+    if phases:
+        assert recipe.held in {phase["exit_bytes"] for phase in phases} | {
+            phase["peak_bytes"] for phase in phases
+        }
+        assert min(phase["floor_bytes"] for phase in phases) >= min(recipe.levels) * MIB
+        assert max(phase["peak_bytes"] for phase in phases) <= recipe.peak
+
+    # the shares of the processes are the job's
+    table = re.findall(r"\| python \| \w+ \| \d+ \| ([\d.]+ \w+) \|", texts["md"])
+    assert table == [format_size(recipe.held // (recipe.workers + 1))] * (recipe.workers + 1)
+
+    # the last step, how long, the limit, the exit
+    steps = [
+        step for step in (recipe.step, recipe.phases[-1][1] if recipe.phases else None) if step is not None
+    ]
+    step = steps[0] if steps else None
+    assert verdict["verdict"]["step"] == step and {death["step"] for death in deaths} <= {step}
+    if phases:
+        assert max(phase["last_step"] for phase in phases) == step
+        last = next(phase for phase in phases if phase["phase"] == recipe.phases[-1][0])
+        assert last["last_step"] == step
+    seconds = recipe.pace * (len(recipe.levels) + len(recipe.teardown))
+    assert {round(death["uptime"], 6) for death in deaths} <= {round(seconds, 6)}
+    assert round(row["seconds"], 6) == round(seconds, 6)
+    for name in ("runs", "show", "md", "html"):
+        assert format_duration(row["seconds"]) in texts[name], name
+    if recipe.limit:
+        limit = format_size(recipe.limit * MIB)
+        assert f"limit  {limit}, " in texts["show"] and f"| limit | {limit} |" in texts["md"]
+    assert {(value["code"], value["signal"]) for value in (row, shown["run"], shown["exit"])} == {
+        (recipe.code, recipe.signal)
+    }
+
+    # a sentence and its probability
+    judged = verdict["verdict"]
+    assert judged["certainty"] == "proven" or judged["probability"] < 1.0 or judged["cause"] == "other-error"
+    assert abs(sum(cause["probability"] for cause in verdict["causes"]) - 1.0) < 1e-6
+
+
+def test_the_need_of_the_next_run_is_what_no_sample_saw(
+    folders_of_their_own: Path, no_kernel_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A burst of 900 MiB was on record as 7 MiB: such a command never waited."""
+    run = written(Recipe(levels=(7, 7, 7), charged=908), folders_of_their_own)
+    found: list[Peak] = peak_history.peaks_of(open_ledger(ledger_setting()), run.id)
+    assert [peak.use for peak in found] == [908 * MIB]
+
+
+def test_advice_is_for_what_it_held(
+    folders_of_their_own: Path, no_kernel_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a job that filled 480 of 500 MiB the advice was `check --need 64M`, and all deaths were at 4 MiB."""
+    recipe = Recipe(levels=(4,), charged=481, code=None, signal=15, by_guard=True, limit=500)
+    run = written(recipe, folders_of_their_own)
+    page = run.folder / "page.md"
+    said(capsys, "why", "--md", str(page), run.id)
+    assert "check --need 512M" in page.read_text() and "--need 64M" not in page.read_text()
