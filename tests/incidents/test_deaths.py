@@ -88,7 +88,9 @@ def test_leak_is_stopped_in_time_and_saved(lab: Lab, tmp_path: Path) -> None:
     done = lab.run(
         "run", "--name", "leak", "--limit", "300M", "--grace", "4", "--", *lab.job("grow.py", 20, 1000, saved)
     )
-    assert done.returncode == 0
+    assert done.returncode == 75, "for want of memory: `&& next` must not take half a result for a whole one"
+    assert lab.read(lab.folder_of("leak") / "1" / "exit.json")["code"] == 0, "the job's own status as it was"
+    assert lab.run("wait", "leak").returncode == 75
     assert 150 < int(saved.read_text()) < 300, "asked while there was still room, but not long before"
     assert cause(lab, "leak") == ("stopped-by-guard", "proven")
     assert "asked the job to save and stop" in done.stderr

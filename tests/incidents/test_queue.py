@@ -231,11 +231,11 @@ def test_priority_goes_first_and_a_small_one_is_let_past(machine: Lab) -> None:
 
 def test_the_peak_of_one_run_is_the_need_of_the_next(machine: Lab) -> None:
     command = ["--", *machine.job("hold_for.py", 100, 3)]
-    first = machine.run("run", *command)
+    first = machine.run("run", "-v", *command)
     assert first.returncode == 0 and "need unknown: starts at once" in first.stderr
-    again = machine.run("run", *command)
+    again = machine.run("run", "-v", *command)
     assert again.returncode == 0 and "reserved 10" in again.stderr and "in its last run" in again.stderr
-    other = machine.run("run", "--", *machine.job("hold_for.py", 90, 0))
+    other = machine.run("run", "-v", "--", *machine.job("hold_for.py", 90, 0))
     assert "need unknown" in other.stderr
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from oomproof.errors import NOT_NOW
 from oomproof.recording import run_folders
 
 JOB = Path(__file__).with_name("demo_job.py")
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-P", "-m", "oomproof.cli.main", "run", "--limit", "256M", "--grace", "4"]
     job = [sys.executable, "-I", str(JOB)]
     done = subprocess.run([*command, "--name", "demo", "--", *job], check=False)
-    if done.returncode not in (0, 130):
+    if done.returncode not in (NOT_NOW, 130):
         _say("", f"The demo did not go as planned (status {done.returncode}): oomproof runs show demo")
         return done.returncode
     if done.returncode == 130:

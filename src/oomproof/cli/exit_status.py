@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oomproof.errors import OUR_FAILURE
+from oomproof.errors import NOT_NOW, OUR_FAILURE
 from oomproof.recording.run_folders import Run
 
 if TYPE_CHECKING:
@@ -12,11 +12,16 @@ if TYPE_CHECKING:
 
 
 def exit_status(run: Run, conclusion: Conclusion | None, ended: dict[str, Any] | None = None) -> int:
-    """The job's own, 128+signal when it was killed, --oom-exit-code when it died of memory and one was given."""
+    """The job's own, 128+signal when it was killed, --oom-exit-code when it died of memory and one was given.
+
+    75 for the 0 of a job that the guard asked to stop: what comes after `&&` must not take half a result for a whole one."""
     wanted = (run.info.get("settings") or {}).get("oom_exit_code")
     if wanted is not None and conclusion is not None and conclusion.died_of_memory:
         return int(wanted)
     ended = ended or run.exit()
     if not ended or (ended.get("code") is None and ended.get("signal") is None):
         return OUR_FAILURE  # nobody knows: the keeper vanished, or it was adopted and is another's child
-    return int(ended["code"]) if ended["code"] is not None else 128 + int(ended["signal"])
+    if ended["code"] is None:
+        return 128 + int(ended["signal"])
+    stopped = conclusion is not None and conclusion.verdict.kind.stopped_by == "guard"
+    return NOT_NOW if stopped and ended["code"] == 0 else int(ended["code"])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from collections.abc import Collection
 
 from oomproof.errors import OUR_FAILURE, OomproofError
 from oomproof.guard import freezer, pause_timeouts
@@ -46,7 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = live_run(arguments.run)
+    target = live_run(arguments.run, states=("running", "unguarded"))
     mark = target.frozen()
     if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(target.attempt).paused):
         tell(f"{target.name} is already paused; to resume it: oomproof resume {target.name}")
@@ -76,9 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def live_run(text: str | None, status: int = OUR_FAILURE) -> run_folders.Run:
+def live_run(text: str | None, status: int = OUR_FAILURE, states: Collection[str] = ()) -> run_folders.Run:
     """The run, which must have a job that lives and can be reached. One that has lost its keeper gets a new one."""
-    run = run_folders.find_here(text)
+    run = run_folders.find_here(text, states)
     if run.state() == "starting":
         raise OomproofError(f"{run.name} is just starting", "try again in a moment")
     if not run.keeper_lives():

@@ -27,7 +27,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = live_run(arguments.run)
+    target = live_run(arguments.run, states=("paused", "unguarded"))
     mark = target.frozen()
     job = Job(target.started())
     task_thread = TaskThread()

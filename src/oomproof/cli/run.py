@@ -2,18 +2,19 @@
 
 The command's arguments, its terminal and its exit status stay as they are. Without --limit the kernel keeps only the
 machine's floor free, so a job that used to run still runs. When memory runs short the job is warned about, paused while
-another run can finish and give room, else asked to save and stop (the stop file, --stop-signal), then ended, before the
+another run can finish and free memory, else asked to save and stop (the stop file, --stop-signal), then ended, before the
 kernel picks a victim.
 
   oomproof run -- python train.py --epochs 3
   oomproof run --limit 20G --name big -- python train.py
   oomproof run --stop-signal USR1 --grace 60 -- python train.py
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
-  oomproof run --protect -- python train.py       the younger runs make room first
-  oomproof run --need 19G -- python train.py      starts when 19 GiB are free and promised to nobody
+  oomproof run --protect -- python train.py       newer runs give way first
+  oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
-75 no room now (--no-wait, --wait-max) or the same job runs already, 69 can never fit on this machine.
+75 not now, for want of memory (--no-wait, --wait-max; also when the guard asked the job to stop and it exited with code 0)
+or the same job runs already, 69 can never fit on this machine.
 """
 
 from __future__ import annotations
@@ -81,6 +82,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
     )
+    output.add_argument("-v", "--verbose", action="store_true", help="say more at the start and at the end")
+    output.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="say nothing unless oomproof acted or failed, or the job died of memory",
+    )
     output.add_argument("--report", metavar="FILE", help="write the verdict there as JSON (schema 1)")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --"
@@ -100,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
             runtime_folder()  # what is odd about it is told while there is a terminal
         return _detach(order, report)
     try:
-        return _finish(_supervise(order, _startup_message, lambda *_: None), report, quiet=False)
+        return _finish(_supervise(order, _startup_message, lambda *_: None), report, order.verbosity)
     except Cancelled as cancelled:
         _tell("oomproof: gave up waiting; nothing was started")
         return 128 + cancelled.number
@@ -122,7 +130,13 @@ def _supervise(
             if order.chosen.gpu_share:
                 share = _wait_for_gpu_turn(run, order, lambda text: on_waiting(run, text))
             return supervise(
-                run, order, lambda sentence: startup_message(run, order, sentence, ticket.told), ticket, share
+                run,
+                order,
+                lambda sentence: startup_message(
+                    run, order, sentence, ticket.told + (ticket.details if order.verbosity > 0 else [])
+                ),
+                ticket,
+                share,
             )
         except (OomproofError, KeyboardInterrupt):
             ticket.drop()
@@ -208,7 +222,8 @@ def _tell_as_is(text: str) -> None:
 
 
 def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: list[str]) -> None:
-    _tell(f"oomproof: run {run.id}: {sentence}")
+    if sentence:
+        _tell(f"oomproof: run {run.name}: {sentence}")
     for line in told:
         _tell(f"oomproof: {line}")
     messenger = _MESSENGERS.get(os.path.basename(order.argv[0]))
@@ -224,7 +239,16 @@ def _order(arguments: argparse.Namespace) -> Order:
     if not argv:
         raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
     chosen = of_run(vars(arguments))
-    return Order(argv, chosen, bool(arguments.detach), agent=not chosen.no_agent, asked=asked_of(chosen))
+    if arguments.quiet and arguments.verbose:
+        raise OomproofError("--quiet and --verbose exclude each other", "give one of them", USAGE)
+    return Order(
+        argv,
+        chosen,
+        bool(arguments.detach),
+        agent=not chosen.no_agent,
+        asked=asked_of(chosen),
+        verbosity=int(arguments.verbose) - int(arguments.quiet),
+    )
 
 
 def gpu_is_here() -> bool:
@@ -305,26 +329,30 @@ class _OneSignal:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
-    """The verdict, and the status the shell sees."""
+def _finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int:
+    """The verdict, and the status the shell sees. Without a verbosity nobody is there to be told."""
     conclusion: Conclusion | None = None
     try:
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
             from oomproof.diagnosis.conclusion import conclude
             from oomproof.reports import report_file
-            from oomproof.reports.verdict_text import fitted, three_lines
+            from oomproof.reports.verdict_text import at_end
 
             conclusion = conclude(outcome.run)
             if report is not None:
                 from oomproof.reports import report_file
 
                 report_file.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
-            if not quiet:
+            if verbosity is not None:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                verdict = conclusion.verdict
-                _tell_as_is(fitted(three_lines(verdict), sys.stderr, verdict.kind.tone))
+                if not outcome.run.exit() and outcome.exit:
+                    _tell(
+                        f"oomproof: {_ended(outcome.exit)}; nothing of it could be recorded, so there is no verdict"
+                    )
+                elif text := at_end(conclusion.verdict, sys.stderr, verbosity):
+                    _tell_as_is(text)
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through
@@ -334,6 +362,12 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
     except _Enough:
         pass
     return exit_status(outcome.run, conclusion, outcome.exit)
+
+
+def _ended(record: dict[str, Any]) -> str:
+    if record.get("signal") is not None:
+        return f"the job was ended by {signal.Signals(record['signal']).name}"
+    return f"the job exited with code {record.get('code')}"
 
 
 def _detach(order: Order, report: Path | None) -> int:
@@ -346,6 +380,6 @@ def _detach(order: Order, report: Path | None) -> int:
         def waiting(run: run_folders.Run, sentence: str) -> None:
             said(run.id, f"waiting in the background: {sentence}")
 
-        return _finish(_supervise(order, started, waiting), report, quiet=True)
+        return _finish(_supervise(order, started, waiting), report, None)
 
     return run_in_background(work)

@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = run_folders.find_here(arguments.run)
+    target = run_folders.find_here(arguments.run, ("running",))
     if not target.keeper_lives():
         raise OomproofError(
             f"{target.name} is not running ({target.state()})",

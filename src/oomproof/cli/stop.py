@@ -1,5 +1,6 @@
 """Ends runs in order: asks each to save and stop, then SIGTERM, then kills all its processes. One that waits leaves the queue.
 
+It is asked only when somebody in it listens (a trainer, a loop that looks for the stop file, --stop-file, --stop-signal).
 Each step gets the run's grace (--grace to change it); --now goes straight to SIGTERM, --kill to the end.
 
   oomproof stop big
@@ -10,10 +11,12 @@ Each step gets the run's grace (--grace to change it); --now goes straight to SI
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from oomproof.cli.command_parser import refuse
 from oomproof.cli.pause import CARD_SECONDS, live_run
@@ -24,11 +27,13 @@ from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
-from oomproof.recording import run_folders, state_files
+from oomproof.recording import requests, run_folders, state_files
 from oomproof.runner.run_flags import from_json, seconds
 from oomproof.units import format_duration
 
 _TICK = 0.05
+_VARIABLE = "OOMPROOF_STOP_FILE"
+_SCRIPT = 1 << 20  # bytes: no script is larger
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +50,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.kill:
         refuse(arguments, ("now", "grace"), "does nothing with --kill", "leave out one of the two")
-    targets = list(dict.fromkeys(run_folders.find_here(name) for name in arguments.runs or [None]))
+    targets = list(
+        dict.fromkeys(run_folders.find_here(name, run_folders.ALIVE) for name in arguments.runs or [None])
+    )
     worst = 0
     for target in targets:
         try:
@@ -70,6 +77,8 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     stop_files = [target.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
     actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user")
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
+    if steps[0] == "ask" and not (chosen.stop_file or chosen.stop_signal) and not _listens(target):
+        del steps[0]
     words = {
         "ask": "asked it to save and stop",
         "term": "sent SIGTERM",
@@ -101,6 +110,20 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
         f"{target.name} is still there after SIGKILL: it hangs inside the kernel or a driver",
         f"see its state: ps -o pid,stat,wchan:30,cmd -p {job.leader}",
     )
+
+
+def _listens(run: run_folders.Run) -> bool:
+    """Whether anybody can answer: somebody in it told the agent so, or its command names the stop file itself."""
+    if requests.listeners(run.attempt, "stop"):
+        return True
+    if any(_VARIABLE in word for word in run.argv):
+        return True
+    for word in run.argv:
+        path = Path(str(run.info.get("cwd") or ""), word)
+        with contextlib.suppress(OSError, ValueError):
+            if path.is_file() and path.stat().st_size < _SCRIPT and _VARIABLE.encode() in path.read_bytes():
+                return True
+    return False
 
 
 def _cancel(run: run_folders.Run) -> int:

@@ -1,4 +1,6 @@
-"""Waits for a run to end and exits with the job's own status; 75 when it gave up waiting for room.
+"""Waits for a run to end and exits with the job's own status.
+
+75 (not now, for want of memory) when it gave up waiting, or when the guard asked it to stop and it exited with code 0.
 
 oomproof wait big && ./next-step.sh
 """
@@ -24,7 +26,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = run_folders.find_here(arguments.run)
+    target = run_folders.find_here(arguments.run, run_folders.ALIVE)
     while target.waits():
         time.sleep(_TICK)
     while target.folder.exists() and (target.keeper_lives() or target.state() == "starting"):
@@ -35,12 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     while target.guard_lives():
         time.sleep(_TICK)
     from oomproof.diagnosis.conclusion import conclusion_of
-    from oomproof.reports.verdict_text import fitted, three_lines
+    from oomproof.reports.verdict_text import at_end
 
     told = conclusion_of(target)
     if told is not None:
-        print(
-            fitted(three_lines(told.verdict), sys.stderr, told.verdict.kind.tone),
-            file=coloured_stream(sys.stderr),
-        )
+        print(at_end(told.verdict, sys.stderr), file=coloured_stream(sys.stderr))
     return exit_status(target, told)

@@ -31,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = run_folders.find_here(arguments.run)
+    target = run_folders.find_here(arguments.run, ("unguarded",))
     if target.waits():
         raise OomproofError(f"{target.name} waits for memory", f"wait for it: oomproof wait {target.id}")
     target = live_run(target.id, 0)
@@ -79,11 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         stay(target, int(started["job"]["pid"]), adopted)
     from oomproof.diagnosis.conclusion import conclude
-    from oomproof.reports.verdict_text import fitted, three_lines
+    from oomproof.reports.verdict_text import at_end
 
     conclusion = conclude(target)
-    print(
-        fitted(three_lines(conclusion.verdict), sys.stderr, conclusion.verdict.kind.tone),
-        file=coloured_stream(sys.stderr),
-    )
+    print(at_end(conclusion.verdict, sys.stderr), file=coloured_stream(sys.stderr))
     return exit_status(target, conclusion)

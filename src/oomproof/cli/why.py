@@ -190,7 +190,7 @@ def _explain_one(arguments: argparse.Namespace) -> int:
     with readable(run) if run is not None else nullcontext():
         _write_files(arguments, verdict, run)
     colour = wants_colour(sys.stdout)
-    if arguments.short:
+    if arguments.short or (run is not None and verdict.headline == "finished"):
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:
         text = long_form(verdict, colour=colour, width=_width())
@@ -208,7 +208,20 @@ def _judged(run: run_folders.Run, again: bool) -> Verdict:
     return conclusion.verdict
 
 
+def _last_death() -> run_folders.Run | None:
+    """The newest run that has ended and not well; judged here where nobody has yet."""
+    from oomproof.diagnosis.conclusion import conclusion_of
+
+    for run in run_folders.list_runs():
+        conclusion = conclusion_of(run)
+        if conclusion is not None and not conclusion.verdict.kind.good:
+            return run
+    return None
+
+
 def _found(name: str | None) -> run_folders.Run:
+    if name is None and (dead := _last_death()) is not None:
+        return dead
     try:
         return run_folders.find(name)
     except OomproofError:

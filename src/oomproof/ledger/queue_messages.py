@@ -48,7 +48,7 @@ def waiting_text(
     if len(in_the_way) > _SHOWN:
         rest = sum(blocker.claim.gives for blocker in in_the_way[_SHOWN:])
         lines.append(f"  and {len(in_the_way) - _SHOWN} more runs with {format_size(rest)}")
-    lines += [f"  not a run of oomproof's: {text}" for text in unmanaged]
+    lines += [f"  unmanaged: {text}" for text in unmanaged]
     if snapshot.unmanaged:
         lines.append(f"  other processes grow: {format_size(snapshot.unmanaged)} reserved for them")
     if decision.behind:

@@ -8,11 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from oomproof.recording.run_folders import ELSEWHERE, Run, runs_folder
+from oomproof.recording.run_folders import ALIVE, ELSEWHERE, Run, runs_folder
 from oomproof.recording.state_files import take_lock
 from oomproof.records import dataclass
 
-_ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
 _SILENT = 7 * 86400.0  # seconds without a write after which a run on another host is taken for over
 
 
@@ -53,7 +52,7 @@ def _lives(run: Run) -> bool:
     state = run.state()
     if state == ELSEWHERE and _written_lately(run):  # a guard writes every second, whatever its job does
         return True
-    return state in _ALIVE or run.keeper_lives() or run.guard_lives()
+    return state in ALIVE or run.keeper_lives() or run.guard_lives()
 
 
 def _written_lately(run: Run) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -232,13 +233,18 @@ def _time_of(run_id: str) -> float:
         return 0.0
 
 
-def find(text: str | None) -> Run:
-    """By id, by a unique beginning or end of one, or by name (the newest of that name); None means the newest run."""
+ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
+
+
+def find(text: str | None, states: Collection[str] = ()) -> Run:
+    """By id, by a unique beginning or end of one, or by name (the newest of that name).
+
+    None means the newest run in one of the states a verb applies to; the newest at all where there is none."""
     runs = list_runs()
     if not runs:
         raise OomproofError("there are no runs yet", "start one: oomproof run -- python train.py", USAGE)
     if text is None:
-        return runs[0]
+        return next((run for run in runs if run.state() in states), runs[0]) if states else runs[0]
     for run in runs:
         if run.id == text:
             return run
@@ -254,9 +260,9 @@ def find(text: str | None) -> Run:
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
 
 
-def find_here(text: str | None) -> Run:
+def find_here(text: str | None, states: Collection[str] = ()) -> Run:
     """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
-    run = find(text)
+    run = find(text, states)
     if run.state() == ELSEWHERE:
         host = run.elsewhere()
         raise OomproofError(

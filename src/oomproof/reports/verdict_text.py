@@ -31,6 +31,16 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
     return "\n".join((label, why, following))
 
 
+def at_end(verdict: Verdict, stream: TextIO, verbosity: int = 0) -> str:
+    """What a run that has ended says on this stream: a line when all is well, three when not, nothing when quiet and not of memory."""
+    kind = verdict.kind
+    if verbosity < 0 and not (kind.memory or kind.stopped_by == "guard"):
+        return ""
+    if verbosity < 1 and verdict.headline == "finished":
+        return printable(f"oomproof: finished: {_line(verdict.why)}")
+    return fitted(three_lines(verdict), stream, kind.tone)
+
+
 def fitted(lines: str, stream: TextIO, tone: str = "") -> str:
     """The three lines for this stream: wrapped under their labels on a terminal, the verdict in the colour of its tone;
     whole in a file or a pipe. What is coloured goes to ``coloured_stream``."""

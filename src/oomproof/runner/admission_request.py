@@ -51,7 +51,8 @@ class Ticket:
 
     entry: Entry
     ledger: Ledger | None
-    told: list[str] = field(default_factory=list)  # lines for the user, at the start
+    told: list[str] = field(default_factory=list)  # what went wrong, for the user at the start
+    details: list[str] = field(default_factory=list)  # the same, for whoever asks
     environment: dict[str, str] = field(default_factory=dict)
     waited: bool = False
     entered: bool = True  # False: nothing was weighed, so nothing stands in the ledger yet
@@ -201,20 +202,19 @@ def ask(
 
 def at_once(mine: Question, ledger: Ledger) -> Ticket:
     """Nothing to weigh: it starts, and stands in the ledger a moment later (see Ticket.started)."""
-    told = list(ledger.notes)
-    if mine.need is None:
-        told.append(
-            "need unknown: starts at once, with what it holds and ten minutes of its growth reserved, and is the first to be "
-            "paused (--need SIZE changes that)"
-        )
-    return Ticket(replace(mine.entry, state=ADMITTED, admitted=boottime()), ledger, told, entered=False)
+    unknown = (
+        "need unknown: starts at once, with what it holds and ten minutes of its growth reserved, and is the first to be "
+        "paused (--need SIZE changes that)"
+    )
+    details = [unknown] if mine.need is None else []
+    entry = replace(mine.entry, state=ADMITTED, admitted=boottime())
+    return Ticket(entry, ledger, list(ledger.notes), details, entered=False)
 
 
 def enter(run: run_folders.Run, argv: Sequence[str], name: str | None, asked: Asked, folder: str) -> Ticket:
     """For a job that runs already: no question of memory, it holds it already."""
     ledger = open_ledger(asked.ledger)
     mine = question(ledger, run, argv, name, asked, folder)
-    told = list(ledger.notes)
-    if mine.need is not None:
-        told.append(f"reserved {mine.need.sentence}")
-    return Ticket(replace(mine.entry, state=ADMITTED, admitted=boottime()), ledger, told)
+    details = [f"reserved {mine.need.sentence}"] if mine.need is not None else []
+    entry = replace(mine.entry, state=ADMITTED, admitted=boottime())
+    return Ticket(entry, ledger, list(ledger.notes), details)

@@ -38,6 +38,9 @@ class Adopted:
     pidfd: int
 
 
+_OTHER = "name another pid; what runs: oomproof runs"
+
+
 def take(pid: int, proc: str = "/proc") -> Adopted:
     """The process, or the reason why not."""
     if sys.platform == "darwin":
@@ -70,7 +73,7 @@ def take(pid: int, proc: str = "/proc") -> Adopted:
     ours = _ours(pid, environment, proc)
     if ours:
         os.close(pidfd)
-        raise OomproofError(f"process {pid} {ours}", "name another pid; what runs: oomproof runs", USAGE)
+        raise OomproofError(f"process {pid} {ours[0]}", ours[1], USAGE)
     try:
         cwd = os.readlink(f"{proc}/{pid}/cwd")
     except OSError:
@@ -82,28 +85,34 @@ def take(pid: int, proc: str = "/proc") -> Adopted:
     return Adopted(pid, start, argv, cwd, environment, pidfd)
 
 
-def _ours(pid: int, environment: dict[str, str], proc: str) -> str | None:
-    """Why it must not be adopted: it is we, or already watched."""
+def _ours(pid: int, environment: dict[str, str], proc: str) -> tuple[str, str] | None:
+    """Why it must not be adopted (it is we, or already guarded), and what to do instead."""
     me: int = os.getpid()
     while me > 0:
         if me == pid:
-            return "is this very command" if pid == os.getpid() else "started this very command"
+            return ("is" if pid == os.getpid() else "started") + " this very command", _OTHER
         fields = processes.stat_fields(me, proc)
         me = int(fields[1]) if fields else 0
     command = processes.command_line(pid, proc)
     if is_keeper(command) or is_oomproof(command[:3]):
-        return "is oomproof's own"
+        return "is oomproof's own", _OTHER
     run = run_folders.Run(run_folders.runs_folder() / environment.get("OOMPROOF_RUN", "none"))
     if run.folder.is_dir() and run.keeper_lives():
-        return f"belongs to the run {run.name}, which is watched already"
+        return f"belongs to the run {run.name}", _instead(run)
     for other in run_folders.list_runs():
         if (
             other.info.get("adopted")
             and other.keeper_lives()
             and (other.started().get("job") or {}).get("pid") == pid
         ):
-            return f"was adopted already, as {other.name}"
+            return f"was adopted already, as {other.name}", _instead(other)
     return None
+
+
+def _instead(run: run_folders.Run) -> str:
+    if run.state() == "unguarded":
+        return f"guard it again: oomproof watch {run.name}"
+    return f"it is guarded already; see it: oomproof runs show {run.name}"
 
 
 def _user(uid: int) -> str:
@@ -154,7 +163,7 @@ def watch(
         target=write_down, args=(run, info, order.argv, started, ticket, over), daemon=True
     )
     writing.start()
-    on_started(ticket.told)
+    on_started(ticket.told + ticket.details)
     try:
         return stay(run, adopted.pid, adopted.pidfd)
     except KeyboardInterrupt:

@@ -82,6 +82,7 @@ class Front:
             str, int
         ] = {}  # what the keeper shares: streams by letter, the pty's other end, its lock
         self._made: list[str] = []  # cgroups
+        self._logout_note = ""
         self._streams: Streams | None = None
         self._kept: TakenOver | None = None  # the keeper's part, once the keeper is gone
         self._stand_in: socket.socket | None = None  # closed by our death: somebody else keeps the job then
@@ -200,7 +201,7 @@ class Front:
                 yield backend
         self._spawn_keeper([])
         yield limit_backends.LimitBackend(
-            limit_backends.WATCH, note=limit_backends.AS_ASKED if launch.watch_only else ""
+            limit_backends.WATCH, note=limit_backends.AS_ASKED if launch.watch_only else self._logout_note
         )
 
     def _scopes(self, reasons: list[str]) -> Any:
@@ -217,13 +218,11 @@ class Front:
                 return
             user = _user_name()
             if not limit_backends.lingers(user):
-                if launch.detached:
-                    reasons.append(
-                        "a systemd user scope would die with your last logout; "
-                        f"`loginctl enable-linger {user}` makes it possible"
-                    )
-                    return
                 note = f"your last logout may end it; to rule that out: loginctl enable-linger {user}"
+                if launch.detached:
+                    reasons.append("a systemd user scope would end with your last logout")
+                    self._logout_note = note
+                    return
         unit = f"oomproof-{launch.unit}"
         try:
             self._spawn_keeper(limit_backends.scope_command(unit, user_manager=not is_root))

@@ -52,8 +52,10 @@ class LimitBackend:
             ]
         return wanted
 
-    def sentence(self, by_user: bool) -> str:
-        """One line for the user: which backend enforces it, what it caps, and what would be better."""
+    def sentence(self, by_user: bool, verbosity: int = 0) -> str:
+        """One line for the user: which backend enforces the limit; when verbose, why none better; when quiet, what it depends on."""
+        if verbosity < 0:
+            return "" if self.note == AS_ASKED else self.note
         if self.name == WATCH and self.note == AS_ASKED:
             return "--watch-only: recorded and warned about, never limited or ended"
         if self.name == WATCH:
@@ -61,11 +63,13 @@ class LimitBackend:
         elif by_user:
             text = f"limit {format_size(self.limit)} enforced by the kernel ({self.name})"
         else:
-            text = f"at most {format_size(self.limit)}, enforced by the kernel ({self.name}), so that the machine keeps its floor"
+            text = f"at most {format_size(self.limit)}, enforced by the kernel ({self.name})"
+            if verbosity > 0:
+                text += ", so that the machine keeps its floor"
         if self.note:
             text += f"; {self.note}"
-        if self.why_not_better:
-            text += f". No better: {'; '.join(self.why_not_better)}"
+        if self.why_not_better and verbosity > 0:
+            text += f" (no better: {'; '.join(self.why_not_better)})"
         return text
 
 

@@ -151,12 +151,10 @@ class QueueWait:
             self.ledger.notes.append(text)
 
     def _admitted(self) -> Ticket:
-        told = list(self.ledger.notes)
-        if self.need is not None:
-            told.append(f"reserved {self.need.sentence}")
-        ticket = Ticket(self.entry, self.ledger, told)
+        details = [f"reserved {self.need.sentence}"] if self.need is not None else []
+        ticket = Ticket(self.entry, self.ledger, list(self.ledger.notes), details)
         if self.entry.gpu_need and self.entry.gpu is not None:
-            told.append(f"reserved {format_size(self.entry.gpu_need)} on GPU {self.entry.gpu}")
+            details.append(f"reserved {format_size(self.entry.gpu_need)} on GPU {self.entry.gpu}")
             several = self.gpus is not None and len(self.gpus.gpus) > 1
             if several and "CUDA_VISIBLE_DEVICES" not in os.environ:
                 # The driver counts cards by their slot; CUDA does so only when told.
@@ -164,7 +162,7 @@ class QueueWait:
                     "CUDA_VISIBLE_DEVICES": str(self.entry.gpu),
                     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                 }
-                told.append(f"the job sees GPU {self.entry.gpu} only (CUDA_VISIBLE_DEVICES)")
+                details.append(f"the job sees GPU {self.entry.gpu} only (CUDA_VISIBLE_DEVICES)")
         return ticket
 
     # --- cards ----------------------------------------------------------------------------------------------------

@@ -204,6 +204,9 @@ def flag(
 
 _DECLARED: list[tuple[Any, Flag]] = []
 _STOP_FILE = "a file the job already watches: created to ask it to save and stop"
+_ALERT = "tell when the job holds more than this"
+_ALERT_GPU = "tell when the job holds more than this of GPU memory"
+_ALERT_SWAP = "tell when the job's swap grows"
 _STOP_SIGNAL = "a signal on which the job saves and stops, such as USR1"
 
 
@@ -249,11 +252,13 @@ class RunSettings:
         "time to save between asking and ending (default 30); also what left-behind processes get",
         default=GRACE, adopt="time to save between asking and ending (default 30)", load=float,
     )
-    alert_above: int | None = flag(size, "SIZE", "tell when the job holds more than this", load=_whole)
+    alert_above: int | None = flag(size, "SIZE", _ALERT, adopt=_ALERT, load=_whole)
     alert_gpu_above: int | None = flag(
-        size, "SIZE", "tell when the job holds more than this of GPU memory", load=_whole, group=GPU,
+        size, "SIZE", _ALERT_GPU, adopt=_ALERT_GPU, load=_whole, group=GPU,
     )
-    alert_swap_growth: bool = flag(truth, "", "tell when the job's swap grows", default=False, load=_boolean)
+    alert_swap_growth: bool = flag(
+        truth, "", _ALERT_SWAP, adopt=_ALERT_SWAP, default=False, load=_boolean
+    )
     stop_file: Path | None = flag(
         path, "PATH", _STOP_FILE, adopt="a file the job watches: created to ask it to save and stop", load=Path
     )

@@ -63,6 +63,7 @@ class Order:
     agent: bool = True
     output_cap: int = OUTPUT_CAP
     asked: Asked = field(default_factory=Asked)
+    verbosity: int = 0  # -1: only what oomproof did or could not do; 1: details too
 
 
 def asked_of(chosen: RunSettings) -> Asked:
@@ -461,7 +462,7 @@ def supervise(
     )
     threading.stack_size(256 * 1024)  # the guard's threads are shallow
     launch.nofile = more_descriptors()
-    front = Front(launch, Terminal())
+    front = Front(launch, Terminal(quiet=order.verbosity < 0))
     front.catch_signals()
     try:
         started = front.start()
@@ -487,7 +488,7 @@ def _stay(
 ) -> tuple[dict[str, Any], str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     say = front.say
-    sentence = front.backend.sentence(by_user=order.chosen.limit is not None)
+    sentence = front.backend.sentence(order.chosen.limit is not None, order.verbosity)
     _or_none(say, "the start could not be told", lambda: on_started(sentence))
     watch = _or_none(
         say,

@@ -137,8 +137,17 @@ class Terminal:
         self._column_zero = True
 
     def status(self, text: str) -> None:
-        """One dim line, drawn only where the cursor rests at the start of a line and the job is quiet."""
-        if self._quiet or self._screen is None or self.gone or self._alternate or not self._column_zero:
+        """One dim line, drawn only where the cursor rests at the start of a line and the job is quiet.
+
+        And only where all output is the terminal's: what a reader behind a pipe writes there, nobody tells us."""
+        if (
+            self._quiet
+            or not (self.is_tty[1] and self.is_tty[2])
+            or self._screen is None
+            or self.gone
+            or self._alternate
+            or not self._column_zero
+        ):
             return
         if self._saved is None or time.monotonic() - self._last_output < _IDLE:
             return

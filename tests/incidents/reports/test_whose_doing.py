@@ -29,6 +29,12 @@ def test_a_pool_that_lost_a_worker_is_told_while_it_hangs_and_when_it_is_interru
     names = ("memory.events", "memory.oom_control")
     files = [counter / name for name in names if (counter / name).exists()]
     until(lambda: "oom_kill 1" in files[0].read_text(), "the kernel to kill the worker")
+    used = next(
+        path for name in ("memory.current", "memory.usage_in_bytes") if (path := counter / name).exists()
+    )
+    until(
+        lambda: int(used.read_text()) < 100 << 20, "its memory to be free"
+    )  # else the guard ends the rest as well
     running.process.send_signal(signal.SIGCONT)
     until(lambda: "the kernel killed a process of the job" in said.read_text(), "to be told of it")
     running.process.send_signal(signal.SIGINT)

@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "broken gz": (lambda: b"\x1f\x8bgarbage", "broken archive"),
     "broken zst": (lambda: zstd(WORDS)[:4] + b"garbage", "broken archive"),
     "packed binary": (lambda: gzip.compress(random.Random(3).randbytes(100_000)), "binary data"),
-    "packed nothing": (lambda: gzip.compress(b""), "holds nothing"),
+    "packed nothing": (lambda: gzip.compress(b""), "is empty"),
 }
 
 

@@ -251,7 +251,7 @@ def test_what_past_runs_held_is_saved_from_a_damaged_file(tmp_path: Path) -> Non
         connection.execute("UPDATE entry SET need = 'a lot'")
     connection.close()
     again = Ledger(tmp_path)
-    assert again.entries() == [] and "kept as" in again.notes[0]
+    assert again.entries() == [] and "It is now" in again.notes[0]
     assert [peak.run for peak in again.peaks("k")] == ["old"]
     again.close()
 

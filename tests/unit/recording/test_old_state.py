@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oomproof.causes import cause_of
 from oomproof.cli.main import main
 from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_folder import ledger_name
@@ -65,7 +66,7 @@ def test_the_history(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     for name, cause in CAUSES.items():
         line = next(line for line in lines if line.startswith(name))
-        assert ("vanished" if name == "vanished" else cause) in line and " MiB" in line
+        assert ("vanished" if name == "vanished" else cause_of(cause).title) in line and " MiB" in line
     assert main(["runs", "--json"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["runs"]}
     assert {name: one["problem"] for name, one in found.items()} == dict.fromkeys(CAUSES)

@@ -111,7 +111,17 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
     text = 'name = "project"\nneed = "3G"\nmargin = "2G"\ngrace = 7\nprotect = true\n'
     (tmp_path / "oomproof.toml").write_text(text)
     words = parsed("--stop-signal", "USR1", "--watch-only", adopt=True)
-    assert set(words) == {"name", "need", "grace", "stop_file", "stop_signal", "watch_only"}
+    assert set(words) == {
+        "name",
+        "need",
+        "grace",
+        "stop_file",
+        "stop_signal",
+        "watch_only",
+        "alert_above",
+        "alert_gpu_above",
+        "alert_swap_growth",
+    }
     assert of_adopt(words) == RunSettings(margin=2 * GIB, grace=7.0, stop_signal=10, watch_only=True)
 
 

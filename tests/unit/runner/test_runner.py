@@ -34,7 +34,7 @@ def v2_machine(tmp_path: Path, own: str = "/user/shell") -> Path:
 def test_v2_needs_a_parent_that_hands_memory_down(tmp_path: Path) -> None:
     v2_machine(tmp_path)
     backend, reason = limit_backends.make_v2("run", 1 << 30, proc=str(tmp_path / "proc"))
-    assert backend is None and "hands memory down" in reason
+    assert backend is None and "with the memory controller" in reason
 
 
 def test_v2_is_made_beside_the_shell(tmp_path: Path) -> None:
@@ -88,9 +88,12 @@ def test_vanished_cgroup_is_a_value(tmp_path: Path) -> None:
     assert gone.memory() is None and gone.pids() == []
 
 
-def test_sentence_names_rung_and_reason() -> None:
+def test_the_start_is_one_short_line_and_the_reason_is_for_whoever_asks() -> None:
     backend = limit_backends.LimitBackend(limit_backends.WATCH, why_not_better=["no cgroup v2 is mounted"])
-    assert "oomproof, not the kernel" in backend.sentence(False) and "no cgroup v2" in backend.sentence(False)
+    assert backend.sentence(False) == "limit enforced by oomproof, not the kernel"
+    assert "no cgroup v2 is mounted" in backend.sentence(False, 1) and backend.sentence(False, -1) == ""
+    backend.note = "your last logout may end it"
+    assert backend.sentence(False, -1) == "your last logout may end it", "told even when quiet"
     assert "limit 1.0 GiB" in limit_backends.LimitBackend(limit_backends.CGROUP_V2, limit=1 << 30).sentence(
         True
     )

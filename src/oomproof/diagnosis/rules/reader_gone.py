@@ -25,7 +25,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             "proven",
             "the reader of its output went away (as `| head` does when it has enough)",
             f"nobody read the pipe that `oomproof run` writes to; the job met the closed pipe and {death.phrase}",
-            f"if it should go on without a reader, send its output to a file: {command(case)} > out.log",
+            f"if it should continue without a reader, send its output to a file: {command(case)} > out.log",
             evidence=case.evidence_from("exit", "action.", "output."),
             test="the other end of the pipe",
         )

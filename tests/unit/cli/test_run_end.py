@@ -1,0 +1,90 @@
+"""What a run that has ended says, and the status it gives; who a verb without RUN means."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from oomproof.causes import cause_of
+from oomproof.cli import stop
+from oomproof.cli.exit_status import exit_status
+from oomproof.recording import run_folders
+from oomproof.recording.run_folders import Run
+from oomproof.reports.verdict_text import at_end
+
+
+def verdict(cause: str, headline: str = "it died") -> Any:
+    return SimpleNamespace(
+        kind=cause_of(cause), headline=headline, certainty="proven", why="exited with code 0", next="nothing"
+    )
+
+
+def status(tmp_path: Path, cause: str, **ended: int | None) -> int:
+    conclusion = SimpleNamespace(verdict=verdict(cause), died_of_memory=cause_of(cause).memory)
+    return exit_status(Run(tmp_path), cast(Any, conclusion), {"code": None, "signal": None, **ended})
+
+
+def test_half_a_result_is_not_success(tmp_path: Path) -> None:
+    assert status(tmp_path, "stopped-by-guard", code=0) == 75
+    assert (
+        status(tmp_path, "stopped-by-guard", code=3) == 3
+        and status(tmp_path, "stopped-by-guard", signal=15) == 143
+    )
+    assert status(tmp_path, "stopped-by-user", code=0) == 0 and status(tmp_path, "finished", code=0) == 0
+
+
+def test_success_is_one_line() -> None:
+    said = io.StringIO()
+    assert at_end(verdict("finished", "finished"), said) == "oomproof: finished: exited with code 0"
+    assert at_end(verdict("finished", "finished"), said, 1).splitlines()[0] == "verdict  finished"
+    lost = verdict("finished", "finished, but the kernel killed 1 of its processes for memory on the way")
+    assert len(at_end(lost, said).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [("finished", False), ("other-error", False), ("stopped-by-guard", True), ("oom-kill-memcg", True)],
+)
+def test_quiet_tells_what_oomproof_did_and_deaths_of_memory(cause: str, told: bool) -> None:
+    assert bool(at_end(verdict(cause), io.StringIO(), -1)) is told
+
+
+def run_of(folder: Path, *argv: str) -> Run:
+    (folder / "1").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"argv": argv, "cwd": str(folder)}))
+    return Run(folder)
+
+
+def test_nobody_listens_in_a_plain_loop(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("while True: pass\n")
+    assert not stop._listens(run_of(tmp_path / "plain", "python", str(script)))
+    assert stop._listens(
+        run_of(tmp_path / "shell", "sh", "-c", 'until [ -e "$OOMPROOF_STOP_FILE" ]; do sleep 1; done')
+    )
+    script.write_text("import os\nos.environ['OOMPROOF_STOP_FILE']\n")
+    assert stop._listens(run_of(tmp_path / "asks", "python", str(script)))
+    plain = run_of(tmp_path / "trainer", "sleep", "9")
+    plain.attempt.agent_folder.mkdir(parents=True)
+    (plain.attempt.agent_folder / f"{os.getpid()}-listens.txt").write_text("stop save\nthis loop\n")
+    assert stop._listens(plain)
+
+
+def test_a_verb_without_run_means_the_newest_it_applies_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    states = {"newest": "ended", "middle": "running", "oldest": "paused"}
+    runs = [SimpleNamespace(id=name, state=lambda name=name: states[name]) for name in states]
+    monkeypatch.setattr(run_folders, "list_runs", lambda: runs)
+    assert run_folders.find(None).id == "newest"
+    assert run_folders.find(None, run_folders.ALIVE).id == "middle"
+    assert run_folders.find(None, ("paused",)).id == "oldest"
+    assert run_folders.find(None, ("unguarded",)).id == "newest", (
+        "where it applies to none, the message is about the newest"
+    )
