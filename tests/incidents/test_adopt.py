@@ -65,7 +65,7 @@ def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Po
     until(lambda: running(lab), "it to stand in the ledger")
     watching.send_signal(signal.SIGINT)
     said = watching.communicate(timeout=DEADLINE)[1]
-    assert watching.returncode == 0 and "runs on unwatched" in said
+    assert watching.returncode == 0 and "keeps running, unguarded" in said
     assert alive(job.pid)
     assert "unguarded" in lab.run("runs").stdout
     again = subprocess.Popen(

@@ -68,7 +68,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
         say(f"oomproof: run {run.id}: {text}")
         for line in told:
             say(f"oomproof: {line}")
-        say("oomproof: Ctrl-C leaves it running, unwatched")
+        say("oomproof: Ctrl-C leaves it running, unguarded")
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -77,7 +77,7 @@ def test_a_typo_in_a_settings_file_is_named_with_its_line(
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.oomproof]\nwait-maxx = "2h"\n')
     assert main(["run", "--", "true"]) == 2
     said = capsys.readouterr().err
-    assert "pyproject.toml, line 5: wait_maxx unknown setting" in said and "wait_max" in said
+    assert "pyproject.toml, line 5: unknown setting 'wait_maxx'" in said and "wait_max" in said
 
 
 def test_a_bad_word_in_the_environment_is_named(
