@@ -210,7 +210,7 @@ class AgentFeed:
             fields, rank = dict(value.get("fields") or {}), value.get("rank")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return  # our own wake-up, or something that is no agent
-        if not (math.isfinite(t) and 0 < pid < 1 << 31):
+        if not (0.0 <= t < math.inf and 0 < pid < 1 << 31):  # no time since boot, no process
             return
         self.handle(kind, pid, fields, min(t, boottime()), rank if isinstance(rank, int) else None)
 
