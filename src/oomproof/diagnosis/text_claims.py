@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
 from oomproof.diagnosis.cause_texts import fill, remedies
+from oomproof.diagnosis.kernel_dump import machine_text
 from oomproof.diagnosis.rule_weights import trust
 from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause
 from oomproof.evidence.case_file import Evidence
+from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.main_finding import settle
 from oomproof.evidence.texts.progress import is_finish
@@ -37,7 +39,8 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         return _nothing(case)
     others, ids = _others(best, case)
     shares = _shares(best, case, joined, others)
-    headline, advice = fill(best)
+    argv = command_in(case.opening)
+    headline, advice = fill(best, argv)
     first = WeightedCause(
         best.cause,
         shares[best.cause],
@@ -49,7 +52,7 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         test=CAUSES[best.cause].test,
         victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
-        remedies=remedies(best),
+        remedies=remedies(best, argv),
         phase=_phase(best, case),
         step=case.progress.step,
     )
@@ -189,6 +192,8 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
         )
     if best.job.signal in _UNCATCHABLE and not any(map(_traceback, case.training)):
         why += "; no exception was printed: nothing in Python saw it coming"
+    if machine := machine_text(best):
+        why += f"; {machine}"
     progress = case.progress
     if progress.step is not None:
         of = f" of {progress.total}" if progress.total else ""

@@ -28,11 +28,13 @@ class TextCase:
     training: tuple[Finding, ...] = ()
     progress: Progress = field(default_factory=Progress)
     last_line: str = ""
+    opening: tuple[str, ...] = ()  # the first lines of the jobs' own texts, where they tell their command
     missing: tuple[Missing, ...] = ()
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest(_ANCHORS)
+_OPENING = 200  # lines of each text
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -62,6 +64,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     system: list[Finding] = []
     training: list[Finding] = []
     missing: list[Missing] = []
+    opening: list[str] = []
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
@@ -76,6 +79,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             lines = Ordered(raw)
             true = lines.true
             for batch in _batches(lines):
+                opening += [line[:4000] for number, line in batch if number <= _OPENING]
                 _feed_system(kernel, guards, batch)
                 for number, line in batch:
                     job.feed(number, line)
@@ -88,4 +92,6 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         if job.progress.line and (job.progress.text or not progress.text):
             progress = job.progress  # a heading alone does not outdo another text's steps
         last_line = job.end or last_line
-    return TextCase(tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(missing))
+    return TextCase(
+        tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(opening), tuple(missing)
+    )
