@@ -8,12 +8,14 @@ from itertools import islice
 from pathlib import Path
 
 from oomproof.diagnosis.judge import judge_texts
+from oomproof.diagnosis.kill_endings import explained, is_history, kill_endings
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.diagnosis.stored_verdict import verdict_of
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
 from oomproof.evidence.json_files import number, part, string
 from oomproof.evidence.recording_tail import last_samples
+from oomproof.evidence.texts.kill_history import JobLog
 from oomproof.evidence.texts.line_reader import open_lines
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.text_case import TextCase, read_texts
@@ -134,12 +136,16 @@ def _memory(attempt: Attempt) -> MemoryAtEnd | None:
 
 
 def endings_of_texts(paths: Iterable[str]) -> list[Ending]:
-    """One ending for each text, which is one run's log. Raises OomproofError for what cannot be read at all."""
-    return [_of_text(path) for path in paths]
+    """One for each log of a run, and one for each kill that a system's log tells, however often. Raises OomproofError
+    for what cannot be read at all."""
+    cases = [(path, read_texts([path])) for path in paths]
+    kills = [finding for _, case in cases if is_history(case) for finding in case.system]
+    logs = [_of_text(path, case) for path, case in cases if not is_history(case)]
+    endings, left = explained(logs, kills)
+    return [*endings, *kill_endings(left)]
 
 
-def _of_text(path: str) -> Ending:
-    case = read_texts([path])
+def _of_text(path: str, case: TextCase) -> tuple[Ending, JobLog]:
     verdict = judge_texts(case)
     opening, tail = _opening(path), _tail(path)
     settings = run_settings.told_in(opening)
@@ -150,11 +156,11 @@ def _of_text(path: str) -> Ending:
     stopped = progress.step is not None and progress.step != progress.total
     if cause == "not-a-crash" and stopped and not any(map(is_finish, tail.splitlines()[-30:])):
         cause, died = "silent", True
-    return Ending(
+    ending = Ending(
         label=os.path.basename(path) if path != "-" else "-",
         cause=cause,
         died=died,
-        wall=_wall(path, tail),
+        wall=end,  # never the file's own date: a copy does not keep it
         device=run_settings.device(settings) or verdict.kind.device or None,
         step=progress.step,
         total=progress.total,
@@ -164,6 +170,7 @@ def _of_text(path: str) -> Ending:
         uptime=end - begin if begin is not None and end is not None and end > begin else None,
         settings=settings,
     )
+    return ending, JobLog(path, end)
 
 
 def _opening(path: str) -> list[str]:
@@ -184,12 +191,3 @@ def _tail(path: str) -> str:
             return file.read(_TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _wall(path: str, tail: str) -> float | None:
-    """The last date in the text; else the file's own, which a copy does not keep."""
-    told = run_settings.last_date(tail)
-    try:
-        return told if told is not None else os.stat(path).st_mtime
-    except OSError:
-        return None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 from oomproof.diagnosis.outage_verdict import Outage
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time
 
 
 def outage_text(outage: Outage, *, width: int = 110) -> str:
@@ -176,7 +175,7 @@ def _after(outage: Outage) -> list[str]:
 
 
 def _stamp(wall: float) -> str:
-    return time.strftime("%F %T", time.localtime(wall))
+    return format_time(wall, zone=False)
 
 
 def _cut(text: str, width: int) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
 from oomproof.diagnosis.pattern_states import in_days
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
 
@@ -18,7 +17,13 @@ def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
     head = f"{len(deaths)} death{'s' * (len(deaths) != 1)}"
     if lived:
         head += f" in {len(patterns.endings)} runs"
+    if deaths and deaths[-1].job:
+        head += f" of {deaths[-1].job}"
     parts = [head, *([_table(deaths, width)] if deaths else [])]
+    if patterns.others:
+        count = len(patterns.others)
+        lines = ["Deaths of other programs", _table(patterns.others[-20:], width)]
+        parts.append("\n".join(lines if count <= 20 else [*lines, f"and {count - 20} before them"]))
     for section, title in _SECTIONS:
         chosen = [statement for statement in patterns.statements if statement.found == section]
         if chosen:
@@ -50,13 +55,14 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _table(deaths: tuple[Ending, ...], width: int) -> str:
-    rows = [("DATE", "RUN", "DEVICE", "STEP", "CAUSE", "AFTER", "HELD", "LAST LINE")]
+    zone = format_zone(deaths[-1].wall) if deaths[-1].wall is not None else "no zone"
+    rows = [(f"DATE ({zone})", "RUN", "DEVICE", "STEP", "CAUSE", "AFTER", "HELD", "LAST LINE")]
     for death in deaths:
         of = f"/{death.total}" if death.total else ""
         held = death.memory.held if death.memory else None
         rows.append(
             (
-                time.strftime("%F %H:%M", time.localtime(death.wall)) if death.wall is not None else "-",
+                _when(death),
                 death.label[:24],
                 death.device or "-",
                 f"{death.step}{of}" if death.step is not None else "-",
@@ -67,15 +73,23 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
             )
         )
     # a column nobody can fill only takes space
-    shown = [at for at in range(8) if at in (0, 3, 7) or any(row[at] != "-" for row in rows[1:])]
+    shown = [at for at in range(8) if at == 0 or any(row[at] != "-" for row in rows[1:])]
     widths = {at: max(len(row[at]) for row in rows) for at in shown}
-    width_left = max(20, width - sum(widths[at] + 2 for at in shown[:-1]))
+    widths[7] = max(20, width - sum(widths[at] + 2 for at in shown if at != 7))
     lines = []
     for row in rows:
-        cells = [row[at].rjust(widths[at]) if at == 3 else row[at].ljust(widths[at]) for at in shown[:-1]]
-        last = row[7] if len(row[7]) <= width_left else row[7][: width_left - 1] + "…"
-        lines.append("  ".join([*cells, last]).rstrip())
+        cut = row[7] if len(row[7]) <= widths[7] else row[7][: widths[7] - 1] + "…"
+        cells = [
+            cut if at == 7 else row[at].rjust(widths[at]) if at == 3 else row[at].ljust(widths[at])
+            for at in shown
+        ]
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _when(death: Ending) -> str:
+    moment = death.wall if death.wall is not None else death.since_boot
+    return format_time(moment, zone=False) or "-"
 
 
 def _gaps(patterns: Patterns) -> list[str]:

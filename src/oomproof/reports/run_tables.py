@@ -27,7 +27,7 @@ from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
 from oomproof.reports.verdict_text import three_lines
 from oomproof.runner.code_identity import hash_file
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time
 
 _EVENTS = 20  # of the newest, in `runs show`
 
@@ -150,7 +150,7 @@ def show(run: Run, width: int = 80) -> str:
         ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
         ("command", summary.command),
         ("in", str(run.info.get("cwd", "-"))),
-        ("started", time.strftime("%F %T", time.localtime(summary.created))),
+        ("started", format_time(summary.created)),
         ("lasted", format_duration(summary.seconds)),
         ("state", _state_text(summary)),
         ("held by", backend + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),

@@ -30,7 +30,7 @@ def jobs_of(tasks: Iterable[Task], page: int, in_use: int | None, victim: int | 
     by_program: dict[tuple[int | None, str], list[Task]] = {}
     for task in tasks:
         if task.held >= _SMALL or task.pid == victim:
-            by_program.setdefault((task.uid, _family(task.name or "?")), []).append(task)
+            by_program.setdefault((task.uid, family_of(task.name or "?")), []).append(task)
     groups: list[tuple[list[Task], list[Task]]] = []
     for (_, family), members in by_program.items():
         members.sort(key=lambda task: task.pid)
@@ -41,7 +41,7 @@ def jobs_of(tasks: Iterable[Task], page: int, in_use: int | None, victim: int | 
     return tuple(job for at, job in enumerate(jobs) if at < _MOST or victim in job.pids)
 
 
-def _family(name: str) -> str:
+def family_of(name: str) -> str:
     return next((family for family, pattern in _FAMILIES if pattern.match(name)), name)
 
 

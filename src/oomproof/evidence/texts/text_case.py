@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from oomproof.evidence.case_file import Missing
+from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.kill_history import JobLog, dated, of_others, told_once
 from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
@@ -21,15 +25,17 @@ from oomproof.records import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TextCase:
-    """What the texts say. ``system`` is the kernel's and the guards' word, ``training`` the jobs' own."""
+    """What the texts say. ``system`` is the kernel's and the guards' word, ``training`` the jobs' own; ``others`` are
+    kills that another text tells and that cannot be of the job."""
 
     sources: tuple[str, ...]
     system: tuple[Finding, ...] = ()
     training: tuple[Finding, ...] = ()
     progress: Progress = field(default_factory=Progress)
     last_line: str = ""
-    opening: tuple[str, ...] = ()  # the first lines of the jobs' own texts, where they tell their command
+    command: tuple[str, ...] = ()  # the training's, where the opening of a text tells it
     missing: tuple[Missing, ...] = ()
+    others: tuple[Finding, ...] = ()
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
@@ -64,7 +70,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     system: list[Finding] = []
     training: list[Finding] = []
     missing: list[Missing] = []
-    opening: list[str] = []
+    command: tuple[str, ...] = ()
+    logs: list[JobLog] = []
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
@@ -79,7 +86,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             lines = Ordered(raw)
             true = lines.true
             for batch in _batches(lines):
-                opening += [line[:4000] for number, line in batch if number <= _OPENING]
+                if not command and batch[0][0] <= _OPENING:
+                    command = command_in(line for _, line in batch)
                 _feed_system(kernel, guards, batch)
                 for number, line in batch:
                     job.feed(number, line)
@@ -87,11 +95,27 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             notes = [note.removeprefix(f"{path} ") for note in raw.notes]
             missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
-        system.extend(sorted(findings, key=lambda finding: finding.sort_key))
-        training.extend(true(finding) for finding in job.finish())
+        written = _written(path)
+        system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
+        told = [true(finding) for finding in job.finish()]
+        training.extend(told)
+        if not findings and (told or job.progress.text):
+            logs.append(JobLog(path, job.last_date(), written))
         if job.progress.line and (job.progress.text or not progress.text):
             progress = job.progress  # a heading alone does not outdo another text's steps
-        last_line = job.end or last_line
+        if not findings or not last_line:  # a kernel's log behind it does not hide how the job's own ended
+            last_line = job.end or last_line
+    system = told_once(system)
+    others = of_others(system, logs)
+    system = [finding for finding in system if finding not in others]
     return TextCase(
-        tuple(sources), tuple(system), tuple(training), progress, last_line, tuple(opening), tuple(missing)
-    )
+        tuple(sources), tuple(system), tuple(training), progress, last_line, command, tuple(missing),
+        tuple(others),
+    )  # fmt: skip
+
+
+def _written(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime if path != "-" else None
+    except OSError:
+        return None

@@ -24,5 +24,6 @@ def by_name(case: TextCase) -> TextCase:
         sources=tuple(names[path] for path in case.sources),
         system=renamed(case.system),
         training=renamed(case.training),
+        others=renamed(case.others),
         missing=tuple(replace(gap, source=names.get(gap.source, gap.source)) for gap in case.missing),
     )
