@@ -39,8 +39,6 @@ OWN_FAILURE = {
     plan.FDS_AT_START,
 }  # the job's own fork or open is refused
 NO_GUARD = {plan.FRONT_KILL, plan.BOTH_KILL, plan.FRONT_STOP}  # nobody watches: the kernel may have to act
-# With 26 descriptors the guard was now and then too late for 40 MiB/s under 200 MiB (seed 8): the kernel's limit held.
-LATE_GUARD = {plan.FDS_AT_START}
 KILLS = {plan.FRONT_KILL, plan.KEEPER_KILL, plan.BOTH_KILL}
 OUTPUT_GOES = {plan.BOTH_KILL}  # nobody reads: the job meets a closed pipe, or its terminal hangs up
 ASKED = {plan.STOP: {signal.SIGTERM}, plan.FRONT_INT: {signal.SIGINT}, plan.FRONT_TERM: {signal.SIGTERM}}
@@ -153,7 +151,8 @@ def _of_job(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
     _, _, traceback = job.said.partition("Traceback (most recent call last)")
     if "/oomproof/" in traceback:  # Python itself may fail to start, before a line of ours
         yield "traceback", _raised(job.said)
-    if job.reserved is False and job.truth != NEVER and not job.faults & HISTORY_GONE:
+    told = "this run is not reserved" in job.said  # no disk took it at the start, and the user knows
+    if job.reserved is False and job.truth != NEVER and not told and not job.faults & HISTORY_GONE:
         yield "reservation-lost", f"it ran, and its {job.planned.need} MiB were reserved no more"
     if job.heard_after is False and plan.DATAGRAMS in job.faults and not job.faults & (NO_GUARD | DISK):
         yield "agent-deaf", f"told {job.told} times, nothing was heard after the odd datagrams"
@@ -184,7 +183,7 @@ def _life(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
 
 def _killed(job: JobFacts, facts: RoundFacts) -> Iterable[tuple[str, str]]:
     if job.oom_killed:
-        if grows(job) and not job.faults & (NO_GUARD | LATE_GUARD) and facts.starved < STARVED:
+        if grows(job) and not job.faults & NO_GUARD and facts.starved < STARVED:
             yield "shortage-not-acted", f"the kernel killed it at {job.peak} MiB; guard {job.acts}"
         elif not grows(job) and not (facts.faults & {plan.HOG, plan.SHORTAGE}):
             yield "job-lost", "the kernel killed it for memory, and it did not grow"

@@ -26,6 +26,7 @@ def test_front_killed_job_goes_on_and_watch_takes_over(lab: Lab, tmp_path: Path)
     pid = running.job_pid
     running.process.kill()
     running.process.wait()
+    os.kill(pid, signal.SIGSTOP)  # so that it does not fill its limit before `watch` is there
     until(lambda: "lost its guard" in lab.run("runs").stdout, "the history to say so")
     assert alive(pid)
     watching = subprocess.Popen(
@@ -35,6 +36,8 @@ def test_front_killed_job_goes_on_and_watch_takes_over(lab: Lab, tmp_path: Path)
         stdout=subprocess.DEVNULL,
         text=True,
     )
+    assert watching.stderr is not None and "lost" in watching.stderr.readline()
+    os.kill(pid, signal.SIGCONT)
     _, said = watching.communicate(timeout=DEADLINE)
     assert watching.returncode == 0, "the job's own status"
     assert "asked the job to save and stop" in said

@@ -72,7 +72,7 @@ class Guard:
         while not self._stopping.is_set():
             view = self._try("a step of the guard", lambda: self.step(boottime()), None)
             if not self._try("sleeping", lambda: self._sleep(view), False):  # noqa: B023 - called at once
-                self._stopping.wait(poll_interval.POLL_MIN_CALM)
+                self._stopping.wait(poll_interval.POLL_MIN)
 
     def step(self, t: float) -> View | None:
         """One look and, when needed, actions. None once the jobs are gone."""
@@ -120,9 +120,10 @@ class Guard:
         return min(seconds, max(poll_interval.POLL_MIN, rows - now))
 
     def _sleep(self, view: View | None) -> bool:
-        if self._wake_read is None:  # no descriptor was left for it: the loop waits without
-            return False
         seconds = self.seconds_to_next_look(view, boottime())
+        if self._wake_read is None:  # no descriptor was left for it
+            self._stopping.wait(seconds)
+            return True
         for fd, event in self._poller.poll(seconds * 1000):
             if fd != self._wake_read and event & (select.POLLERR | select.POLLHUP):
                 self._poller.unregister(fd)  # PSI was switched off under us

@@ -354,6 +354,19 @@ def test_the_loop_goes_on_after_a_step_that_raises(scene: Scene, monkeypatch: py
     assert len(scene.told) == 1
 
 
+def test_without_a_descriptor_for_its_wake_up_it_looks_as_often(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It then looked every 100 ms: with 26 descriptors the kernel was first in 7 of 12 runs, with 64 in none."""
+    monkeypatch.setattr(guard_loop, "_pipe", lambda: (None, None))
+    scene.guard_with(SETTINGS, scene.live)
+    waits: list[float] = []
+    monkeypatch.setattr(scene.guard._stopping, "wait", waits.append)
+    view = scene.guard.step(scene.clock)
+    assert scene.guard._sleep(view)
+    assert waits == [scene.guard.seconds_to_next_look(view, scene.clock)]
+
+
 def test_the_sampler_survives_anything(scene: Scene) -> None:
     rows = Rows()
     moment = Moment(sample_seconds=0.05)
