@@ -212,11 +212,11 @@ def _intervals(words: list[str]) -> dict[str, int]:
 
 
 def _system(arguments: argparse.Namespace) -> int:
-    from oomproof.evidence.system_kills import system_kills
+    from oomproof.diagnosis.system_history import system_history
     from oomproof.evidence.time_expressions import parse_since
     from oomproof.reports.system_kill_table import system_text
 
     now = time.time()
     since = parse_since(arguments.since, now) if arguments.since else now - _WEEK
-    kills = system_kills(since)
-    return _show(kills.to_json(), system_text(kills, width=_width()), arguments.json)
+    history = system_history(since)
+    return _show(history.to_json(), system_text(history, width=_width()), arguments.json)

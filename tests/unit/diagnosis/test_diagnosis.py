@@ -30,6 +30,7 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import case_collector as collect_module
 from oomproof.evidence.case_file import Evidence
 from oomproof.recording.run_folders import Run
+from oomproof.units import format_zone
 
 
 @pytest.fixture
@@ -500,7 +501,7 @@ def test_when_the_machine_went_down(attempt: Attempt, known_by: str) -> None:
     else:
         (attempt.proc / "stat").write_text(f"cpu 1 2\nbtime {WALL + END + 60:.0f}\n")
     verdict = check(attempt.verdict(), "machine-down", "proven")
-    last, boot = local(WALL + END - 1), local(WALL + END + 60)
+    last, boot = local(WALL + END - 1), f"{local(WALL + END + 60)} {format_zone(WALL)}"
     assert f"between {last} (last sample) and {boot} (next boot), without a shutdown" in verdict.headline
     assert "20.0 GiB of 32.0 GiB was available, no swap, the job held 4.0 GiB" in verdict.why
     assert ("wtmp.boot" in {each.id for each in verdict.evidence}) == (known_by == "wtmp")

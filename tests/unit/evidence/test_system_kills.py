@@ -13,6 +13,7 @@ from helpers_case import MACHINE_KILL, OWN_KILL
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oomproof.diagnosis.system_history import SystemHistory
 from oomproof.errors import OomproofError
 from oomproof.evidence.system_kills import SystemKills, system_kills
 from oomproof.evidence.time_expressions import parse_since
@@ -107,7 +108,7 @@ def test_kernel_kills_newest_last_with_what_they_held(place: Place) -> None:
     assert found.kills[0].held == 9234320 * 1024, "its own memory, not its address space"
     assert found.kills[0].wall == pytest.approx(place.now - 100, abs=1)
     assert found.kills[1].limit == 8388608 * 1024
-    text = system_text(found)
+    text = system_text(SystemHistory(found))
     assert "kernel: machine full" in text and "kernel: cgroup limit 8.0 GiB" in text
     assert "the kernel counted 3 OOM kills since boot; its log still tells 2 of them" in text
     assert text.index("(4067)") < text.index("(4100)")
@@ -117,7 +118,7 @@ def test_since_leaves_older_kills_out_but_counts_them(place: Place) -> None:
     place.kill(MACHINE_KILL, 3000, 4067)
     found = place.look(since=60)
     assert found.kills == () and found.logged == 1
-    assert "no kill for memory since" in system_text(found)
+    assert "no kill for memory since" in system_text(SystemHistory(found))
 
 
 def test_ours_by_pid_and_time(place: Place) -> None:
@@ -126,7 +127,7 @@ def test_ours_by_pid_and_time(place: Place) -> None:
     place.kill(MACHINE_KILL, 100, 4067)
     (kill,) = place.look().kills
     assert (kill.run, kill.run_name) == ("id-ours", "ours")
-    assert "oomproof why id-ours" in system_text(place.look())
+    assert "oomproof why id-ours" in system_text(SystemHistory(place.look()))
 
 
 def test_the_same_pid_before_the_run_is_a_stranger(place: Place) -> None:
@@ -202,7 +203,7 @@ def test_nothing_readable_is_said_with_the_cure(place: Place) -> None:
         runs=[],
     )
     assert {gap.source for gap in found.missing} >= {"kernel log", "journal", "/proc/vmstat"}
-    text = system_text(found)
+    text = system_text(SystemHistory(found))
     assert "cannot be told: no log could be read" in text and "usermod -aG adm,systemd-journal" in text
     assert json.loads(json.dumps(found.to_json()))["schema"] == 1
 
@@ -234,7 +235,9 @@ def test_a_journal_of_only_ones_own_lines_proves_nothing(place: Place) -> None:
         runs=[],
     )
     assert "journal" not in found.sources
-    assert "cannot be told" in system_text(found) and "which, its log would tell" in system_text(found)
+    assert "cannot be told" in system_text(
+        SystemHistory(found)
+    ) and "which, its log would tell" in system_text(SystemHistory(found))
 
 
 def test_a_container_cannot_match_pids(place: Place) -> None:

@@ -95,6 +95,8 @@ class KernelFacts:
     task_memcg: str | None = None  # where the victim lived
     jobs: tuple[TaskJob, ...] = ()  # heaviest first
     machine: MachineMemory = MachineMemory()
+    asked_by: str | None = None  # whose request found no memory; the victim is another one as often as not
+    asked: int | None = None  # bytes of that request
     table_rss: int | None = None  # of the victim, by the task table
     page_size: int | None = None  # where the report tells it
     library: str | None = None  # that a fault happened in

@@ -31,7 +31,7 @@ _TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:, ?task=|$)")
 _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
-_INVOKED = re.compile(r"\S.{0,63}? invoked oom-killer:(?: |$)")
+_INVOKED = re.compile(r"(?P<name>\S.{0,63}?) invoked oom-killer:(?: |$)(?:.*?\border=(?P<order>\d{1,2})\b)?")
 # Mem-Info: swap in kB, the rest in pages; zones repeat "free:4480kB" with a unit, which is left alone
 _MACHINE = re.compile(
     r"(?P<swap>Free|Total) swap\s*[=:]\s*(?P<kb>\d{1,15})kB|(?P<pages>\d{1,15}) (?:pages (?:of )?(?P<of>RAM|reserved)|reserved pages)\b"
@@ -234,6 +234,7 @@ class Report:
         table = self.table
         if not table.tasks and not self.mem_info:
             return
+        asked = _INVOKED.search(self.invoked[2]) if self.invoked is not None else None
         task = table.tasks.get(kill.sizes.pid) if kill.sizes.pid is not None else None
         if task is not None and kill.sizes.name is None and task.name:
             kill.sizes = replace(kill.sizes, name=task.name)
@@ -242,6 +243,8 @@ class Report:
         kill.facts = KernelFacts(
             jobs=jobs_of(table.tasks.values(), page, self._in_use(), kill.sizes.pid),
             machine=self._machine(page),
+            asked_by=asked["name"] if asked else None,
+            asked=page << int(asked["order"]) if asked and asked["order"] else None,
             table_rss=task.rss * page if task and task.rss is not None else None,
             page_size=size,
         )
