@@ -114,6 +114,43 @@ def test_kernel_kills_newest_last_with_what_they_held(place: Place) -> None:
     assert text.index("(4067)") < text.index("(4100)")
 
 
+def test_who_held_what_at_the_last_kill(place: Place) -> None:
+    """From the kernel's own account: jobs, not processes; what was asked for, what was there, what came back."""
+    rows = [(200, 1000, 1048576, 26214), *((300 + n, 1000, 393216, 104857) for n in range(16))]
+    place.kill(
+        [
+            "python invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0",
+            "active_anon:2340000 inactive_anon:5100000 isolated_anon:0",
+            " free:54272 free_pcp:311 free_cma:0",
+            "Free swap  = 0kB",
+            "Total swap = 8388604kB",
+            "8023254 pages RAM",
+            "158934 pages reserved",
+            "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name",
+            "[   1502]  1000  1502   900000    79360   900000        0             0 gnome-shell",
+            *(
+                f"[{pid:7}] {uid:5} {pid:5} {rss * 3} {rss:8} 900000 {swap:8} 0 python"
+                for pid, uid, rss, swap in rows
+            ),
+            "Out of memory: Killed process 303 (python) total-vm:4718592kB, anon-rss:1572864kB, file-rss:0kB, "
+            "shmem-rss:0kB, UID:1000 pgtables:3024kB oom_score_adj:0",
+        ],
+        100,
+        303,
+    )
+    found = place.look()
+    (kill,) = found.kills
+    told = kill.to_json()
+    assert told["jobs"][0]["victim"] is True and len(told["jobs"][0]["pids"]) == 17
+    assert told["machine"]["swap_free_bytes"] == 0 and told["asked_by"] == "python"
+    text = system_text(SystemHistory(found))
+    assert "Who held what when python (303) was killed" in text
+    job = next(line for line in text.splitlines() if "pid 303 of it killed" in line)
+    assert job.split()[:3] == ["python", "17", "1000"] and "28.0 GiB" in job
+    assert "212 MiB of 30.0 GiB RAM was free, 0 B of 8.0 GiB swap" in text
+    assert "python asked for 4 KiB more" in text and "the kill gave 1.5 GiB back" in text
+
+
 def test_since_leaves_older_kills_out_but_counts_them(place: Place) -> None:
     place.kill(MACHINE_KILL, 3000, 4067)
     found = place.look(since=60)

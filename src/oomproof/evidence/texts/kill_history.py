@@ -32,6 +32,7 @@ class JobLog:
     source: str
     told: float | None = None
     written: float | None = None
+    pids: tuple[int, ...] = ()  # that it names as dead
 
 
 def dated(findings: Sequence[Finding], written: float) -> list[Finding]:
@@ -119,7 +120,7 @@ def of_others(findings: Sequence[Finding], logs: Sequence[JobLog]) -> list[Findi
 
 
 def _may_explain(kill: Finding, log: JobLog) -> bool:
-    if kill.source == log.source:
+    if kill.source == log.source or set(kill.pids) & set(log.pids):
         return True
     if kill.victim is not None and kill.victim.name in _DESKTOP:
         return False

@@ -100,7 +100,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         told = [true(finding) for finding in job.finish()]
         training.extend(told)
         if not findings and (told or job.progress.text):
-            logs.append(JobLog(path, job.last_date(), written))
+            pids = tuple(pid for finding in told for pid in finding.pids)
+            logs.append(JobLog(path, job.last_date(), written, pids))
         if job.progress.line and (job.progress.text or not progress.text):
             progress = job.progress  # a heading alone does not outdo another text's steps
         if not findings or not last_line:  # a kernel's log behind it does not hide how the job's own ended
