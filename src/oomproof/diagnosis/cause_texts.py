@@ -54,7 +54,7 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
     }
     advice = cause.next.format_map(values)
     if (fewer := fewer_workers(finding, argv)) is not None:
-        advice = next_command(fewer, argv)
+        advice = next_command(fewer, argv) + (f"; or {advice.partition(', or ')[0]}" if finding.limit else "")
     return cause.headline.format_map(values), advice
 
 

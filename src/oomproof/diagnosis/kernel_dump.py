@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from oomproof.diagnosis.smaller_command import find_argument, with_value, workers_that_fit
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, TaskJob
+from oomproof.evidence.texts.kill_history import SAME_KILL
 from oomproof.ledger.budget import default_margin
+from oomproof.records import replace
 from oomproof.units import GIB, format_size
 
 
 def job_of(finding: Finding) -> TaskJob | None:
     """The job of the victim, by the report's task table."""
     return finding.kernel.job_of(finding.victim.pid) if finding.victim is not None else None
+
+
+def whole_job(finding: Finding, kills: Iterable[Finding]) -> Finding:
+    """With the table of the first report of the same shortage: the kernel takes workers one by one, and the last table
+    shows only who was left."""
+    pid, at = finding.victim.pid if finding.victim else None, finding.seconds
+    for kill in kills:
+        before = kill.seconds is not None and at is not None and 0 <= at - kill.seconds <= SAME_KILL
+        first, last = kill.kernel.job_of(pid), job_of(finding)
+        if before and first is not None and (last is None or len(first.pids) > len(last.pids)):
+            return replace(finding, kernel=replace(finding.kernel, jobs=kill.kernel.jobs))
+    return finding
 
 
 def job_text(finding: Finding) -> str:
@@ -86,17 +100,15 @@ def fewer_workers(finding: Finding, argv: Sequence[str] = ()) -> Remedy | None:
 
 def _room(finding: Finding) -> tuple[int | None, str]:
     """What the job may take, and the sum behind it. Swap is left out: what lives there makes every step slow."""
-    mine = job_of(finding)
-    if finding.limit is not None:
-        return finding.limit, f"the limit is {format_size(finding.limit)}"
-    ram = finding.kernel.machine.ram
-    if ram is None or mine is None:
+    mine, whole = job_of(finding), finding.limit or finding.kernel.machine.ram
+    if whole is None or mine is None:
         return None, ""
     others = sum(job.ram for job in finding.kernel.jobs if job is not mine)
-    margin = default_margin(ram)
-    room = max(0, ram - others - margin)
+    margin = default_margin(whole)
+    room = max(0, whole - others - margin)
     return room, (
-        f"{format_size(ram)} RAM − {format_size(others)} of others − {format_size(margin)} margin = {format_size(room)}"
+        f"{format_size(whole)} {'limit' if finding.limit else 'RAM'} − {format_size(others)} of others"
+        f" − {format_size(margin)} margin = {format_size(room)}"
     )
 
 

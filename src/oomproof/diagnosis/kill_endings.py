@@ -8,6 +8,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.kernel_dump import job_of
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.kernel_report import holds_one_job
 from oomproof.evidence.texts.kill_history import (
     SAME_KILL,
     JobLog,
@@ -49,10 +50,7 @@ def _one_death(first: Finding, later: Finding) -> bool:
     if mine is not None and victim is not None and victim.pid in mine.pids:
         return True
     where, other = (finding.kernel.task_memcg or finding.cgroup for finding in (first, later))
-    # sessions and slices hold many jobs; a service, a scope or a container holds one
-    return (
-        where is not None and where == other and not where.rpartition("/")[2].startswith(("session-", "user"))
-    )
+    return where == other and holds_one_job(where)
 
 
 def _held(finding: Finding) -> int:

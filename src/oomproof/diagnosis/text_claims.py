@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
 from oomproof.diagnosis.cause_texts import fill, remedies, victim_text
-from oomproof.diagnosis.kernel_dump import machine_text
+from oomproof.diagnosis.kernel_dump import machine_text, whole_job
 from oomproof.diagnosis.rule_weights import trust
 from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause
 from oomproof.evidence.case_file import Evidence
@@ -35,6 +35,8 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
     system, job = settle(case.system), root(case.training)
     if system is not None and system.cause == "not-a-crash":
         system = None
+    if system is not None:
+        system = whole_job(system, case.system)
     best, joined = _join(system, job)
     if best is None:
         return _nothing(case)

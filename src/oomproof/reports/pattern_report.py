@@ -55,8 +55,19 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _table(deaths: tuple[Ending, ...], width: int) -> str:
-    zone = format_zone(deaths[-1].wall) if deaths[-1].wall is not None else "no zone"
-    rows = [(f"DATE ({zone})", "RUN", "DEVICE", "STEP", "CAUSE", "AFTER", "HELD", "LAST LINE")]
+    wall = next((death.wall for death in deaths if death.wall is not None), None)
+    rows = [
+        (
+            f"DATE ({format_zone(wall)})" if wall is not None else "DATE",
+            "RUN",
+            "DEVICE",
+            "STEP",
+            "CAUSE",
+            "AFTER",
+            "HELD",
+            "LAST LINE",
+        )
+    ]
     for death in deaths:
         of = f"/{death.total}" if death.total else ""
         held = death.memory.held if death.memory else None

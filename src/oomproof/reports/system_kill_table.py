@@ -122,6 +122,8 @@ def _shortage(kills: tuple[SystemKill, ...]) -> list[str]:
         lines.append(
             f"  available  {format_size(machine.free)} of {format_size(machine.ram)} RAM was free{swap}"
         )
+    elif kill.limit is not None:
+        lines.append(f"  available  the limit of {format_size(kill.limit)} was full")
     if kill.held is not None:
         lines.append(f"  after      the kill gave {format_size(kill.held)} back")
     return ["\n".join(lines)]

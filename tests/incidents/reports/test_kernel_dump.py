@@ -100,3 +100,18 @@ def test_without_the_command_the_number_comes_from_the_table(tmp_path: Path, dum
     )
     assert (change["from"], change["to"]) == ("16", "10")
     assert "set num_workers to 10 (it was 16)" in answer["verdict"]["next"]
+
+
+def test_of_workers_killed_one_by_one_the_first_table_tells_the_job(tmp_path: Path) -> None:
+    """The kernel took two workers within two seconds: the second table has one row less."""
+    later = [row for row in ROWS if row.pid != 40383]
+    text = dmesg(DUMP, 1000.0) + dmesg(
+        report(later, 40384, ram=30 * GIB, swap_total=8 * GIB, swap_free=0), 1002.0
+    )
+    verdict = why(tmp_path, kern=text)["verdict"]
+    assert verdict["victim"]["pid"] == 40384 and "one of 17 processes" in verdict["headline"]
+
+
+def test_the_kernels_own_line_is_no_complaint_of_a_job(tmp_path: Path, dump: str) -> None:
+    says = [item["says"] for item in why(tmp_path, kern=dump)["evidence"]]
+    assert len(says) == 1 and "the text speaks of trouble" not in says[0]

@@ -90,3 +90,10 @@ def test_no_process_is_in_two_jobs_and_no_sum_exceeds_the_rows(
     assert sum(job.held for job in found) <= sum(rss + swap for _, rss, swap, _, _ in rows) * 4096
     assert all(job.workers <= len(job.pids) and job.each >= 0 for job in found)
     assert not rows or rows[0][0] in pids
+
+
+def test_in_one_container_two_workers_are_told_too() -> None:
+    main, *workers = task(35, 4.0), task(42, 1.5), task(45, 1.5)
+    (job,) = jobs_of([main, *workers], 4096, None, 42, one_cgroup=True)
+    assert job.pids == (35, 42, 45) and job.workers == 2
+    assert len(jobs(main, *workers)) == 3  # on a whole machine that is a guess

@@ -177,8 +177,10 @@ class Report:
             info.get("Free"),
         )
 
-    def _in_use(self) -> int | None:
-        """Pages of programs, each once."""
+    def _in_use(self, page: int) -> int | None:
+        """Pages of programs, each once; of a cgroup all that it was charged for."""
+        if "cgroup" in self.mem_info:
+            return self.mem_info["cgroup"] // page
         keys = ("active_anon", "inactive_anon", "isolated_anon", "unevictable", "mapped")
         return sum(self.mem_info.get(key, 0) for key in keys) if "inactive_anon" in self.mem_info else None
 
@@ -187,6 +189,7 @@ class Report:
             self.memcg = True
             limit = int(match["limit"]) * 1024
             self.limit = limit if limit < _UNLIMITED else None
+            self.mem_info["cgroup"] = int(match["usage"]) * 1024
             if self.task_in is not None and self.limit is not None:
                 self._limit_of(self.task_in[1], self.limit)
         elif match := _STATS.search(message):
@@ -241,13 +244,23 @@ class Report:
         size = page_size(task, kill.sizes.total_vm) if task else None
         page = size or 4096
         kill.facts = KernelFacts(
-            jobs=jobs_of(table.tasks.values(), page, self._in_use(), kill.sizes.pid),
+            jobs=jobs_of(
+                table.tasks.values(), page, self._in_use(page), kill.sizes.pid, holds_one_job(kill.oom_memcg)
+            ),
             machine=self._machine(page),
             asked_by=asked["name"] if asked else None,
             asked=page << int(asked["order"]) if asked and asked["order"] else None,
             table_rss=task.rss * page if task and task.rss is not None else None,
             page_size=size,
         )
+
+
+def holds_one_job(cgroup: str | None) -> bool:
+    """A limit's own cgroup: slices and sessions hold many jobs, a service, a scope or a container holds one."""
+    name = (cgroup or "/").rpartition("/")[2]
+    return (
+        bool(name) and not name.endswith(".slice") and not name.startswith(("session-", "user@", "kubepods"))
+    )
 
 
 def why_of(text: str) -> str | None:

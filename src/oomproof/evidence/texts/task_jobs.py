@@ -24,8 +24,10 @@ _ROW = 256  # pids between two processes forked in one loop: each starts some th
 _MOST = 8  # jobs kept of one table
 
 
-def jobs_of(tasks: Iterable[Task], page: int, in_use: int | None, victim: int | None) -> tuple[TaskJob, ...]:
-    """Heaviest first, the victim's always among them. ``in_use``: pages of programs by the kernel's own count, where
+def jobs_of(
+    tasks: Iterable[Task], page: int, in_use: int | None, victim: int | None, one_cgroup: bool = False
+) -> tuple[TaskJob, ...]:
+    """Heaviest first, the victim's always among them. ``one_cgroup``: all rows are of one service, scope or container. ``in_use``: pages of programs by the kernel's own count, where
     each page stands once; what the rows claim beyond it is shared, and is taken from jobs of several processes."""
     by_program: dict[tuple[int | None, str], list[Task]] = {}
     for task in tasks:
@@ -34,7 +36,13 @@ def jobs_of(tasks: Iterable[Task], page: int, in_use: int | None, victim: int | 
     groups: list[tuple[list[Task], list[Task]]] = []
     for (_, family), members in by_program.items():
         members.sort(key=lambda task: task.pid)
-        groups += _python_jobs(members) if family == "python" else [(members, [])]
+        if family != "python":
+            groups.append((members, []))
+        elif one_cgroup:
+            alike = [task for row in _rows(members[1:]) if len(row) > 1 for task in row]
+            groups.append((members, [] if alike and _launches(members[0], alike) else alike))
+        else:
+            groups += _python_jobs(members)
     factor = _unshared([members for members, _ in groups], in_use)
     jobs = [_job(members, workers, page, factor) for members, workers in groups]
     jobs.sort(key=lambda job: -job.held)
@@ -62,9 +70,14 @@ def _python_jobs(members: Sequence[Task]) -> list[tuple[list[Task], list[Task]]]
             continue
         parent, older = jobs.pop()  # the one just before; ranks' own loaders join the ranks
         above = parent[-1] if not older else parent[0]
-        ranks = not loaders and above.held * _ALIKE < min(task.held for task in row)
+        ranks = not loaders and _launches(above, row)
         jobs.append(([*parent, *row], [*older, *([] if ranks else workers)]))
     return jobs
+
+
+def _launches(parent: Task, children: Sequence[Task]) -> bool:
+    """A small parent of large processes starts ranks; a training is about as large as its loader's workers."""
+    return parent.held * _ALIKE < min(task.held for task in children)
 
 
 def _rows(members: Sequence[Task]) -> list[list[Task]]:

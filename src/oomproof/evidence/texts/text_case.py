@@ -97,7 +97,10 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
         written = _written(path)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
+        known = {finding.line for finding in findings}
         told = [true(finding) for finding in job.finish()]
+        # the kernel's own line is no complaint of a job
+        told = [finding for finding in told if finding.line not in known or finding.cause != "other-error"]
         training.extend(told)
         if not findings and (told or job.progress.text):
             pids = tuple(pid for finding in told for pid in finding.pids)
