@@ -20,4 +20,4 @@ class OomproofError(Exception):
         self.status = status
 
     def __str__(self) -> str:
-        return f"{self.message}\n  cure: {self.hint}" if self.hint else self.message
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

@@ -157,16 +157,16 @@ def file_settings(folder: Path | None = None) -> dict[str, Any]:
     return merged
 
 
-def where(path: Path, key: str) -> str:
-    """The file, the line and the key, for whoever has to fix it."""
+def where(path: Path, key: str, text: str = "") -> str:
+    """The file, the line and what is there (the key), for whoever has to fix it."""
     wanted = re.compile(rf"""\s*["']?{re.escape(key).replace("_", "[-_]")}["']?\s*=""")
     try:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if wanted.match(line):
-                return f"{path}, line {number}: {key}"
+                return f"{path}, line {number}: {text or key}"
     except OSError:
         pass
-    return f"{path}: {key}"
+    return f"{path}: {text or key}"
 
 
 class Resolved(dict[str, Any]):
@@ -193,8 +193,9 @@ def resolve(flags: dict[str, Any], names: set[str], folder: Path | None = None) 
 
             near = get_close_matches(unknown[0], names, 1)
             raise OomproofError(
-                f"{where(path, unknown[0])} is no setting",
-                f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(names))}",
+                f"{where(path, unknown[0], f'unknown setting {unknown[0]!r}')}"
+                + (f"; did you mean {near[0]!r}?" if near else ""),
+                "" if near else f"known are: {', '.join(sorted(names))}",
                 USAGE,
             )
     resolved = Resolved()

@@ -67,7 +67,7 @@ def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Po
     said = watching.communicate(timeout=DEADLINE)[1]
     assert watching.returncode == 0 and "runs on unwatched" in said
     assert alive(job.pid)
-    assert "lost its guard" in lab.run("runs").stdout
+    assert "unguarded" in lab.run("runs").stdout
     again = subprocess.Popen(
         lab.command("watch", "found"), env=lab.environment, stderr=subprocess.PIPE, text=True
     )

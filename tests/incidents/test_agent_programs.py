@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_hugging_face_trainer_saves_goes_on_and_stops(lab: Lab, tmp_path: Path) 
     steps(running, 41)  # it evaluates after 40
     saved = lab.run("save", "hf")
     assert saved.returncode == 0, saved.stderr
-    assert "asked the Hugging Face Trainer to save" in saved.stderr and "hf goes on" in saved.stderr
+    assert "asked the Hugging Face Trainer to save" in saved.stderr and "hf continues" in saved.stderr
     first = [each.name for each in out.glob("checkpoint-*")]
     assert len(first) == 1 and first[0] in saved.stderr
     before = steps(running, 0).step or 0
@@ -93,7 +94,7 @@ def test_hugging_face_trainer_saves_goes_on_and_stops(lab: Lab, tmp_path: Path) 
     assert "need unknown" in said[1]  # behind the line that names the run
     del said[:2]
     assert said == [
-        f"oomproof: the Hugging Face Trainer saves and goes on at step {first[0].split('-')[1]}",
+        f"oomproof: the Hugging Face Trainer saves and continues at step {first[0].split('-')[1]}",
         f"oomproof: saved {out / first[0]} at step {first[0].split('-')[1]}",
         f"oomproof: the Hugging Face Trainer saves and stops at step {last}",
         f"oomproof: saved {out / f'checkpoint-{last}'} at step {last}",
@@ -122,6 +123,23 @@ def test_lightning_saves_goes_on_and_stops(lab: Lab, tmp_path: Path) -> None:
     assert {"load", "train", "eval", "save"} <= phases(running)
     assert not events(running, "agent:agent-failed")
     assert f"oomproof: Lightning saves and stops at step {last}" in stderr_of(path)
+    output = (running.attempt / "output.log").read_text()
+    assert last % 200 == 0 or f"validated at step {last}\n" not in output
+    assert "the script goes on after fit(), with validations of 1.0" in output, "as the script had it"
+
+
+def test_lightning_saves_at_once_in_a_validation(lab: Lab, tmp_path: Path) -> None:
+    """Asked to stop for memory it has no time for the rest of a validation, nor for one more."""
+    pytest.importorskip("lightning")
+    out = tmp_path / "out"
+    running, _ = start(lab, "pl", tmp_path, PYTHON, str(ML / "lightning_fit.py"), str(out), MANY, "slow")
+    running.output_has("validating")
+    assert lab.run("stop", "--grace", "100", "pl").returncode == 0
+    assert running.wait() == 0
+    output = (running.attempt / "output.log").read_text()
+    assert "saved in the middle of a validation" in output
+    assert len(list(out.glob("oomproof-step=*.ckpt"))) == 1
+    assert not events(running, "agent:agent-failed")
 
 
 def test_plain_loop_stops_when_its_loader_is_watched(lab: Lab, tmp_path: Path) -> None:
@@ -187,5 +205,29 @@ def test_trainer_on_two_ranks_of_torchrun(lab: Lab, tmp_path: Path) -> None:
     assert (running.attempt / "output.log").read_text().count("the script goes on after train()") == 2
     assert not events(running, "agent:agent-failed")
     said = stderr_of(path)
-    assert said.count("the Hugging Face Trainer saves and goes on") == 1, "rank 0 speaks for all"
+    assert said.count("the Hugging Face Trainer saves and continues") == 1, "rank 0 speaks for all"
     assert said.count("the Hugging Face Trainer saves and stops") == 1
+
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
+              "--mixed_precision", "no", "--dynamo_backend", "no"]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["torchrun", "accelerate", "spawn", "hogwild"])
+def test_who_trains_speaks_not_who_launched_it(lab: Lab, how: str) -> None:
+    """The parent imports torch first and then only waits: it is in "load" to the end, its stack is the launcher's."""
+    if how == "accelerate":
+        pytest.importorskip("accelerate")
+    launcher = {"torchrun": [*TORCHRUN, str(free_port())], "accelerate": ACCELERATE}.get(how, [])
+    done = lab.run("run", "--name", how, "--", PYTHON, *launcher, str(ML / "launched.py"), how, "88")
+    assert done.returncode == 0, done.stderr
+    assert "left" not in done.stderr, "Python's resource tracker is no process left behind"
+    folder = lab.folder_of(how)
+    assert folder is not None
+    shown = json.loads(lab.run("runs", "show", how, "--json").stdout)["phases"]
+    last_steps = {row["phase"]: row["last_step"] for row in shown}
+    assert last_steps == {"load": None, "train": 88}
+    recording = open_recording(folder / "1" / "recording.sqlite")
+    stacks = [str(row[0]) for row in recording.rows("SELECT text FROM event WHERE kind = 'stacks'")]
+    assert not [text for text in stacks if "_invoke_run" in text or "launch.py" in text or "spawn.py" in text]

@@ -100,6 +100,38 @@ def test_the_phases_of_a_plain_loop(lab: Lab, tmp_path: Path) -> None:
     assert (verdict["cause"], verdict["step"]) == ("finished", 6)
 
 
+FIRST_FORWARD = """
+import os, signal, sys, torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        if self.training:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+def position():
+    return open(f"{os.environ['OOMPROOF_AGENT']}/{os.getpid()}-now.txt").read().split()[4]
+model = Net(4, 1)
+torch.optim.Adam(model.parameters())
+torch.nn.Upsample(scale_factor=2)(torch.ones(1, 1, 4))
+print("after a transform without weights:", position())
+if sys.argv[1] == "eval first":
+    model.eval()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    print("evaluating:", position())
+    model.train()
+model(torch.ones(2, 4))
+"""
+
+
+@pytest.mark.parametrize("how", ["eval first", "at once"])
+def test_the_first_forward_ends_loading(lab: Lab, how: str) -> None:
+    """nanoGPT's way: no DataLoader, and memory runs out in the first training forward, before any backward or step."""
+    done = lab.run("run", "--name", "first", "--", PYTHON, "-c", FIRST_FORWARD, how)
+    evaluating = "evaluating: eval\n" if how == "eval first" else ""
+    assert done.stdout == f"after a transform without weights: load\n{evaluating}", done.stderr
+    assert lab.verdict("first")["verdict"]["phase"] == "train"
+
+
 WORKERS = """
 import multiprocessing, sys, torch
 from torch.utils.data import DataLoader
@@ -197,7 +229,7 @@ def test_a_guard_that_is_taken_up_again_hears_the_agent(lab: Lab, tmp_path: Path
     running.process.kill()
     running.process.wait()
     before = max(turns())
-    until(lambda: lab.run("runs", "--json").stdout.count("lost its guard"), "the guard to be missed")
+    until(lambda: lab.run("runs", "--json").stdout.count("unguarded"), "the guard to be missed")
     watch = subprocess.Popen(
         lab.command("watch", "orphan"),
         env=lab.environment,

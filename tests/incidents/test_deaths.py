@@ -265,7 +265,7 @@ def test_a_job_that_grows_is_asked_to_save_long_before_it_is_asked_to_stop(
     actions = [line["action"] for line in state_files.read_lines(running.attempt / "actions.jsonl")]
     assert set(actions) <= {"warn"}, "nobody was asked to stop"
     alerts = (running.attempt / "memory_alerts.log").read_text()
-    assert alerts.count("asked this loop to save and go on") == 1
+    assert alerts.count("asked this loop to save and continue") == 1
     lab.run("stop", "--now", "grows")
     running.wait()
 

@@ -29,7 +29,7 @@ def test_a_front_killed_as_soon_as_the_job_runs(lab: Lab, tmp_path: Path) -> Non
     until((tmp_path / "runs").exists, "its first line", 30)
     running.process.kill()
     running.process.wait()
-    assert "lost its guard" in lab.run("runs").stdout
+    assert "unguarded" in lab.run("runs").stdout
     beside = lab.run("run", "--need", f"{half >> 20}M", "--no-wait", "--", "true")
     assert beside.returncode == 75, beside.stderr
     pid = running.job_pid
@@ -59,7 +59,7 @@ def test_a_front_killed_at_any_moment_of_its_start(lab: Lab, tmp_path: Path, aft
     listed = lab.run("runs")
     assert listed.returncode == 0 and "Error" not in listed.stderr
     if not pid:
-        assert lab.folder_of("early") is None or "lost its guard" not in listed.stdout
+        assert lab.folder_of("early") is None or "unguarded" not in listed.stdout
         return
     assert lab.read(running.attempt / "started.json")["job"]["pid"] == pid
     done = lab.run("stop", "--now", "early")

@@ -35,7 +35,7 @@ def printed(running: Running) -> str:
 
 
 def is_frozen(running: Running) -> bool:
-    return run_folders.Run(running.folder).state() == "frozen"
+    return run_folders.Run(running.folder).state() == "paused"
 
 
 def said(running: Running) -> str:
@@ -62,7 +62,7 @@ def test_both_finish_and_nobody_dies(lab: Lab, small_machine: SmallMachine, tmp_
     training.output_has("step 1")
     loader = lab.start("loader", *SHORT, "--", *lab.job("loader.py", 80, 300, 0))
     until(lambda: is_frozen(loader), "the loader to be paused")
-    assert "frozen" in lab.run("runs").stdout
+    assert "paused" in lab.run("runs").stdout
     assert alive(training.job_pid) and alive(loader.job_pid)
     (tmp_path / "enough").touch()
     assert (training.wait(), loader.wait()) == (0, 0)
@@ -75,11 +75,11 @@ def test_both_finish_and_nobody_dies(lab: Lab, small_machine: SmallMachine, tmp_
     for one in (training, loader):
         assert one.verdict()["verdict"]["cause"] == "finished"
     told = said(loader)
-    assert "paused: " in told and "another run goes on" in told and "at the latest" in told
+    assert "paused: " in told and "another run continues" in told and "at the latest" in told
     assert "only its growth is stopped" in told and "oomproof resume loader" in told
-    assert "goes on: " in told and "available again" in told
+    assert "resumed: " in told and "available again" in told
     shown = lab.run("runs", "show", "loader").stdout
-    assert "paused" in shown and "freeze: " in shown and "thaw: " in shown
+    assert "paused" in shown and "pause: " in shown and "resume: " in shown
 
 
 def test_a_lone_growing_job_is_not_paused(lab: Lab, small_machine: SmallMachine) -> None:
@@ -145,19 +145,19 @@ def test_by_hand(lab: Lab, options: list[str]) -> None:
         running.output_has(name)
     done = lab.run("pause", "counting")
     assert done.returncode == 0, done.stderr
-    assert "stands still" in done.stderr and "only its growth is stopped" in done.stderr
+    assert "is paused" in done.stderr and "only its growth is stopped" in done.stderr
     assert ("SIGSTOP" in done.stderr) == bool(options)
     assert stands_still(running)
-    assert "frozen" in lab.run("runs").stdout
+    assert "paused" in lab.run("runs").stdout
     assert lab.run("pause", "counting").returncode == 0, "twice is harmless"
     time.sleep(2.5)
     assert stands_still(running), "the guard leaves it to the user"
     before = printed(running)
     done = lab.run("resume", "counting")
-    assert done.returncode == 0 and "goes on" in done.stderr
+    assert done.returncode == 0 and "resumed" in done.stderr
     until(lambda: len(printed(running)) > len(before) + 100, "it to go on")
     assert is_frozen(running) is False
-    assert "does not stand still" in lab.run("resume", "counting").stderr
+    assert "is not paused" in lab.run("resume", "counting").stderr
     lab.run("stop", "--grace", "1", "counting")
     assert running.wait() == 128 + signal.SIGTERM
     assert running.verdict()["verdict"]["cause"] == "stopped-by-user"
@@ -242,7 +242,7 @@ def test_a_second_guard_that_dies_leaves_no_frozen_job_either(lab: Lab, small_ma
     new.output_has("a 3")
     new.process.kill()
     new.process.wait()
-    until(lambda: "lost its guard" in lab.run("runs").stdout, "the history to say so")
+    until(lambda: "unguarded" in lab.run("runs").stdout, "the history to say so")
     watching = subprocess.Popen(lab.command("watch", "new"), env=lab.environment, stderr=subprocess.DEVNULL)
     until(lambda: run_folders.Run(new.folder).guard_lives(), "the new guard")
     # as its guard would have left it: paused, with its mark
@@ -303,7 +303,7 @@ def test_stopping_a_crowd_that_forks(lab: Lab) -> None:
     running = lab.start("crowd", "--watch-only", "--", PYTHON, "-c", job)
     running.output_has("forking")
     done = lab.run("freeze", "crowd")
-    assert "stands still (SIGSTOP)" in done.stderr and "not all" not in done.stderr
+    assert "is paused (SIGSTOP)" in done.stderr and "not all" not in done.stderr
     keeper = running.started()["keeper"]["pid"]
 
     def family() -> dict[int, str]:

@@ -42,7 +42,7 @@ def test_a_lost_guard_leaves_the_card_to_the_keeper(lab: Lab, tmp_path: Path) ->
     job.output_has("up")
     note = {"boot_id": processes.boot_id(), "pids": [[2**22 + 5, 1]], "cards": {"0": 1 << 30}}
     (job.attempt / "gpu_paused.json").write_text(json.dumps(note))
-    assert run_folders.Run(job.folder).state() == "frozen"
+    assert run_folders.Run(job.folder).state() == "paused"
     job.process.kill()
     job.process.wait()
     tried = until(

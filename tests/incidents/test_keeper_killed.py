@@ -94,7 +94,7 @@ def test_the_front_takes_over_from_a_killed_keeper(lab: Lab, steps: Steps, backe
     assert running.process.stdout is not None and running.process.stderr is not None
     assert running.process.stdout.read() == "ready\nstep one\nstep two\n"
     said = running.process.stderr.read()
-    assert "noted two" in said and said.count("was killed (SIGKILL); the job goes on") == 1
+    assert "noted two" in said and said.count("was killed (SIGKILL); the job continues") == 1
     is_clean(running)
 
 
@@ -233,7 +233,7 @@ def test_the_front_that_took_over_may_be_killed_too(lab: Lab, steps: Steps, tty:
         os.close(master)
     steps.tell("one")
     running.output_has("step one")
-    until(lambda: "lost its guard" in lab.run("runs").stdout, "the history to say so")
+    until(lambda: "unguarded" in lab.run("runs").stdout, "the history to say so")
     steps.tell("end")
     code = ended(lab, "twice")["code"]
     assert code in (7, None), "the kernel tells it since Linux 6.15"
@@ -248,7 +248,7 @@ def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps
     both_killed(running)
     steps.tell("one")
     assert alive(running.job_pid)
-    assert "lost its guard" in lab.run("runs").stdout
+    assert "unguarded" in lab.run("runs").stdout
     done = lab.run("thaw", "asleep")
     assert done.returncode == 0, done.stderr
     assert "a new one keeps it from now on" in done.stderr

@@ -75,7 +75,7 @@ def test_what_is_promised_counts_before_it_is_held(machine: Lab) -> None:
     first.output_has("holding")
     refused = machine.run("run", "--need", "120M", "--no-wait", "--", "true")
     assert refused.returncode == 75
-    assert "promised to running jobs: short by" in refused.stderr
+    assert "reserved for running jobs: short by" in refused.stderr
     assert machine.run("run", "--need", "30M", "--no-wait", "--", "true").returncode == 0
     let_go(first)
     assert first.wait() == 0
@@ -106,7 +106,7 @@ def test_a_run_of_unknown_need_keeps_room_for_its_next_eval(machine: Lab) -> Non
 
     until(lambda: 70 * MIB < reservation() < 100 * MIB, "the eval's 80 MiB above the training to be promised")
     refused = machine.run("run", "--need", "210M", "--no-wait", "--", "true")
-    assert refused.returncode == 75 and "promised to running jobs" in refused.stderr
+    assert refused.returncode == 75 and "reserved for running jobs" in refused.stderr
     job.process.stdin.write("\n")
     job.process.stdin.close()
     assert job.wait() == 0
@@ -204,7 +204,7 @@ def test_wait_max_and_not_before(machine: Lab) -> None:
     first = hold(machine, "first", 1, "--need", "200M")
     first.output_has("holding")
     late = machine.run("run", "--need", "150M", "--wait-max", "1s", "--", "true")
-    assert late.returncode == 75 and "still no room after 1.0 s" in late.stderr
+    assert late.returncode == 75 and "still not enough memory after 1.0 s" in late.stderr
     assert machine.run("run", "--not-before", "2199-01-01T00:00", "--no-wait", "--", "true").returncode == 75
     assert machine.run("run", "--not-before", "2001-01-01T00:00", "--", "true").returncode == 0
     let_go(first)

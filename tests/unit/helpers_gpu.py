@@ -104,11 +104,17 @@ class Card:
         self.segments: list[dict[str, Any]] = []
         self.traced: list[Any] = []
         self.initialized_by_us = 0
+        self.version = "2.11.0"
+        self.settings: dict[str, Any] | None = None  # as the snapshot tells them
 
     def torch(self) -> Any:
         memory = SimpleNamespace(
             _record_memory_history=lambda *words, **more: self.traced.append((words, more)),
-            _snapshot=lambda: {"segments": self.segments, "device_traces": [[]]},
+            _snapshot=lambda: {
+                "segments": self.segments,
+                "device_traces": [[]],
+                **({"allocator_settings": self.settings} if self.settings is not None else {}),
+            },
         )
         cuda = SimpleNamespace(
             is_initialized=lambda: self.started,
@@ -129,7 +135,7 @@ class Card:
         inner = SimpleNamespace(
             _cuda_getDeviceCount=lambda: 1, _cuda_attach_out_of_memory_observer=self.observers.append
         )
-        return SimpleNamespace(cuda=cuda, _C=inner, __version__="2.11.0")
+        return SimpleNamespace(cuda=cuda, _C=inner, __version__=self.version)
 
     def _empty(self) -> None:
         self.emptied += 1

@@ -129,7 +129,7 @@ def verdict(run: str | None = None, texts: str = "") -> Verdict:
     return Verdict(
         run, 1 if run else None, "oom-kill-memcg", "proven", 0.93,
         "out of memory: the kernel killed the job, holding 28.0 GiB; the job's own limit of 30.0 GiB was full" + texts,
-        "the kernel's log names the process; it ended by SIGKILL" + texts,
+        "the kernel's log names the process; it was ended by SIGKILL" + texts,
         "halve --workers, or give it a higher limit: oomproof run --limit 36G -- python train.py" + texts,
         phase="train", step=1450, victim=victim,
         gpu=Gpu(0, 24 * GIB, GIB, 2 * GIB, 18 * GIB, 3 * GIB),

@@ -176,7 +176,7 @@ def test_the_convention_itself() -> None:
     """The negative: a wrong status and a line that is not there are found."""
     page = "```console\n$ false  # exits 1\n$ echo one 22 two\none 7 two\n...\n```\n"
     assert steps_of(page) == [Step("false", 1), Step("echo one 22 two", 0, ["one 7 two"])]
-    assert missing_line(["the job holds 7 MiB"], "the job holds 150 MiB of") is None
+    assert missing_line(["the job held 7 MiB"], "the job held 150 MiB of") is None
     assert missing_line(["two", "one"], "one two") == "one"
     assert missing_line(["oomproof: asked", "job saved"], "job saved\noomproof: asked") is None
     assert scripts_of("```python\n# a.py\npass\n```\n") == {"a.py": "# a.py\npass\n"}

@@ -1,4 +1,4 @@
-"""Names in src/ are plain and lead to one file: the word list of CONTRIBUTING.md, kept by a test."""
+"""Names in src/ and what it prints are plain, and a name leads to one file: the word list of CONTRIBUTING.md, kept by a test."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def forbidden() -> dict[str, dict[str, str]]:
         if line and not line.startswith("#"):
             listed, _, instead = line.partition("  ")
             kind, *names = listed.split()
+            names = [" ".join(names)] if kind == "printed" else names
             words[kind] |= dict.fromkeys(names, instead.strip())
     return words
 
@@ -76,6 +77,34 @@ def test_names_are_plain(path: Path) -> None:
     assert not wrong_names(path.read_text(encoding="utf-8"))
 
 
+def wrong_texts(source: str) -> list[str]:
+    """Of the texts in it that have words: all but docstrings, keys and patterns."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    return [
+        f"line {node.lineno}: {node.value!r}: say {instead}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+        for phrase, instead in FORBIDDEN["printed"].items()
+        if " " in node.value and re.search(rf"(?<![\w-]){re.escape(phrase)}(?![\w-])", node.value)
+    ]
+
+
+# The sentences of other programs, which are not ours to word.
+PRINTING = [path for path in FILES if "texts" not in path.parts]
+
+
+@pytest.mark.parametrize("path", PRINTING, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_what_is_printed_is_plain(path: Path) -> None:
+    assert not wrong_texts(path.read_text(encoding="utf-8"))
+
+
 def wrong_module(stem: str) -> list[str]:
     in_part = FORBIDDEN["module"] | FORBIDDEN["name"]
     wrong = [f"{stem}: say {in_part[word]}" for word in words_of(stem) if word in in_part]
@@ -98,4 +127,8 @@ def test_the_check_finds_what_it_forbids() -> None:
     assert wrong_names("def _write_errand(): ...\n") == ["line 1: _write_errand: say background task"]
     assert wrong_names("for each in runs: pass\n") == ["line 1: each: say the noun: sample, kill, run"]
     assert not wrong_names("headroom = [run.use for run in runs]\n")
+    assert wrong_texts("print('big stands still')\n") == ["line 1: 'big stands still': say pause, paused"]
+    assert not wrong_texts("def f():\n    'It stands still.'\n    return 'frozen'\n"), (
+        "no docstrings, no keys"
+    )
     assert wrong_module("facts") and wrong_module("text_words") and not wrong_module("guard_facts")

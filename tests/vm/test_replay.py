@@ -76,7 +76,7 @@ def test_both_jobs_finish(
         guest.swapoff()
     assert deeds(loader).count("freeze") == deeds(loader).count("thaw") >= 1
     assert "freeze" not in deeds(training)
-    assert "paused: " in loader.words() and "goes on: " in loader.words()
+    assert "paused: " in loader.words() and "resumed: " in loader.words()
     assert "only its growth is stopped" in loader.words()
 
 
@@ -111,8 +111,8 @@ def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa
     job = ada.run("mine", f"-- python3 {IN_GUEST}/counter.py")
     job.printed("main 3")
     said = ada.oomproof("freeze mine")
-    assert "stands still (cgroup v2 freezer)" in said
-    assert "frozen" in ada.oomproof("runs")
+    assert "is paused (cgroup v2 freezer)" in said
+    assert "paused" in ada.oomproof("runs")
     group = job.rung()["memory"]
     guest.run(f"grep -q 'frozen 1' {group}/cgroup.events")
     guest.run(f"kill -9 {job.pid('guard')}")

@@ -272,7 +272,7 @@ def test_without_a_limit_the_newest_run_goes_and_the_machine_lives(guest: Machin
 def test_machine_wide_oom_is_proven_by_the_kernel_log(guest: Machine, root: User) -> None:
     with room(guest, 200):
         job = root.run("global", f"--watch-only -- {BURST} /tmp/go 600")
-        assert job.rung()["name"] == "watching only"
+        assert job.rung()["name"] == "oomproof"
         kernel_kills(root, job, "/tmp/go")
     assert job.verdict() == ("oom-kill-global", "proven")
     assert "whole machine" in job.judged()["verdict"]["headline"]
@@ -313,7 +313,7 @@ def test_logout_without_linger(guest: Machine, ada: User) -> None:
     """A user scope could die with the manager: not for a detached job, and never silently."""
     assert ada.session is not None
     said = ada.session.run(f"oomproof run --name detached --detach -- {GROW} 100 20").out
-    assert "watching only" in said and "loginctl enable-linger ada" in said and "logout" in said
+    assert "oomproof, not the kernel" in said and "loginctl enable-linger ada" in said and "logout" in said
     detached = ada.find("detached")
     foreground = ada.run("foreground", f"-- {GROW} 100 20")
     assert foreground.rung()["name"] == "systemd user scope"

@@ -50,6 +50,9 @@ class Agent:
         self._base = ""
         self._stack: list[_Phase] = []
         self._told: tuple[str, int | None] = ("", None)  # the phase the run knows of
+        self._level: tuple[int, int] | None = None  # on the GPU when the phase was entered
+        self._reached: dict[str, int] = {}  # on the GPU, by each phase itself
+        self._left = ""  # the phase before the one that is told next
         self._burst_left, self._filled = _BURST, 0.0  # changes that may be told now, and when that was so
         self._told_files: set[tuple[str, str]] = set()
         self._now_fd: int | None = None
@@ -163,6 +166,11 @@ class Agent:
     def base(self) -> str:
         return self._base
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether a phase is open inside the base."""
+        return bool(self._stack)
+
     def set_base(self, name: str) -> None:
         """What the job does when no narrower phase is open."""
         if name != self._base:
@@ -194,6 +202,7 @@ class Agent:
                 return
             now = boottime()
             self._write_now(now)
+            self._note_reached(before)
             if self._may_tell(now):
                 self._tell_phase()
             for callback in self._on_phase:
@@ -211,7 +220,21 @@ class Agent:
 
     def _tell_phase(self) -> None:
         self._told = (self.phase_now, self.step)
-        self.report("phase", name=self.phase_now, step=self.step, anon=_anonymous(), gpu=_on_gpu())
+        held = self._level[0] if self._level is not None else None
+        left, self._left = self._left, ""
+        self.report("phase", name=self.phase_now, step=self.step, anon=_anonymous(), gpu=held,
+                    left=left, reached=self._reached.get(left))  # fmt: skip
+
+    def _note_reached(self, name: str) -> None:
+        """What the phase that ends here held on the GPU at most: PyTorch's own peak where this phase raised it, or the
+        script set it back in it. That counter is the script's: it is only read. What was there before is not its own."""
+        entered, self._level, self._left = self._level, _on_gpu(), name
+        if self._level is None:
+            return
+        held, peak = self._level
+        own = peak if entered is None or peak != entered[1] else held
+        if entered is None or own > entered[0]:
+            self._reached[name] = max(own, self._reached.get(name, 0))
 
     def _write_now(self, now: float) -> None:
         """Where the job stands, in the page cache: there after SIGKILL. A write cannot hurt; a mapped page on a
@@ -271,12 +294,14 @@ class Agent:
         self._stack = []
         self._base = ""
         self._told = ("", None)
+        self._level, self._reached = None, {}
         self._told_files = set()
         self.step = self._location = None
 
     def close(self) -> None:
         """At the interpreter's end: what still waits gets a tenth of a second."""
         if self.phase_now and self._told != (self.phase_now, self.step):
+            self._note_reached(self.phase_now)
             self._tell_phase()
         for _ in range(10):
             self._flush()
@@ -396,12 +421,14 @@ def _anonymous() -> int | None:
         return None
 
 
-def _on_gpu() -> int | None:
-    """Bytes allocated on this process's cards; None where CUDA was never started."""
+def _on_gpu() -> tuple[int, int] | None:
+    """Bytes allocated on this process's cards, now and at most; None where CUDA was never started."""
     torch = sys.modules.get("torch")
     try:
         if torch is None or not torch.cuda.is_initialized():
             return None
-        return sum(int(torch.cuda.memory_allocated(index)) for index in range(torch.cuda.device_count()))
+        cards = [torch.cuda.memory_stats_as_nested_dict(index) for index in range(torch.cuda.device_count())]
+        totals = [card["allocated_bytes"]["all"] for card in cards]
+        return sum(int(total["current"]) for total in totals), sum(int(total["peak"]) for total in totals)
     except Exception:  # the driver may be failing just now
         return None

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from ..leaf.allocator_memory import CudaMemory
+from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expandable, off_text
 from . import allocator_segments, cuda_memory, nvml
 from .cache_release import Releaser, size
 from .tensor_owners import tensor_owners
@@ -68,6 +68,7 @@ class Watch:
         self._rises: dict[str, list[int]] = {}
         self._leak_told = False
         self._told_count = 0
+        self._settings_seen = False
         self._record_fd: int | None = None
         self._record_pid = 0
         self._uuids: dict[int, str | None] = {}
@@ -111,6 +112,7 @@ class Watch:
         try:
             if not self.torch.cuda.is_initialized() or not self._may_sample():
                 return
+            self._tell_ignored()
             for device in cuda_memory.devices(self.torch):
                 memory = cuda_memory.read(self.torch, device)
                 if memory is not None:
@@ -122,6 +124,19 @@ class Watch:
                     self._suspect(memory, edge)
         except Exception as error:
             self.agent.report("allocator-note", text=f"sample: {type(error).__name__}: {str(error)[:200]}")
+
+    def _tell_ignored(self) -> None:
+        """Once: a setting that the user believes in, and that is off."""
+        if self._settings_seen:
+            return
+        self._settings_seen = True
+        asked = [os.environ.get(name) or "" for name in (NEW_NAME, OLD_NAME)]
+        if not any(map(asks_expandable, asked)) or cuda_memory.capturing(self.torch):
+            return
+        applied = self.torch.cuda.memory._snapshot().get("allocator_settings")
+        ignored = cuda_memory.ignored_setting(self.torch, applied)
+        if ignored:
+            self.agent.tell(off_text(ignored, cuda_memory.version_of(self.torch)))
 
     def _may_sample(self) -> bool:
         now = time.monotonic()
@@ -247,8 +262,8 @@ class Watch:
         fields["outside_first"] = self.outside_first.get(device)
         fields["uuid"] = cuda_memory.uuid_of(torch, device)
         fields["stack"] = stack()
-        fields["torch"] = str(getattr(torch, "__version__", ""))
-        fields["settings"] = cuda_memory.settings_text()[:300]
+        fields["torch"] = cuda_memory.version_of(torch)
+        fields["settings"] = cuda_memory.settings_text(torch)[:300]
         held = memory.reserved if memory is not None else 0
         own, neighbours = nvml.look(torch, device, held) if nvml.supported() else (None, [])
         fields["own"] = own
@@ -279,8 +294,10 @@ class Watch:
             snapshot = self.torch.cuda.memory._snapshot()
             parts = snapshot["segments"]
             fields["pieces"] = allocator_segments.summarize(parts, device)
-            if (snapshot.get("allocator_settings") or {}).get("expandable_segments") is True:
-                fields["expandable"] = True  # set by the script itself, not by the environment
+            applied = snapshot.get("allocator_settings") or {}
+            if isinstance(on := applied.get("expandable_segments"), bool):
+                fields["expandable"] = on  # it may be set by the script itself, or be ignored
+            fields["ignored"] = cuda_memory.ignored_setting(self.torch, applied)
             lines = allocator_segments.lines_of(parts, device) if self.tracing else []
             if lines:
                 fields["lines"] = lines

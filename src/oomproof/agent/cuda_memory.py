@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..leaf.allocator_memory import CudaMemory, from_stats
+from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expandable, from_stats, settings_name
 
 
 def read(torch: Any, device: int) -> CudaMemory | None:
@@ -16,7 +16,13 @@ def read(torch: Any, device: int) -> CudaMemory | None:
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         free, total = torch.cuda.mem_get_info(device)
         return from_stats(
-            device, stats, free, total, backend_of(torch), expandable_segments(), _fraction(torch, device)
+            device,
+            stats,
+            free,
+            total,
+            backend_of(torch),
+            expandable_segments(torch),
+            _fraction(torch, device),
         )
     except Exception:  # the driver may be failing just now: no figure is better than a second error
         return None
@@ -57,13 +63,30 @@ def uuid_of(torch: Any, device: int) -> str | None:
         return None
 
 
-def settings_text() -> str:
-    """The allocator's settings, as the environment gives them (the new name wins, as in PyTorch)."""
-    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+def settings_text(torch: Any) -> str:
+    """The allocator's settings, as this PyTorch takes them from the environment: where it reads both names, the new one wins."""
+    old = os.environ.get(OLD_NAME) or ""
+    return (os.environ.get(NEW_NAME) or old) if settings_name(version_of(torch)) == NEW_NAME else old
 
 
-def expandable_segments() -> bool:
-    return "expandable_segments:true" in settings_text().replace(" ", "").lower()
+def expandable_segments(torch: Any) -> bool:
+    return asks_expandable(settings_text(torch))
+
+
+def ignored_setting(torch: Any, applied: dict[str, Any] | None) -> str:
+    """`PYTORCH_ALLOC_CONF=expandable_segments:True` where the user set it and it is off. ``applied``: the snapshot's
+    allocator_settings, which know; without them the version tells."""
+    for name in (NEW_NAME, OLD_NAME):
+        asked = os.environ.get(name) or ""
+        if asks_expandable(asked):
+            on = (applied or {}).get("expandable_segments")
+            if on is False or (on is None and not expandable_segments(torch)):
+                return f"{name}=expandable_segments:True"
+    return ""
+
+
+def version_of(torch: Any) -> str:
+    return str(getattr(torch, "__version__", ""))
 
 
 def _fraction(torch: Any, device: int) -> float:

@@ -8,13 +8,12 @@ import time
 from typing import Any, NamedTuple
 
 from ..leaf.allocator_memory import CudaMemory
-from ..leaf.kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of
+from ..leaf.kv_cache import Call, Layout, Need, largest_that_fits, layout_of, need_of, usable
 from . import allocator, cuda_memory
 from .cache_release import size
 
 _WARNINGS = 3  # of one process
 _QUIET = 10.0  # seconds between two reports of calls that fit
-_CAREFUL = 0.9  # of what was within reach: reserved memory exceeds what is live by 2 to 12 % (measured)
 
 
 class Plan(NamedTuple):
@@ -93,7 +92,7 @@ class Watched:
             memory = cuda_memory.read(self.torch, plan.device)
             if memory is not None:
                 self._under_way(plan, need, memory)
-                if need.total > memory.within_reach:
+                if need.total > usable(memory.within_reach):
                     self._warn(plan, need, memory)
             return plan, need, memory
         except Exception as error:
@@ -127,7 +126,7 @@ class Watched:
             self.agent.report("allocator-note", text=f"generate: {type(error).__name__}: {str(error)[:200]}")
 
     def _warn(self, plan: Plan, need: Need, memory: CudaMemory) -> None:
-        batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, memory.within_reach)
+        batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, usable(memory.within_reach))
         self.agent.report(
             "generate-wont-fit", reach=memory.within_reach, fitting_batch=batch, fitting_new_tokens=new_tokens,
             device=memory.device, free=memory.free, returnable=memory.returnable, **facts(plan, need)
@@ -155,8 +154,8 @@ def in_hindsight(
 ) -> dict[str, Any]:
     """The call in which memory ran out: what it took beside its cache so far, and what would have fitted with that."""
     beside = max(0, now.allocated + requested - before.allocated - cached)
-    memory = int((before.within_reach - max(0, beside - need.copy - need.logits)) * _CAREFUL)
-    batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, max(0, memory))
+    memory = usable(before.within_reach, max(0, beside - need.copy - need.logits))
+    batch, new_tokens = largest_that_fits(plan.layout, plan.call, plan.group, memory)
     return {
         **facts(plan, need),
         "reach": before.within_reach,
@@ -168,8 +167,9 @@ def in_hindsight(
 
 def warning_text(plan: Plan, need: Need, memory: CudaMemory, batch: int, new_tokens: int) -> str:
     rows = f"{plan.batch} sequences" if plan.group == 1 else f"{plan.batch} x {plan.group} sequences"
-    text = f"generate() will not fit on GPU {memory.device}: its KV cache for {rows} of {plan.call.tokens} tokens takes {size(need.cache)}"
-    text += f", {size(need.total)} with the copy it grows by and the logits; {size(memory.within_reach)} is free or can be given back. "
+    surely = "will not" if need.total > memory.within_reach else "will probably not"
+    text = f"generate() {surely} fit on GPU {memory.device}: its KV cache for {rows} of {plan.call.tokens} tokens takes {size(need.cache)}"
+    text += f", {size(need.total)} with the copy it grows by and the logits; {size(memory.within_reach)} is free or can be given back, a tenth of which is lost in gaps. "
     choices = []
     if batch:
         choices.append(f"a batch of {batch}")

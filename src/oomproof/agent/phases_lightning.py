@@ -6,7 +6,7 @@ import functools
 import os
 
 from .agent_core import in_phase
-from .job_requests import Request, listen, on_several_machines
+from .job_requests import Request, listen, on_several_machines, world_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def make_callback() -> Any:
         def __init__(self) -> None:
             self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
             self.open: list[Any] = []
+            self.validation: Any = None  # how much of it the script asked for, while we hold it back
 
         def __reduce__(self) -> Any:
             return make_callback, ()
@@ -60,6 +61,7 @@ def make_callback() -> Any:
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
             agent.steps_told = False
+            self.validate_again(trainer)
 
         def on_validation_start(self, trainer: Any, module: Any) -> None:
             self.open.append(agent.phase("eval").__enter__())
@@ -69,7 +71,7 @@ def make_callback() -> Any:
                 self.open.pop().__exit__()
 
         def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
-            pass  # the phase it died in stays open: that is what the verdict tells
+            self.validate_again(trainer)  # the phase it died in stays open: that is what the verdict tells
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             try:
@@ -83,18 +85,41 @@ def make_callback() -> Any:
                 if self.stop.due(count):
                     self.keep(trainer, step, "stop")
                     trainer.should_stop = True
+                    self.skip_validation(trainer)
                 elif self.save.due(count):
                     self.keep(trainer, step, "save")
                     self.save.done()
             except Exception as error:
                 agent.failed("lightning step", error)
 
+        def on_validation_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            """A validation may take longer than the guard can wait: saved here, at once, where one process decides."""
+            try:
+                alone = trainer.state.fn == "fit" and not trainer.sanity_checking and world_size() < 2
+                if alone and self.stop.due(0):
+                    self.keep(trainer, int(trainer.global_step), "stop")
+                    trainer.should_stop = True
+            except Exception as error:
+                agent.failed("lightning validation", error)
+
+        def skip_validation(self, trainer: Any) -> None:
+            """Lightning validates before it stops early; who is asked to stop for memory has no time for that. What
+            waits for a figure of a validation that never was would fail without it, and gets it."""
+            waiting = [getattr(callback, "monitor", None) for callback in trainer.callbacks]
+            waiting += [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+            if self.validation is None and {*waiting} - {None} <= {*trainer.callback_metrics}:
+                self.validation, trainer.limit_val_batches = trainer.limit_val_batches, 0
+
+        def validate_again(self, trainer: Any) -> None:
+            if self.validation is not None:
+                trainer.limit_val_batches, self.validation = self.validation, None
+
         def keep(self, trainer: Any, step: int, asked: str) -> None:
             """On every rank: writing is a joint act there, and only rank 0 writes."""
             if trainer.should_stop:
                 return
             if not agent.rank:
-                words = "saves and stops" if asked == "stop" else "saves and goes on"
+                words = "saves and stops" if asked == "stop" else "saves and continues"
                 agent.tell(f"Lightning {words} at step {step}")
             callback = trainer.checkpoint_callback
             folder = getattr(callback, "dirpath", None) or trainer.default_root_dir

@@ -34,7 +34,7 @@ def install(module: Any, agent: Agent) -> None:
         return
     agent.set_base("load")
     watched = _Watched(module, agent)
-    for part in (watched.optimizer, watched.backward, watched.modes, watched.files):
+    for part in (watched.optimizer, watched.backward, watched.modes, watched.files, watched.first_forward):
         try:
             part()
         except Exception as error:  # a torch of another age lacks one of them: the others still tell
@@ -103,6 +103,36 @@ class _Watched:
                 self.switched(True)
 
         module.train, module.eval = ours_train, ours_eval
+
+    def first_forward(self) -> None:
+        """Loading ends with the first pass through a model that has weights: also in a loop without a DataLoader.
+
+        Not ``__call__``, which the compiler and fx compare with their own; and only until then, so that later calls
+        cost nothing."""
+        module = self.torch.nn.Module
+        original = module._call_impl
+
+        @functools.wraps(original)
+        def _call_impl(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.compiling() and self.ends_loading(this) and module._call_impl is _call_impl:
+                module._call_impl = original
+            return original(this, *args, **kwargs)
+
+        module._call_impl = _call_impl
+
+    def ends_loading(self, model: Any) -> bool:
+        """False while a narrower phase is open: a model that is being loaded or generates tells nothing of the loop."""
+        agent = self.agent
+        try:
+            if agent.base != "load":
+                return agent.base in ("train", "eval")
+            if agent.narrowed or next(model.parameters(), None) is None:
+                return False  # without weights: a transform of the data, a loss
+            _Mode.evaluating = not (model.training and self.torch.is_grad_enabled())
+            agent.set_base("eval" if _Mode.evaluating else "train")
+        except Exception as error:  # a module whose parameters cannot be asked for
+            agent.failed("phases_torch.forward", error)
+        return True
 
     def switched(self, evaluating: bool) -> None:
         agent = self.agent

@@ -76,7 +76,7 @@ def make_callback(base: Any, agent: Agent) -> Any:
 
         def announce(self, what: str, state: Any) -> None:
             if not self.asked and not agent.rank:
-                words = "saves and stops" if what == "stop" else "saves and goes on"
+                words = "saves and stops" if what == "stop" else "saves and continues"
                 agent.tell(f"the Hugging Face Trainer {words} at step {state.global_step}")
             self.asked = what
 

@@ -33,13 +33,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("pid", metavar="PID", help="the job's first process; its children come along")
     add_flags(parser, adopt=True)
-    add("--detach", action="store_true", help="return at once; the watch goes on in the background")
+    add("--detach", action="store_true", help="return at once; the guard runs in the background")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if not arguments.pid.isdigit():
         raise OomproofError(
-            f"{arguments.pid!r} is no pid", "find it: oomproof check, or pgrep -f train.py", USAGE
+            f"{arguments.pid!r} is not a pid", "find it: oomproof check, or pgrep -f train.py", USAGE
         )
     adopted = take(int(arguments.pid))
     chosen = of_adopt(vars(arguments))
@@ -82,7 +82,9 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     finally:
         os.close(adopted.pidfd)
     if not ended:
-        say(f"\noomproof: left; pid {adopted.pid} runs on unwatched. To go on: oomproof watch {run.id}")
+        say(
+            f"\noomproof: left; pid {adopted.pid} keeps running, unguarded. To guard it again: oomproof watch {run.id}"
+        )
         return 0
     from oomproof.diagnosis.conclusion import conclude
     from oomproof.reports.verdict_text import three_lines

@@ -21,7 +21,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if attempt.output_first_file.exists():
         _copy(attempt.output_first_file)
         if attempt.output_before_file.exists():
-            print("\n[oomproof: the middle of the output was not kept]", flush=True)
+            print("\n[oomproof: the middle of the output was not stored]", flush=True)
     _copy(attempt.output_before_file)
     follow(target) if arguments.follow else _copy(attempt.output_file)
     return 0

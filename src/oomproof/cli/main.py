@@ -18,14 +18,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run a command under watch, inside its memory limit, and say why when it dies"),
     "demo": ("demo", "see it work in 15 seconds: a leaking job is warned about, asked to stop, explained"),
     "why": ("why", "why a job died, with proof: a run, or any log"),
-    "check": ("check", "what this machine holds, what is safe to start now, what is risky"),
+    "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
-    "pause": ("pause", "make a run stand still until you resume it"),
-    "resume": ("resume", "let a paused run go on"),
+    "pause": ("pause", "pause a run until you resume it"),
+    "resume": ("resume", "resume a paused run"),
     "stop": ("stop", "end a run in order: ask, SIGTERM, kill"),
-    "save": ("save", "ask a running job to write a checkpoint and go on"),
+    "save": ("save", "ask a running job to write a checkpoint and continue"),
     "adopt": ("adopt", "take a process that runs already under watch"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
 }
@@ -137,7 +137,7 @@ def _main(argv: list[str] | None) -> int:
         if os.environ.get("OOMPROOF_DEBUG"):
             raise
         print(
-            f"oomproof: {type(error).__name__}: {error}\n  cure: OOMPROOF_DEBUG=1 shows where; please report it",
+            f"oomproof: {type(error).__name__}: {error}\n  hint: OOMPROOF_DEBUG=1 shows where; please report it",
             file=sys.stderr,
         )
         return OUR_FAILURE

@@ -1,4 +1,4 @@
-"""Makes a run stand still until `oomproof resume`: nothing is lost, it goes on where it was.
+"""Pauses a run until `oomproof resume`: nothing is lost, it continues where it was.
 
 What it holds stays in memory, unless there is swap on a disk and the kernel can push it out there (cgroup v2, Linux 5.19).
 The guard pauses and resumes by itself when memory runs short; a run that you paused is left to you.
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = live_run(arguments.run)
     mark = target.frozen()
     if mark.get("by") == "user" and not (arguments.gpu and not GpuPause(target.attempt).paused):
-        tell(f"{target.name} stands still already; let it go on: oomproof resume {target.name}")
+        tell(f"{target.name} is already paused; to resume it: oomproof resume {target.name}")
         return 0
     job = Job(target.started())
     task_thread = TaskThread()
@@ -63,13 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
         Actions(job, target.attempt, task_thread, [], by="user").take("freeze", "oomproof pause")
         if not job.freezer.wait_frozen(_PAUSE_SECONDS):
             tell(
-                f"not all of {target.name} stands still yet: a process of it waits inside the kernel; see "
+                f"not all of {target.name} is paused yet: one of its processes waits inside the kernel; see "
                 f"ps -o pid,stat,wchan:30,cmd -p {job.leader}"
             )
-        tell(f"{target.name} stands still ({job.freezer.how}); {_freed(job)}")
+        tell(f"{target.name} is paused ({job.freezer.how}); {_freed(job)}")
         for timeout in pause_timeouts.look(job.pids(), target.argv, target.info.get("env") or {}):
-            tell(f"while it stands still: {timeout.text}")
-        tell(f"let it go on: oomproof resume {target.name}")
+            tell(f"while it is paused: {timeout.text}")
+        tell(f"to resume it: oomproof resume {target.name}")
     finally:
         task_thread.close()
         job.close()
@@ -89,7 +89,7 @@ def live_run(text: str | None, status: int = OUR_FAILURE) -> run_folders.Run:
         from oomproof.runner.stand_in import revive
 
         revive(run)
-        tell(f"the process that kept {run.name} was killed; a new one keeps it from now on")
+        tell(f"the keeper of {run.name} was killed; a new one has taken over")
     if not isinstance(run.started().get("job"), dict):
         raise OomproofError(
             f"the pids of {run.name} are not known: its started.json is missing or damaged",
@@ -118,11 +118,11 @@ def _give_gpu_back(run: run_folders.Run, job: Job) -> str:
         hint = (
             "it will end with a CUDA error"
             if result.lost
-            else f"it runs on; without the card: oomproof pause {run.name}"
+            else f"it keeps running; to pause it without the card: oomproof pause {run.name}"
         )
         raise OomproofError(f"the GPU memory of {run.name} cannot be given back: {result.problem}", hint)
     return (
-        f"{format_size(result.size)} of GPU memory went to its host memory in {format_duration(result.seconds)}; "
+        f"{format_size(result.size)} of GPU memory moved to its host memory in {format_duration(result.seconds)}; "
         "the card is free for others"
     )
 

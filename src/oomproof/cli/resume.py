@@ -1,4 +1,4 @@
-"""Lets a run go on that `oomproof pause` or the guard made stand still.
+"""Resumes a run that `oomproof pause` or the guard paused.
 
 When the guard had paused it because memory was short, your word counts: it is not paused again in that shortage.
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     task_thread = TaskThread()
     try:
         if not mark and not job.freezer.is_frozen() and not GpuPause(target.attempt).paused:
-            tell(f"{target.name} does not stand still; nothing to do")
+            tell(f"{target.name} is not paused; nothing to do")
             return 0
         actions = Actions(job, target.attempt, task_thread, [], by="user")
         if GpuPause(target.attempt).paused:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         actions.take("thaw", "oomproof resume")
         _restore_gpu_memory(target, job)
         freezer.remove_mark(target.attempt, str(mark.get("id") or ""))  # not that of a pause begun since
-        tell(f"{target.name} goes on; follow it: oomproof logs -f {target.name}")
+        tell(f"{target.name} resumed; follow it: oomproof logs -f {target.name}")
         if mark.get("by") == "guard":
             tell(
                 f"it was paused for want of memory ({mark.get('why')}); it is not paused again in this shortage"
@@ -74,6 +74,6 @@ def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:
             job.freezer.freeze()
             freezer.mark_moving(run.attempt, False)
         raise OomproofError(
-            f"{run.name} cannot go on yet: {result.problem}",
-            f"make room on the card (nvidia-smi), then again: oomproof resume {run.name}",
+            f"{run.name} cannot resume yet: {result.problem}",
+            f"free memory on the card (nvidia-smi), then again: oomproof resume {run.name}",
         )

@@ -64,7 +64,7 @@ _MESSENGERS = {
     "nerdctl": "containerd runs the container",
     "tmux": "the tmux server runs the command",
     "screen": "the screen daemon runs the command",
-    "ollama": "the ollama server holds the model",
+    "ollama": "the ollama server has the model in its memory",
     "sbatch": "Slurm runs the job elsewhere",
     "srun": "Slurm's daemon runs the job",
     "systemd-run": "systemd runs the command",
@@ -91,9 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_stop_file(order.chosen.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
-        raise OomproofError(
-            f"--report: there is no folder {report.parent}", f"mkdir -p {report.parent}", USAGE
-        )
+        raise OomproofError(f"--report: no such folder: {report.parent}", f"mkdir -p {report.parent}", USAGE)
     _look_for_twins(order)
     if arguments.detach:
         with contextlib.suppress(OomproofError):
@@ -218,7 +216,7 @@ def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: li
 def _order(arguments: argparse.Namespace) -> Order:
     argv = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not argv:
-        raise OomproofError("there is no command to run", "oomproof run -- python train.py", USAGE)
+        raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
     if arguments.command[:1] != ["--"] and argv[0].startswith("-"):
         raise OomproofError(f"unknown option {argv[0]}", "see: oomproof run --help", USAGE)
     chosen = of_run(vars(arguments))

@@ -60,7 +60,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs")
     return int(text)
 
 

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     deadline = time.monotonic() + arguments.timeout
     while time.monotonic() < deadline:
         if not attempt.save_file.exists():
-            print(f"oomproof: {_saved(target, began)}; {target.name} goes on", file=sys.stderr)
+            print(f"oomproof: {_saved(target, began)}; {target.name} continues", file=sys.stderr)
             return 0
         if target.exit() or not target.keeper_lives():
             raise OomproofError(f"{target.name} ended before it saved", f"see why: oomproof why {target.id}")

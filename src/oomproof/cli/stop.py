@@ -1,4 +1,4 @@
-"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all of it. One that waits leaves the queue.
+"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all its processes. One that waits leaves the queue.
 
 Each step gets the run's grace (--grace to change it); --now goes straight to SIGTERM, --kill to the end.
 
@@ -52,7 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     stop_files = [target.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
     actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user")
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
-    words = {"ask": "asked it to save and stop", "term": "sent SIGTERM", "kill": "killed all of it"}
+    words = {
+        "ask": "asked it to save and stop",
+        "term": "sent SIGTERM",
+        "kill": "killed all processes of the job",
+    }
     try:
         if (
             target.frozen() or job.freezer.is_frozen()

@@ -7,6 +7,7 @@ import shlex
 
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
+from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
 from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
@@ -15,6 +16,9 @@ _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
+BOTH_NAMES = (
+    f"{NEW_NAME} from PyTorch 2.11 on; before, CUDA reads only {OLD_NAME} and ignores the new name silently"
+)
 HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
@@ -138,7 +142,7 @@ def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
         return ()
     return (
         Remedy(
-            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had room",
+            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had memory available",
             command=command(case, f"--limit {as_flag(higher)}"),
             change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
         ),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.advice import HALF_THE_BATCH, ONE_DATA_COPY
+from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, ONE_DATA_COPY
 from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_text, next_command
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
+from oomproof.leaf.allocator_memory import OLD_NAME
 from oomproof.units import MIB, format_size
 
 
@@ -87,9 +88,7 @@ def gpu_next(gpu: GpuNumbers | None) -> str:
     if gpu is not None and gpu.neighbours and gpu.requested and gpu.neighbours >= gpu.requested:
         return "another process holds the card: nvidia-smi shows which; wait for it or take another card"
     if gpu is not None and fragmented(gpu):
-        return (
-            "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9), then the batch"
-        )
+        return f"{OLD_NAME}=expandable_segments:True ({BOTH_NAMES}), then the batch"
     return "halve the batch and double gradient accumulation: the same effective batch"
 
 
@@ -100,11 +99,11 @@ REMEDIES = {
         change=Change("system", "/dev/shm", after="8G"),
     ),
     "jax-preallocate": Remedy(
-        "let JAX take memory as it needs it: a neighbour then finds room",
+        "let JAX take memory as it needs it: a neighbour then finds free memory",
         change=Change("env", "XLA_PYTHON_CLIENT_PREALLOCATE", after="false"),
     ),
     "tensorflow-growth": Remedy(
-        "let TensorFlow take memory as it needs it: a neighbour then finds room",
+        "let TensorFlow take memory as it needs it: a neighbour then finds free memory",
         change=Change("env", "TF_FORCE_GPU_ALLOW_GROWTH", after="true"),
     ),
     "fewer-workers": Remedy(
@@ -134,7 +133,7 @@ def _on_the_card(finding: Finding) -> list[Remedy]:
         title = "end or move the other process on the card"
         advice.append(Remedy(title, "measured", gpu.neighbours, command="nvidia-smi"))
     if fragmented(gpu):
-        change = Change("env", "PYTORCH_ALLOC_CONF", after="expandable_segments:True")
-        title = "let segments grow in place of splitting (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
+        change = Change("env", OLD_NAME, after="expandable_segments:True")  # which every version reads
+        title = f"let segments grow in place of splitting ({BOTH_NAMES})"
         advice.append(Remedy(title, "measured", gpu.reserved_unallocated, change=change))
     return advice

@@ -18,7 +18,7 @@ from oomproof.machine.host_identity import host_name
 from oomproof.recording import run_folders, run_summary, state_files
 from oomproof.records import dataclass
 
-_GOES_ON = ("running", "frozen", "lost its guard", "starting", "waiting", run_folders.ELSEWHERE)
+_GOES_ON = ("running", "paused", "unguarded", "starting", "waiting", run_folders.ELSEWHERE)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,13 @@ class Death:
     @property
     def phrase(self) -> str:
         if self.signal is None:
-            return f"exit code {self.code}"
+            return f"exited with code {self.code}"
         name = signal_name(self.signal)
-        return name if self.direct else f"exit code {self.code}, which a shell gives for {name}"
+        return (
+            f"was ended by {name}"
+            if self.direct
+            else f"exited with code {self.code}, which a shell gives for {name}"
+        )
 
 
 def death_of(case: CaseFile) -> Death | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import shlex
 from typing import Literal
 
-from oomproof.diagnosis.advice import HALF_THE_BATCH, as_flag, command
+from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, as_flag, command
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text
+from oomproof.leaf.allocator_memory import off_text, settings_name
 from oomproof.records import dataclass, replace
 from oomproof.units import GIB, format_size
 
@@ -210,6 +211,8 @@ def _why(kind: Kind, oom: GpuOom) -> str:
             oom.others if oom.others is not None else sum(neighbour.used or 0 for neighbour in oom.neighbours)
         )
         told.append(f"others on the card hold {format_size(others)}, as they did before")
+    if oom.ignored:
+        told.append(off_text(oom.ignored, oom.torch))
     if oom.retries:
         times = "once" if oom.retries == 1 else f"{oom.retries} times"
         told.append(f"the driver had refused {times} before")
@@ -230,7 +233,7 @@ def _raise_limit(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
     flag = f"--gpu-limit {as_flag(higher)}"
     return (
         Remedy(
-            "a higher GPU limit, for which the card had room",
+            "a higher GPU limit, for which the card had free memory",
             command=command(case, flag),
             change=Change("argument", "--gpu-limit", after=as_flag(higher)),
         ),
@@ -336,22 +339,13 @@ def _graph(oom: GpuOom) -> tuple[Remedy, ...]:
 
 
 def _split(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
-    name = alloc_conf(oom.torch)
+    name = settings_name(oom.torch)
     return (
         Remedy(
-            f"let segments grow instead of splitting: {format_size(oom.unused)} was reserved but unused",
+            f"let segments grow instead of splitting: {format_size(oom.unused)} was reserved but unused ({BOTH_NAMES})",
             "measured",
             oom.unused,
             f"{name}=expandable_segments:True {command(case)}",
             Change("env", name, after="expandable_segments:True"),
         ),
     )
-
-
-def alloc_conf(torch: str) -> str:
-    """The variable's name: PyTorch 2.10 renamed it and still reads the old one; older ones read only that."""
-    try:
-        major, minor = (int(part) for part in torch.split("+")[0].split(".")[:2])
-    except ValueError:
-        return "PYTORCH_CUDA_ALLOC_CONF"
-    return "PYTORCH_ALLOC_CONF" if (major, minor) >= (2, 10) else "PYTORCH_CUDA_ALLOC_CONF"

@@ -122,8 +122,8 @@ _HEADLINES: dict[Kind, str] = {
     "shutdown": "the machine was shut down or restarted in order: not a death of memory",
     "panic": "the kernel itself failed and the machine went down",
     "after-kernel-kill": "the kernel had killed for memory, and then the machine went down without a shutdown",
-    "memory": "the machine went down without a shutdown while memory ran out: a freeze",
-    "filling": "the machine went down without a shutdown while memory was filling fast: a freeze, or power or reset",
+    "memory": "the machine went down without a shutdown while memory ran out: it froze",
+    "filling": "the machine went down without a shutdown while memory was filling fast: it froze, or power or reset",
     "not-memory": "the machine went down without a shutdown, and not for memory: power, reset or panic",
     "unknown": "the machine went down without a shutdown; how memory stood then was not recorded",
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
 from oomproof.evidence.case_file import CaseFile, Evidence
+from oomproof.recording.series import shown_kind
 from oomproof.units import format_size
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def _exit(case: CaseFile) -> Iterator[_Item]:
         return
     if status.signal is not None:
         text = f"ended by {signal_name(status.signal)}" + (", core dumped" if status.core else "")
-        says = "the process was ended by a signal"
+        says = "a signal ended the process"
     else:
-        text = f"exit code {status.code}"
+        text = f"exited with code {status.code}"
         says = "the process ended by itself"
     yield "exit", "wait status", status.boottime, text, says
 
@@ -63,7 +64,7 @@ def _counters(case: CaseFile) -> Iterator[_Item]:
     end = case.status.boottime if case.status else None
     told = (
         ("memcg_oom_kill", "the job's cgroup", "processes of the job killed by the kernel for memory"),
-        ("memcg_oom", "the job's cgroup", "times the job's own limit could not be kept"),
+        ("memcg_oom", "the job's cgroup", "times the job's own limit could not be enforced"),
         ("memcg_failcnt", "the job's cgroup", "times the job's own limit was reached"),
         ("vmstat_oom_kill", "/proc/vmstat", "kernel OOM kills on the whole machine, of anybody"),
         ("oomd_kill", "the cgroup's xattr", "processes of the job killed by systemd-oomd"),
@@ -96,7 +97,13 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
             text += f", {format_size(host.swap_free)} of {format_size(host.swap_total)} swap free"
         if host.psi_full is not None and host.psi_full >= 0.005:
             text += f", all tasks stalled {host.psi_full:.0%} of the time"
-        yield "sample.host", "recording", host.t, text + age(host.t), "the machine's room at the last sample"
+        yield (
+            "sample.host",
+            "recording",
+            host.t,
+            text + age(host.t),
+            "the machine's available memory at the last sample",
+        )
     if (job := case.job) is not None:
         text = f"the job held {format_size(job.used)}"
         if job.processes:  # 0: it ended before the sampler had counted them
@@ -118,10 +125,10 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
 
 def _own_actions(case: CaseFile) -> Iterator[_Item]:
     for index, action in enumerate(case.actions[-_MOST:], 1):
-        text = f"{action.by}: {action.action}" + (f" ({action.why})" if action.why else "")
+        text = f"{action.by}: {shown_kind(action.action)}" + (f" ({action.why})" if action.why else "")
         yield f"action.{index}", "actions.jsonl", action.boottime, text, "what oomproof did to the job"
     for index, event in enumerate(case.keeper_events[-_MOST:], 1):
-        text = event.kind + (f": {event.text}" if event.text else "")
+        text = shown_kind(event.kind) + (f": {event.text}" if event.text else "")
         yield f"keeper.{index}", "keeper.jsonl", event.boottime, text, "what the keeper saw"
 
 

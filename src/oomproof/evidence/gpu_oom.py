@@ -91,6 +91,7 @@ class GpuOom:
     lines: tuple[Line, ...] = ()
     stack: tuple[str, ...] = ()
     torch: str = ""
+    ignored: str = ""  # a setting of the allocator that the user made and that was off
     snapshot: str | None = None
     pid: int | None = None
     wall: float | None = None
@@ -179,6 +180,7 @@ def parse(value: dict[str, Any]) -> GpuOom | None:
         ),
         stack=tuple(str(line) for line in _list(value.get("stack"))[:8]),
         torch=string(value.get("torch")) or "",
+        ignored=string(value.get("ignored")) or "",
         snapshot=string(value.get("snapshot")),
         pid=integer(value.get("pid")),
         wall=number(value.get("wall")),

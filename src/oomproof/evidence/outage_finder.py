@@ -231,7 +231,7 @@ def _need(cut_run: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:
     if whole:
         return max(whole), f"the peak of {_runs(len(whole))} of the same command", False
     if declared := integer(part(cut_run.run.info, "settings").get("need")):
-        return declared, "as declared", False
+        return declared, "--need", False
     if cut_short:
         return max(cut_short), f"at least: {_runs(len(cut_short))} of the same command came so far", True
     return None, "", False

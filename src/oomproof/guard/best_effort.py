@@ -15,7 +15,9 @@ class BestEffort:
         self._tell = tell
         self.failures: dict[str, int] = {}
 
-    def __call__(self, what: str, work: Callable[[], T], otherwise: T, then: str = "the guard goes on") -> T:
+    def __call__(
+        self, what: str, work: Callable[[], T], otherwise: T, then: str = "the guard continues"
+    ) -> T:
         """What ``work`` returns, or ``otherwise``. ``then`` says what its failure means for the user."""
         try:
             return work()

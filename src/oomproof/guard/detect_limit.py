@@ -34,7 +34,7 @@ def on_limit(settings: Settings, facts: Facts) -> Action:
     line = max(settings.limit_floor, min(rate * REACT_LIMIT, share))
     if rate == 0 and lasting == 0 and facts.time_to_full is None:
         return NONE  # the calm case: no sentence is built for nothing
-    holds = f"the job holds {format_size(facts.use)} of its limit {format_size(settings.limit)}, grows by"
+    holds = f"the job held {format_size(facts.use)} of its limit of {format_size(settings.limit)}, grew by"
     now = f"{holds} {format_size(rate)}/s"
     # Near the limit a trickle is no danger: time left decides (13 KiB/s and 80 MiB of headroom last for hours).
     if available <= line / 2 and rate * KILL_SECONDS >= available:

@@ -69,9 +69,9 @@ def resume_headroom(settings: Settings, facts: Facts) -> int:
 def freeze(settings: Settings, facts: Facts) -> Action:
     why = facts_text(facts)
     if facts.rate > 0:
-        why += f" and grows by {format_size(facts.rate)}/s"
+        why += f" and grew by {format_size(facts.rate)}/s"
     if facts.running:
-        other = "another run goes on" if facts.running == 1 else f"{facts.running} other runs go on"
+        other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
         return Action("freeze", f"{why}; {other}", "machine")
     return Action("freeze", f"{why}; the growth is not this job's", "machine")
 

@@ -39,7 +39,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         why = f"{format_size(facts.available)} of RAM available again, after {format_duration(waited)}"
         return Action("thaw", why, "machine")
     if state.for_ours and facts.running == 0 and state.headroom_since is None:
-        why = f"no other run is left that could give room, after {format_duration(waited)}"
+        why = f"no other run is left that could free memory, after {format_duration(waited)}"
         return Action("thaw", why, "machine", True)
     if state.for_ours and facts.others_idle:
         why = f"the other runs do nothing either: they may be waiting for it, after {format_duration(waited)}"

@@ -44,7 +44,7 @@ class TaskThread:
 
     def _start(self) -> bool:
         if self._thread is None:
-            thread = threading.Thread(target=self._work, name="errands", daemon=True)
+            thread = threading.Thread(target=self._work, name="tasks", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no more threads
@@ -75,7 +75,7 @@ class TaskThread:
         except (OSError, OomproofError):
             pass  # a full or read-only disk; the action itself did not need it
         except Exception as error:
-            self._best_effort.failed("a background task", error, "the guard goes on")
+            self._best_effort.failed("a background task", error, "the guard continues")
 
     def close(self, timeout: float = 2.0) -> None:
         self._queue.put(None)

@@ -135,9 +135,9 @@ class Guard:
         if job.pause.can_push and job.moment.swap_free:
             brings = "it is pushed out to swap"
         else:
-            brings = "only its growth is stopped, what it holds stays in RAM (no disk swap to push it out to)"
+            brings = "only its growth is stopped, its memory stays in RAM (no disk swap to push it out to)"
         available = format_size(self._state[job.name].done.resume_headroom)
-        return f"{brings}; goes on when {available} of RAM are available, at the latest {latest}"
+        return f"{brings}; resumes when {available} of RAM are available, at the latest {latest}"
 
     def let_go(self, job: GuardedJob, why: str) -> None:
         """From the terminal's thread."""

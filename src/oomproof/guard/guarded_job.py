@@ -19,7 +19,7 @@ from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
 
 # What fails is named so once, with what that means.
-RECORDING, NO_ROWS = "the recording", "rows are missing, the guard goes on"
+RECORDING, NO_ROWS = "the recording", "rows are missing, the guard continues"
 OTHERS, ALONE = "the runtime folder", "this run acts alone, without regard to your other runs"
 _AS_BEFORE = "the guard goes by what it held last"
 

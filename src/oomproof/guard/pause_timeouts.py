@@ -46,7 +46,7 @@ def look(
             Timeout("NCCL gives a collective 10 minutes; a pause longer than 8 may end the job", NCCL_PAUSE)
         )
     if any(name.startswith("wandb") for name in names):
-        timeouts.append(Timeout("wandb may show the run as crashed until it goes on; nothing is lost"))
+        timeouts.append(Timeout("wandb may show the run as crashed until it is resumed; nothing is lost"))
     peers = _peers(pids, proc)
     if peers:
         some = ", ".join(sorted(peers)[:3])

@@ -48,7 +48,7 @@ class UnmanagedGrowth:
         """Returns at once; one look at a time."""
         if self._busy.is_set():
             return
-        thread = threading.Thread(target=self._look, args=(ours,), name="strangers", daemon=True)
+        thread = threading.Thread(target=self._look, args=(ours,), name="unmanaged", daemon=True)
         self._busy.set()
         try:
             thread.start()
@@ -66,7 +66,7 @@ class UnmanagedGrowth:
                 process = processes.memory(pid, self._proc)
                 name = process.name if process else "?"
                 self.named = (
-                    f"{name} (pid {pid}) grew by {format_size(growth)}, holds {format_size(after[pid])}"
+                    f"{name} (pid {pid}) grew by {format_size(growth)}, held {format_size(after[pid])}"
                 )
         except Exception:
             pass  # /proc is hidden from us, no memory: then nobody can be named

@@ -159,4 +159,4 @@ def grows(facts: Facts) -> bool:
 
 def facts_text(facts: Facts) -> str:
     swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ", no swap left"
-    return f"{format_size(facts.available)} of RAM available{swap}, the job holds {format_size(facts.use)}"
+    return f"{format_size(facts.available)} of RAM available{swap}, the job held {format_size(facts.use)}"

@@ -4,6 +4,32 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+NEW_NAME, OLD_NAME = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+_RENAMED = (
+    2,
+    11,
+)  # before, the new name is read for other devices only: on CUDA it is ignored without a word
+
+
+def settings_name(version: str) -> str:
+    """The variable from which that PyTorch's CUDA allocator takes its settings; the old name, which all read, if unknown."""
+    try:
+        major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
+    except ValueError:
+        return OLD_NAME
+    return NEW_NAME if (major, minor) >= _RENAMED else OLD_NAME
+
+
+def off_text(setting: str, version: str) -> str:
+    """What is said of `NAME=VALUE` that the user set without effect."""
+    read = settings_name(version)
+    why = "" if setting.startswith(read + "=") else f": PyTorch {version} reads {read} for CUDA"
+    return f"you set {setting}, and it is off{why}"
+
+
+def asks_expandable(settings: str) -> bool:
+    return "expandable_segments:true" in settings.replace(" ", "").lower()
+
 
 class CudaMemory(NamedTuple):
     """One device as this process sees it. ``reserved`` is the allocator's own, ``allocated`` what tensors use of it."""

@@ -122,7 +122,7 @@ def answer(budget: Budget, need: int) -> Answer:
     if budget.limited_by:
         terms[0] += " under the memory limit"
     if budget.reserved:
-        terms.append(f"{format_size(budget.reserved)} promised to running jobs")
+        terms.append(f"{format_size(budget.reserved)} reserved for running jobs")
     short = max(0, need - budget.headroom)
     end = (
         f"short by {format_size(short)}" if short else f"fits, {format_size(budget.headroom - need)} to spare"

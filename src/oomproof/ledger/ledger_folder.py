@@ -38,13 +38,13 @@ def ledger_folder(wanted: str | None = None) -> tuple[Path, bool]:
         folder = Path(wanted)
         if not folder.is_dir():
             raise OomproofError(
-                f"the ledger's folder {folder} is not there", f"sudo install -d -m 2770 -g users {folder}"
+                f"the reservations folder {folder} is not there", f"sudo install -d -m 2770 -g users {folder}"
             )
         problem = _shared_problem(folder)
         status = folder.stat()
         if problem is not None and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o002):
             raise OomproofError(
-                f"the ledger's folder {folder} is not safe: {problem}",
+                f"the reservations folder {folder} is not safe: {problem}",
                 f"sudo install -d -m 2770 -g users {folder}",
             )
         return folder, problem is None

@@ -209,7 +209,7 @@ class Ledger:
         except Broken as reason:
             self._start_new_file(reason)
         except (OSError, sqlite3.Error) as error:
-            self._note(f"the ledger {self.path} cannot be used ({_words(error)})")
+            self._note(f"the reservations file {self.path} cannot be used ({_words(error)})")
         return self._main
 
     def _open(self) -> _File:
@@ -223,7 +223,7 @@ class Ledger:
         else:
             self._main = self._made()
         if self._main.rebuilt:
-            self._note(f"the ledger was lost; {_entered_again(self._main.rebuilt)}")
+            self._note(f"the reservations file was lost; {_entered_again(self._main.rebuilt)}")
         return self._main
 
     def _made(self) -> _File:
@@ -257,14 +257,14 @@ class Ledger:
                 self._main = self._made()
             except (OSError, sqlite3.Error, Broken) as error:
                 self._note(
-                    f"the ledger {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
+                    f"the reservations file {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
                 )
                 return
             _save_rows(aside, self._main)
             count = self._main.rebuilt
             runs = _entered_again(count) if count else "nothing runs now"
             self._note(
-                f"the ledger could not be read: {reason}. It is kept as {aside}, a new one was begun; {runs}"
+                f"the reservations file could not be read: {reason}. It is now {aside}, a new one was begun; {runs}"
             )
             self._take_spare_decision()
 
@@ -343,7 +343,7 @@ class Ledger:
             trouble = _finish(self._spare, "COMMIT")
             if trouble is not None:
                 _finish(self._spare, "ROLLBACK")
-                raise Busy(f"the ledger could not be written ({trouble})")
+                raise Busy(f"the reservations file could not be written ({trouble})")
 
     def _write_again(self) -> None:
         """The file was removed under the decision: what it wrote stands in a file without a name."""
@@ -404,7 +404,7 @@ class Ledger:
             # so that the WAL does not grow while somebody always waits
             main.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except (sqlite3.Error, Broken, Busy) as error:
-            self._note(f"the peak of this run could not be kept ({_words(error)})")
+            self._note(f"the peak of this run could not be stored ({_words(error)})")
         finally:
             with contextlib.suppress(sqlite3.Error, Broken):
                 main.execute("PRAGMA synchronous=OFF")
@@ -429,18 +429,22 @@ class Ledger:
             except Broken as reason:
                 self._main = main
                 if second_try:
-                    raise Busy(f"the ledger {self.path} cannot be read: {reason}") from reason
+                    raise Busy(f"the reservations file {self.path} cannot be read: {reason}") from reason
                 self._start_new_file(reason)
             except sqlite3.Error as error:
-                raise Busy(f"the ledger {self.path} cannot be read now ({_words(error)})") from error
+                raise Busy(
+                    f"the reservations file {self.path} cannot be read now ({_words(error)})"
+                ) from error
         spare = self._spare_file(make=False)
         if spare is not None:
             try:
                 rows = rows + of(spare.execute(statement, values))
             except (sqlite3.Error, Broken) as error:
-                raise Busy(f"the ledger {spare.path} cannot be read now ({_words(error)})") from error
+                raise Busy(
+                    f"the reservations file {spare.path} cannot be read now ({_words(error)})"
+                ) from error
         elif self._spare_path is not None and self._spare_path.exists() and self._spare_path.stat().st_size:
-            raise Busy(f"the ledger {self._spare_path} cannot be opened now")
+            raise Busy(f"the reservations file {self._spare_path} cannot be opened now")
         return rows
 
     def _write(self, statement: str, values: Iterable[object]) -> None:
@@ -480,7 +484,7 @@ class Ledger:
             try:
                 spare.execute(statement, values)
                 self._note(
-                    f"the ledger's disk takes nothing now{trouble}; this run stands in {spare.path.parent} meanwhile"
+                    f"the disk of the reservations takes nothing now{trouble}; this run stands in {spare.path.parent} meanwhile"
                 )
                 return
             except (sqlite3.Error, Broken) as error:
@@ -580,7 +584,7 @@ def _flock(fd: int) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > end:
-                raise Busy("another oomproof has held the ledger for too long") from None
+                raise Busy("another oomproof has locked the reservations file for too long") from None
         except OSError:  # a file system without locks of this kind: SQLite's own remains
             return
         time.sleep(pause)

@@ -188,7 +188,7 @@ def _lock(fd: int) -> None:
             return
         except BlockingIOError:
             time.sleep(0.005)
-    raise BlockingIOError("somebody else holds this run's place")
+    raise BlockingIOError("somebody else has this run's place")
 
 
 def put(fd: int | None, record: bytes) -> None:

@@ -28,7 +28,7 @@ class Need:
 
 
 def declared(size: int) -> Need:
-    return Need(size, size, "declared")
+    return Need(size, size, "--need")
 
 
 def from_history(peaks: Sequence[Peak]) -> Need | None:

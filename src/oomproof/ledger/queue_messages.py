@@ -14,13 +14,13 @@ _SHOWN = 5
 
 
 def run_text(running: LedgerRun) -> str:
-    """ "train holds 12.1 GiB, 4.0 GiB more promised, about 40 min left"."""
+    """ "train holds 12.1 GiB, 4.0 GiB more reserved, about 40 min left"."""
     claim, entry = running.claim, running.entry
     paused = " (paused)" if running.paused else ""
     parked = f" ({format_size(claim.parked)} of it moved here from its GPU)" if claim.parked else ""
     parts = [f"{one_line(entry.name)}{paused} holds {format_size(claim.held)}{parked}"]
     if claim.yet:
-        what = "more promised" if claim.short else "more at its present growth"
+        what = "more reserved" if claim.short else "more at its present growth"
         parts.append(f"{format_size(claim.yet)} {what}")
     if claim.gpu_need:
         parts.append(f"{format_size(claim.gpu_need)} on GPU {claim.gpu}")
@@ -50,7 +50,7 @@ def waiting_text(
         lines.append(f"  and {len(in_the_way) - _SHOWN} more runs with {format_size(rest)}")
     lines += [f"  not a run of oomproof's: {text}" for text in unmanaged]
     if snapshot.unmanaged:
-        lines.append(f"  other processes grow: {format_size(snapshot.unmanaged)} kept for them")
+        lines.append(f"  other processes grow: {format_size(snapshot.unmanaged)} reserved for them")
     if decision.behind:
         ahead = {entry.run: entry for entry in snapshot.waiting}
         for run in decision.behind[:_SHOWN]:

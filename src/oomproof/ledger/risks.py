@@ -157,7 +157,7 @@ def _overcommit(facts: Facts, budget: Budget) -> Iterator[Risk]:
         yield Risk(
             "overcommit",
             "vm.overcommit_memory=2",
-            f"Only {format_size(max(0, left))} more may be promised: CUDA and fork fail while RAM is free.",
+            f"Only {format_size(max(0, left))} more can be committed: CUDA and fork fail while RAM is free.",
             "Go back to the default:",
             "sudo sysctl vm.overcommit_memory=0",
         )

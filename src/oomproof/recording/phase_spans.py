@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 
 from oomproof.recording.samples import Samples
-from oomproof.recording.series import Series
+from oomproof.recording.series import PhaseMark, Series
 from oomproof.records import dataclass, replace
 
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
+_RISEN = 1.02  # contexts and libraries grow by less
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ def phase_rows(series: Series, spans: list[Span] | None = None) -> list[PhaseRow
         return []
     marks = series.phase_marks()
     # what the job itself saw where a phase began: of its main process only, so never too much
-    told = _highest(((mark.t, mark.anon) for mark in marks), spans)
-    gpu = _highest(((mark.t, mark.gpu) for mark in marks), spans)
-    for number, span in enumerate(spans):
-        peak = series.gpu_peak(span.begin, span.end if number + 1 < len(spans) else float("inf"))
-        if peak is not None:
-            gpu[span.name] = max(peak, gpu.get(span.name, -1))
+    told: dict[str, int] = {}
+    for span, visited in zip(spans, _by_span(marks, spans), strict=True):
+        for mark in visited:
+            if mark.anon is not None:
+                told[span.name] = max(mark.anon, told.get(span.name, 0))
+    gpu = _gpu_peaks(series, spans, marks)
     by_name: dict[str, PhaseRow] = {}
     for span in spans:
         old = by_name.get(span.name, PhaseRow(span.name))
@@ -101,12 +101,33 @@ def _with_memory(row: PhaseRow, samples: Samples, span: Span) -> PhaseRow:
     return row
 
 
-def _highest(values: Iterable[tuple[float, int | None]], spans: list[Span]) -> dict[str, int]:
-    """The highest value in each phase, by its name."""
+def _gpu_peaks(series: Series, spans: list[Span], marks: list[PhaseMark]) -> dict[str, int]:
+    """What each phase reached on the GPU itself. What it found there does not count: after a generate() that filled the
+    card, the allocator keeps it reserved, and a dying exception keeps it alive. Only a phase that never rose above what
+    it found has that, at its lowest."""
+    reached: dict[str, int] = {}
+    found: dict[str, int] = {}
+    before: int | None = None
+    for number, (span, visited) in enumerate(zip(spans, _by_span(marks, spans), strict=True)):
+        looks = series.gpu_levels(span.begin, span.end if number + 1 < len(spans) else float("inf"))
+        told = [mark.gpu for mark in visited]
+        for entry, levels in ((before, looks), (told[0] if told else None, told)):
+            highest = max((level for level in levels if level is not None), default=None)
+            if highest is None:
+                continue
+            if entry is None or highest > entry * _RISEN:
+                reached[span.name] = max(highest, reached.get(span.name, 0))
+            else:
+                found[span.name] = min(highest, found.get(span.name, highest))
+        before = looks[-1] if looks else before
+    return {**found, **reached}
+
+
+def _by_span(marks: list[PhaseMark], spans: list[Span]) -> list[list[PhaseMark]]:
     begins = [span.begin for span in spans]
-    peaks: dict[str, int] = {}
-    for t, value in values:
-        at = bisect_right(begins, t) - 1
-        if at >= 0 and value is not None and value > peaks.get(spans[at].name, -1):
-            peaks[spans[at].name] = value
-    return peaks
+    visited: list[list[PhaseMark]] = [[] for _ in spans]
+    for mark in marks:
+        at = bisect_right(begins, mark.t) - 1
+        if at >= 0:
+            visited[at].append(mark)
+    return visited

@@ -39,11 +39,16 @@ def read_position(path: Path) -> PositionRecord | None:
         return None
 
 
+def progress(phase: str, step: int | None) -> int:
+    """How far a process has come: a launcher only loads, the one that makes steps trains."""
+    return 2 if step is not None else 1 if phase not in ("load", "unknown") else 0
+
+
 def best(positions: list[PositionRecord]) -> PositionRecord | None:
-    """The one that speaks for the job: rank 0 and steps before none, then the newest."""
+    """The one that speaks for the job: rank 0, then who has come furthest, then the newest."""
     return max(
         positions,
-        key=lambda position: (not position.rank, position.step is not None, position.t),
+        key=lambda position: (not position.rank, progress(position.phase, position.step), position.t),
         default=None,
     )
 

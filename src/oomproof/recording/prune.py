@@ -11,7 +11,7 @@ from oomproof.recording.run_folders import ELSEWHERE, Run, runs_folder
 from oomproof.recording.state_files import take_lock
 from oomproof.records import dataclass
 
-_ALIVE = ("running", "frozen", "lost its guard", "starting", "waiting")
+_ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
 _SILENT = 7 * 86400.0  # seconds without a write after which a run on another host is taken for over
 
 

@@ -1,4 +1,4 @@
-"""Requests to a job that somebody inside it answers: who listens, and asking it to save and go on."""
+"""Requests to a job that somebody inside it answers: who listens, and asking it to save and continue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from oomproof.recording.attempt import Attempt
 
-SAVE_TEXT = "oomproof asks this job to save and go on"
+SAVE_TEXT = "oomproof asks this job to save and continue"
 
 
 def listeners(attempt: Attempt, what: str, proc: str = "/proc") -> list[str]:

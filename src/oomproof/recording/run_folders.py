@@ -140,8 +140,13 @@ class Run:
         except OSError:
             return False
 
+    def limit_enforcer(self) -> str:
+        """Who holds it to its limit, in words: "the kernel (cgroup v2)", "oomproof"."""
+        backend = self.started().get("rung") or {}
+        return f"the kernel ({backend['name']})" if backend.get("memory") else "oomproof" if backend else ""
+
     def state(self, boot_id: str | None = None) -> str:
-        """on another host, waiting, running, paused, lost its guard, ended, machine went down, failed to start, vanished."""
+        """on another host, waiting, running, paused, unguarded, ended, machine went down, failed to start, vanished."""
         if self.elsewhere(boot_id) is not None and not self.exit():
             return ELSEWHERE
         if self.waits():
@@ -151,9 +156,9 @@ class Run:
             return "ended"
         if self.keeper_lives():
             if not self.guard_lives():
-                return "lost its guard"
+                return "unguarded"
             paused = self.frozen() or self.attempt.gpu_paused_file.exists()
-            return "frozen" if paused else "running"
+            return "paused" if paused else "running"
         if self.attempt.has_ended():  # written before the keeper went, perhaps since we looked
             return "ended"
         boot = boot_id if boot_id is not None else processes.boot_id()
@@ -162,7 +167,7 @@ class Run:
         if not started:
             return "starting" if self.guard_lives() else "failed to start"
         # keeper gone, no exit status, same boot: the keeper was killed too, perhaps without the job
-        return "lost its guard" if self.job_lives() else "vanished"
+        return "unguarded" if self.job_lives() else "vanished"
 
 
 def other_host(info: dict[str, Any]) -> str | None:

@@ -105,7 +105,7 @@ def _lasted(
     run: Run, state: str, started: dict[str, Any], ended: dict[str, Any], last: float | None, offset: float
 ) -> float | None:
     """Seconds since boot count, for the wall clock may jump; it serves where only that was written."""
-    goes_on = state in ("running", "frozen", "lost its guard")
+    goes_on = state in ("running", "paused", "unguarded")
     begin, end = started.get("boottime"), ended.get("boottime")
     if end is None and not ended:
         end = boottime() if goes_on and started.get("boot_id") == boot_id() else None if goes_on else last

@@ -70,6 +70,14 @@ class GpuRow(NamedTuple):
     job_used: int | None  # None: the driver does not say whose it is
 
 
+_SHOWN = {"freeze": "pause", "thaw": "resume"}  # on disk they keep their first names
+
+
+def shown_kind(kind: str) -> str:
+    """The word people read for an action or event."""
+    return _SHOWN.get(kind, kind)
+
+
 class Event(NamedTuple):
     t: float
     kind: str
@@ -190,13 +198,14 @@ class Series:
         except UNREADABLE:
             return Samples(empty(), table, value)
 
-    def gpu_peak(self, begin: float, end: float) -> int | None:
-        """The most all cards held together for the job at one look."""
+    def gpu_levels(self, begin: float, end: float) -> list[int]:
+        """What all cards held together for the job at each look."""
         table = self._table("gpu")
         if table is None or table.begin is None:
-            return None
-        looks = self._within("gpu", "sum(job_used)", begin, end, "typeof(job_used) = 'integer'", "GROUP BY t")
-        return max((held for (held,) in looks if isinstance(held, int)), default=None)
+            return []
+        there = "typeof(job_used) = 'integer'"
+        looks = self._within("gpu", "sum(job_used)", begin, end, there, "GROUP BY t ORDER BY t")
+        return [held for (held,) in looks if isinstance(held, int)]
 
     def cards_used(self) -> set[int]:
         """The cards on which the job ever held something."""
@@ -254,7 +263,8 @@ class Series:
         limit = f"LIMIT {int(last)}" if last is not None else ""
         query = f"SELECT t, kind, text FROM event WHERE {where} ORDER BY t DESC, rowid DESC {limit}"
         return [
-            Event(float(t), str(kind), str(text or "")) for t, kind, text in self._ask(query, besides, *kinds)
+            Event(float(t), shown_kind(str(kind)), str(text or ""))
+            for t, kind, text in self._ask(query, besides, *kinds)
         ][::-1]
 
     def phase_marks(self) -> list[PhaseMark]:

@@ -204,7 +204,7 @@ def _budget(budget: Budget) -> Iterable[Line]:
     if budget.swap_total:
         parts.append(("disk swap free", budget.swap_free, "+"))
     if budget.reserved:
-        parts.append(("promised to running jobs", budget.reserved, "−"))
+        parts.append(("reserved for running jobs", budget.reserved, "−"))
     parts.append(("margin", budget.margin, "−"))
     for name, size, sign in parts:
         yield [(f"  {name:<26}{sign} {format_size(size):>9}", "")]

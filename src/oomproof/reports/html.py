@@ -7,6 +7,7 @@ import hashlib
 from html import escape
 from pathlib import Path
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
 from oomproof.recording.run_folders import Run
@@ -62,7 +63,7 @@ def render(story: Story) -> str:
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     # Second lock behind the escaping: no script but ours runs, and nothing is ever fetched.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    title = f"{story.verdict.cause}: {story.title}"
+    title = f"{story.verdict.kind.title}: {story.title}"
     return printable(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -89,7 +90,7 @@ def _head(story: Story) -> str:
     return (
         f'<header class="{story.tone}"><p class="eyebrow">oomproof · {about}</p><div class="verdict">'
         f"<h1>{escape(verdict.headline)}</h1>"
-        f'<p>{badge}<span class="note">{escape(verdict.cause)}, {verdict.probability:.0%}</span></p>'
+        f'<p>{badge}<span class="note">{escape(verdict.kind.title)}, {verdict.probability:.0%}</span></p>'
         f'<dl class="lines"><dt>why</dt><dd>{escape(verdict.why)}</dd><dt>next</dt><dd>{escape(verdict.next)}</dd></dl></div>'
         + (f'<dl class="card facts">{cells}</dl>' if cells else "")
         + "</header>"
@@ -259,7 +260,7 @@ def _causes(story: Story) -> str:
     if len(causes) < 2:
         return ""
     body = "".join(
-        f'<tr><td class="n">{cause.probability:.0%}</td><td>{escape(cause.cause)}'
+        f'<tr><td class="n">{cause.probability:.0%}</td><td>{escape(cause_of(cause.cause).title)}'
         f'<span class="bar" style="width:{100 * cause.probability:.0f}%"></span></td><td>{escape(cause.test)}</td></tr>'
         for cause in causes[:20]
     )
@@ -287,7 +288,7 @@ def _kills(story: Story) -> str:
     if len(kills) < 2:
         return ""
     body = "".join(
-        f"<tr><td>{escape(when(kill.time, date=True))}</td><td>{escape(kill.cause)}</td>"
+        f"<tr><td>{escape(when(kill.time, date=True))}</td><td>{escape(cause_of(kill.cause).title)}</td>"
         f'<td>{escape(kill.victim.who)}</td><td class="n">'
         f"{format_size(kill.victim.anon_rss_bytes) if kill.victim.anon_rss_bytes is not None else ''}</td></tr>"
         for kill in kills[-200:]

@@ -85,7 +85,7 @@ background:var(--card);border:1px solid var(--soft);border-radius:99px;padding:0
 .readout:empty{display:none}
 .events{margin:.8rem 0 0;padding-left:1.6rem;font-size:.88rem}.events li{padding:.1rem 0}.events li.away{opacity:.5}
 .events time,.when{color:var(--soft);font-variant-numeric:tabular-nums}
-.events b{font-weight:600}.events .warn,.events .alert,.events .ask,.events .freeze,.events .thaw{color:var(--ours)}.events .term,.events .kill{color:var(--bad)}
+.events b{font-weight:600}.events .warn,.events .alert,.events .ask,.events .pause,.events .resume{color:var(--ours)}.events .term,.events .kill{color:var(--bad)}
 .card-bar{display:flex;height:1.5rem;border-radius:5px;overflow:hidden;border:1px solid var(--line)}
 
 .keys{margin:.5rem 0 .4rem}.keys .reserved{--c:var(--swap)}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
 from oomproof.recording.run_folders import Run
@@ -112,7 +113,7 @@ def _account(story: Story) -> str:
 
 def _root_cause(story: Story) -> str:
     verdict = story.verdict
-    parts = [f"{_code(verdict.cause)}, {_text(verdict.certainty)}: {_text(verdict.why)}."]
+    parts = [f"{_text(verdict.kind.title)}, {_text(verdict.certainty)}: {_text(verdict.why)}."]
     where = []
     if verdict.phase != "unknown":
         where.append(f"in phase {_text(verdict.phase)}")
@@ -183,7 +184,9 @@ def _root_cause(story: Story) -> str:
         )
     causes = notable(verdict)
     if len(causes) > 1:
-        rows = [(f"{cause.probability:.0%}", cause.cause, cause.test) for cause in causes[:12]]
+        rows = [
+            (f"{cause.probability:.0%}", cause_of(cause.cause).title, cause.test) for cause in causes[:12]
+        ]
         parts.append("What else was considered:")
         parts.append(_table(("probability", "cause", "what would settle it"), rows))
     return "\n\n".join(parts)
@@ -249,7 +252,11 @@ def _prevention(story: Story) -> str:
 def _next_steps(story: Story) -> str:
     verdict = story.verdict
     items = [verdict.next] if verdict.next else []
-    items += [f"to rule out {cause.cause}: {cause.test}" for cause in notable(verdict)[1:4] if cause.test]
+    items += [
+        f"to rule out {cause_of(cause.cause).title}: {cause.test}"
+        for cause in notable(verdict)[1:4]
+        if cause.test
+    ]
     return "\n".join(f"- [ ] {_text(item)}" for item in items)
 
 

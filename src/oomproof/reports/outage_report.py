@@ -160,7 +160,7 @@ def _minute(outage: Outage) -> list[str]:
     else:
         lines.append("swap       none")
     if outage.stalled is not None:
-        lines.append(f"pressure   all tasks stood still {outage.stalled:.0%} of the time")
+        lines.append(f"pressure   all tasks were stalled {outage.stalled:.0%} of the time")
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
 from oomproof.diagnosis.pattern_states import in_days
 from oomproof.units import format_duration, format_size, format_time, format_zone
@@ -77,7 +78,7 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
                 death.label[:24],
                 death.device or "-",
                 f"{death.step}{of}" if death.step is not None else "-",
-                death.cause,
+                cause_of(death.cause).title,
                 format_duration(death.uptime) if death.uptime is not None else "-",
                 format_size(held) if held is not None else "-",
                 " ".join(death.last_line.split()) or "-",

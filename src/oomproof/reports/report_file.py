@@ -35,7 +35,7 @@ def save(path: Path, data: bytes, *, force: bool = False) -> None:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
         raise OomproofError(
-            f"cannot write {path}: {error.strerror}", "name a file in a folder you may write, with room left"
+            f"cannot write {path}: {error.strerror}", "name a file in a folder you may write, with free space"
         ) from error
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.conclusion import Conclusion, conclusion_of
 from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
@@ -95,7 +96,7 @@ def _end(summary: Summary) -> str:
         return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
     if summary.state != "ended":
         return _state_text(summary)
-    return summary.cause or "ended"
+    return cause_of(summary.cause).title if summary.cause else "ended"
 
 
 def _cut(text: str, width: int) -> str:
@@ -145,7 +146,6 @@ def show(run: Run, width: int = 80) -> str:
     summary, recording = summarize(run, told), run.attempt.recording()
     settings = run.info.get("settings") or {}
     code = run.info.get("code") or {}
-    backend = (run.started().get("rung") or {}).get("name", "-")
     rows: list[tuple[str, str]] = [
         ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
         ("command", summary.command),
@@ -153,7 +153,7 @@ def show(run: Run, width: int = 80) -> str:
         ("started", format_time(summary.created)),
         ("lasted", format_duration(summary.seconds)),
         ("state", _state_text(summary)),
-        ("held by", backend + (f", limit {format_size(settings['limit'])}" if settings.get("limit") else "")),
+        ("limit", _limit_text(settings.get("limit"), run.limit_enforcer())),
         ("peak", _peak_text(summary.peaks)),
     ]
     if len(attempts := run.attempts()) > 1:
@@ -191,10 +191,8 @@ def show(run: Run, width: int = 80) -> str:
     lines.append("")
     if told is not None:
         lines.append(three_lines(told.verdict))
-    elif summary.state == "lost its guard":
-        lines.append(
-            f"next: oomproof watch {run.id}   (the job runs on without its guard; this takes it up again)"
-        )
+    elif summary.state == "unguarded":
+        lines.append(f"next: oomproof watch {run.id}   (the job runs unguarded; this guards it again)")
     else:
         lines.append(f"next: oomproof logs -f {run.id}")
     return "\n".join(lines)
@@ -280,11 +278,16 @@ def _phase_table(rows: list[PhaseRow]) -> list[str]:
     return lines
 
 
+def _limit_text(limit: int | None, enforcer: str) -> str:
+    size = format_size(limit) if limit else "the machine's floor"
+    return f"{size}, enforced by {enforcer}" if enforcer else "-"
+
+
 def _paused_text(run: Run, summary: Summary) -> str:
     total = format_duration(pauses.seconds(list(summary.paused), boottime()))
     count = len(summary.paused)
     words = f"{total} in {count} pauses" if count > 1 else total
-    mark = run.frozen() if summary.state == "frozen" else {}
+    mark = run.frozen() if summary.state == "paused" else {}
     if not mark:
         return words
     if mark.get("by") == "user":

@@ -114,7 +114,7 @@ def earlier_run(run: Run) -> Run | None:
     for other in list_runs():
         if other.id == run.id or (other.created, other.id) >= (run.created, run.id):
             continue
-        if other.state() in ("running", "frozen", "starting", "lost its guard", "failed to start"):
+        if other.state() in ("running", "paused", "starting", "unguarded", "failed to start"):
             continue
         same = script and (other.info.get("code") or {}).get("script") == script
         if same or (not script and other.argv[:2] == run.argv[:2] and _cwd(other) == _cwd(run)):
@@ -130,7 +130,7 @@ def chronology(story: Story) -> list[Moment]:
         started = float(run.started().get("wall") or run.created)
         limit = f", limit {format_size(story.limit)}" if story.limit else ""
         moments.append(Moment(started, f"started{limit}", True))
-        if summary.seconds is not None and summary.state not in ("running", "frozen", "lost its guard"):
+        if summary.seconds is not None and summary.state not in ("running", "paused", "unguarded"):
             moments.append(Moment(started + summary.seconds, f"end: {story.verdict.headline}", True))
     for span in timeline.phases[-40:]:
         step = f", step {span.first_step}" if span.first_step is not None else ""
@@ -265,9 +265,8 @@ def _versions(run: Run | None) -> list[tuple[str, str]]:
         rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
     if code.get("script"):
         rows.append(("script", f"{code['script']} (sha256 {str(code.get('script_sha256'))[:12]})"))
-    backend = run.started().get("rung") or {}
-    if backend.get("name"):
-        rows.append(("held by", str(backend["name"])))
+    if enforcer := run.limit_enforcer():
+        rows.append(("limit enforced by", enforcer))
     rows.append(("host", str(run.info.get("host") or "?")))
     if run.info.get("boot_id") == processes.boot_id():  # the same boot: what runs now ran then
         rows.append(("system", f"{platform.system()} {platform.release()} {platform.machine()}"))

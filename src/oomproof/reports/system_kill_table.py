@@ -130,7 +130,7 @@ def _shortage(kills: tuple[SystemKill, ...]) -> list[str]:
 
 
 def _by(kill: SystemKill) -> str:
-    name = cause_of(kill.cause).label or kill.cause
+    name = cause_of(kill.cause).title
     if kill.limit is not None and kill.cause == "oom-kill-memcg":
         name += f" {format_size(kill.limit)}"
     return name

@@ -6,6 +6,7 @@ import os
 import textwrap
 from typing import TextIO
 
+from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
 from oomproof.printable import printable
@@ -49,7 +50,7 @@ def _told(label: str, text: str, width: int | None) -> str:
 
 def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> str:
     parts = [three_lines(verdict, colour=colour, width=width)]
-    where = [f"cause    {verdict.cause}, {verdict.probability:.0%}"]
+    where = [f"cause    {verdict.kind.title}, {verdict.probability:.0%}"]
     if verdict.phase != "unknown":
         step = f", step {verdict.step}" if verdict.step is not None else ""
         where.append(f"phase    {verdict.phase}{step}")
@@ -84,7 +85,7 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
     if len(causes) > 1:
         lines = ["Causes, most likely first"]
         for cause in causes:
-            lines.append(f"  {cause.probability:4.0%}  {cause.cause}")
+            lines.append(f"  {cause.probability:4.0%}  {cause_of(cause.cause).title}")
             if cause.test:
                 lines += _wrapped(f"test: {cause.test}", "        ", width)
         parts.append("\n".join(lines))

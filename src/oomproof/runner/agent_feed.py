@@ -21,9 +21,10 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.ledger.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
+from oomproof.machine.processes import memory
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
-from oomproof.recording.position_record import read_position
+from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
 from oomproof.trend import mean_rate
 from oomproof.units import MIB, format_size
@@ -52,6 +53,8 @@ _STEEP = 64 * MIB  # bytes a second: slower growth needs no stack to be explaine
 _LARGE = 256 * MIB  # of a job: importing PyTorch alone grows fast to nearly that
 _STEEPER = 1.5  # times the steepest so far
 _LOOKS = 12  # stacks asked for in one run: each stops the job's main thread for about a millisecond
+_UNHEARD = 64  # processes whose marks are remembered until one of them trains
+_REMEMBERED = 16  # marks of each
 _SWEEP = 60.0  # seconds between two removals of what ended processes left empty
 
 
@@ -112,10 +115,12 @@ class AgentFeed:
         self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
-        self._voice: tuple[bool, int] | None = None  # whose phases are the job's: has it steps, its pid
+        self._voice: tuple[int, int] | None = None  # whose phases are the job's: how far it has come, its pid
+        self._unheard: dict[int, list[tuple[Any, ...]]] = {}  # marks of the others, by pid
         self._last_step: tuple[str, int | None] | None = None
         self._steepest = float(_STEEP)
         self._looks = 0
+        self._held: dict[int, int] = {}  # by each process at the last look, while nobody trains
         self._before: tuple[float, int] | None = None
         self._swept = boottime()
         self._over = threading.Event()
@@ -160,6 +165,7 @@ class AgentFeed:
                 self._socket.sendto(b"{}", str(self._path))  # wakes the thread; a full queue does as well
         if self._thread.is_alive():
             self._thread.join(2.0)
+        self._read_step()  # a process that multiprocessing started ends without a last word
         if self._socket is not None:
             self._socket.close()
             with contextlib.suppress(OSError):
@@ -243,32 +249,42 @@ class AgentFeed:
         self._writer.put("event", (t, kind, text[: _SHORT if many else _STORED], data))
 
     def _phase(self, pid: int, fields: dict[str, Any], t: float, rank: int | None) -> None:
-        """Of several processes one speaks for the job: the first that makes steps, on rank 0."""
-        step = fields.get("step")
-        has_steps = isinstance(step, int)
-        if not self._speaks(pid, has_steps, rank):
-            return
+        """Of several processes one speaks for the job: the one that has come furthest, on rank 0."""
         name = str(fields.get("name") or "unknown")[:60]
-        self._in_phase(name, step if isinstance(step, int) else None)
-        numbers = [
-            value if isinstance(value, int) else None
-            for value in (step, fields.get("anon"), fields.get("gpu"))
-        ]
-        self._writer.put("phase", (t, name, numbers[0], pid, numbers[1], numbers[2]))
+        step, anon, gpu, reached = (
+            value if isinstance(value := fields.get(key), int) else None
+            for key in ("step", "anon", "gpu", "reached")
+        )
+        mark = (t, name, step, pid, anon, gpu)
+        if rank:
+            return
+        if self._speaks(pid, progress(name, step)):
+            if (
+                reached is not None
+                and self._last_step is not None
+                and self._last_step[0] == fields.get("left")
+            ):
+                before = (math.nextafter(t, 0.0), self._last_step[0], None, pid, None, reached)
+                self._writer.put("phase", before)
+            self._in_phase(name, step)
+            self._writer.put("phase", mark)
+        elif pid in self._unheard or len(self._unheard) < _UNHEARD:
+            self._unheard[pid] = [*self._unheard.get(pid, ()), mark][-_REMEMBERED:]
 
     def _in_phase(self, name: str, step: int | None) -> None:
         self._last_step = (name, step)
         if self._note_phase is not None:
             self._note_phase(name, step)
 
-    def _speaks(self, pid: int, has_steps: bool, rank: int | None) -> bool:
-        if rank:
+    def _speaks(self, pid: int, come: int) -> bool:
+        """A launcher speaks first and only loads: who trains takes over, with what it had told before."""
+        if self._voice is not None and self._voice[1] == pid:
+            come = max(come, self._voice[0])
+        elif self._voice is not None and come <= self._voice[0] and os.path.exists(f"/proc/{self._voice[1]}"):
             return False
-        if self._voice is not None and self._voice[1] != pid:
-            better = has_steps and not self._voice[0]
-            if not better and os.path.exists(f"/proc/{self._voice[1]}"):
-                return False
-        self._voice = (has_steps or (self._voice is not None and self._voice == (True, pid)), pid)
+        self._voice = (come, pid)
+        for mark in self._unheard.pop(pid, ()):
+            self._writer.put("phase", mark)
         return True
 
     # --- what we look at --------------------------------------------------------------------------------------
@@ -276,9 +292,10 @@ class AgentFeed:
     def _look(self, t: float) -> None:
         if self._socket is None or not self._path.exists():
             self._bind_again()  # the runtime folder was cleaned: agents send to the name
-        if self._voice is not None:
-            self._read_step(self._voice[1])
+        self._read_step()
         self._watch_growth(t)
+        nobody_trains = self._voice is None or not self._voice[0]
+        self._held = {pid: _anon(pid) for pid in self._pids()[:_UNHEARD]} if nobody_trains else {}
         if t - self._swept > _SWEEP:
             self._swept = t
             self._sweep(everybody=False)
@@ -290,14 +307,19 @@ class AgentFeed:
             if before is not None:
                 before.close()
 
-    def _read_step(self, pid: int) -> None:
+    def _read_step(self) -> None:
         """The job's step about once a second, from the record it keeps: steps themselves send nothing."""
-        now = read_position(self._folder / f"{pid}-now.txt")
-        if now is None or self._last_step == (now.phase, now.step):
+        if self._voice is None:
             return
-        self._in_phase(now.phase, now.step)
-        self._voice = (now.step is not None, pid)
-        self._writer.put("phase", (now.t, now.phase, now.step, pid, None, None))
+        now = read_position(self._folder / f"{self._voice[1]}-now.txt")
+        if self._voice[0] < 2:  # perhaps another has come further; what it told of it may have been lost
+            alive = [record for record in read_all(self._folder) if os.path.exists(f"/proc/{record.pid}")]
+            now = best(alive) or now
+        if now is None or now.rank or self._last_step == (now.phase, now.step):
+            return
+        if self._speaks(now.pid, progress(now.phase, now.step)):
+            self._in_phase(now.phase, now.step)
+            self._writer.put("phase", (now.t, now.phase, now.step, now.pid, None, None))
 
     def _watch_growth(self, t: float) -> None:
         """Where the code stands when memory grows faster than ever before."""
@@ -316,10 +338,12 @@ class AgentFeed:
         number = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
         at = boottime() if t is None else t
         pids = [pid for pid in self._pids() if number and _catches(pid, number)]
-        if self._voice is not None and self._voice[1] in pids:
+        if self._voice is not None and self._voice[0] and self._voice[1] in pids:
             pids = [self._voice[1]]
+        else:  # a launcher waits for those that work
+            pids = sorted(pids, key=lambda pid: _anon(pid) - self._held.get(pid, 0))[-1:]
         asked = []
-        for pid in pids[:4]:
+        for pid in pids:
             path = self._folder / f"{pid}-fault.txt"
             with contextlib.suppress(OSError):
                 fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -388,6 +412,11 @@ def _catches(pid: int, number: int) -> bool:
     except (OSError, ValueError, IndexError):
         pass
     return False
+
+
+def _anon(pid: int) -> int:
+    held = memory(pid)
+    return held.anon if held is not None else 0
 
 
 def _variables(frame: Mapping[str, Any]) -> list[Any]:

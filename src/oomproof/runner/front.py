@@ -220,7 +220,7 @@ class Front:
                 if launch.detached:
                     reasons.append(
                         "a systemd user scope would die with your last logout; "
-                        f"`loginctl enable-linger {user}` makes it the best rung"
+                        f"`loginctl enable-linger {user}` makes it possible"
                     )
                     return
                 note = f"your last logout may end it; to rule that out: loginctl enable-linger {user}"
@@ -362,7 +362,7 @@ class Front:
             return OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
         if number == errno.ENOEXEC:
             return OomproofError(
-                f"{name} is no program and has no #! line",
+                f"{name} is not a program and has no #! line",
                 f"run it with its interpreter: sh {name}",
                 CANNOT_EXECUTE,
             )
@@ -445,7 +445,7 @@ class Front:
         if text not in self._recorded_errors:
             self._recorded_errors.add(text)
             with contextlib.suppress(Exception):
-                self.terminal.message(f"oomproof: stumbled and goes on ({text})")
+                self.terminal.message(f"oomproof: an internal error, it continues ({text})")
         time.sleep(0.02)
 
     def _patience(self, shows_status: bool, ticks: float | None) -> float | None:
@@ -541,8 +541,8 @@ class Front:
         kept.on_news = self._on_own_news
         self._kept = kept
         self.say(
-            f"oomproof: the process that kept the job (pid {self.keeper_pid}) was {how}; the job goes on, "
-            "and this process keeps it from now on"
+            f"oomproof: the keeper of the job (pid {self.keeper_pid}) was {how}; the job continues, "
+            "and this process has taken over"
         )
         self.on_takeover(f"the keeper was {how}; the front keeps the job from now on")
         try:

@@ -189,15 +189,17 @@ class GpuShare:
         )
         if not result.done:
             self._not_before = boottime() + _TRY_AGAIN
-            self._tell_once(f"cannot make room on GPU {self._card} for the run that waits: {result.problem}")
+            self._tell_once(
+                f"cannot free memory on GPU {self._card} for the run that waits: {result.problem}"
+            )
             return
         self._paused_at = boottime()
         self._longer_turns(result.seconds * 2)
         self._turns.gave_back(self._paused_at)
         self._tell(
             "gpu-pause",
-            f"paused: its turn on GPU {self._card} is over. {format_size(size)} of GPU memory went to its host memory in "
-            f"{format_duration(result.seconds)}; it goes on when the card is free again",
+            f"paused: its turn on GPU {self._card} is over. {format_size(size)} of GPU memory moved to its host memory in "
+            f"{format_duration(result.seconds)}; it resumes when the card is free again",
         )
 
     def _go_on(self) -> None:
@@ -206,7 +208,7 @@ class GpuShare:
         if not result.done and not result.lost:
             self._turns.gave_back(self._paused_at)  # it keeps its place in the queue
             self._not_before = boottime() + _TRY_AGAIN
-            self._tell_once(f"cannot go on yet: {result.problem}; trying again")
+            self._tell_once(f"cannot resume yet: {result.problem}; trying again")
             return
         waited = format_duration(boottime() - self._paused_at)
         self._paused_at = None
@@ -218,7 +220,7 @@ class GpuShare:
             return
         self._tell(
             "gpu-resume",
-            f"goes on: GPU {self._card} is its again after {waited} (restored in {format_duration(result.seconds)})",
+            f"resumed: GPU {self._card} is its again after {waited} (restored in {format_duration(result.seconds)})",
         )
 
     def _longer_turns(self, switch: float) -> None:

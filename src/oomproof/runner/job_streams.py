@@ -94,7 +94,7 @@ class Log:
         while (size := zero_copy.waiting(self.pipe[0])) and (self._allowed(size) or all_of_it):
             if self.lost:
                 gap, self.lost = self.lost, 0
-                self.output.write(f"\n[oomproof: {format_size(gap)} of output not kept]\n".encode())
+                self.output.write(f"\n[oomproof: {format_size(gap)} of output not stored]\n".encode())
             self._to_file(self.pipe[0], size)
 
     def _drop(self, above: int) -> None:

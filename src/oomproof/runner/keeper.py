@@ -18,7 +18,15 @@ import socket
 import time
 
 from oomproof.leaf import start_by_path
-from oomproof.leaf.proc_files import boottime, children, is_stopped, is_zombie, name_of, with_start
+from oomproof.leaf.proc_files import (
+    boottime,
+    children,
+    command_line,
+    is_stopped,
+    is_zombie,
+    name_of,
+    with_start,
+)
 from oomproof.leaf.process_signals import become_subreaper, peek_status, signal_all
 from oomproof.leaf.small_files import hold_lock, is_locked, read_object
 from oomproof.runner.attempt_files import (
@@ -45,6 +53,10 @@ LAST_OUTPUT = (
 GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
 GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
 FROZEN = "frozen.json"  # who paused the job; written by the guard or `oomproof pause`
+HELPERS_END = (
+    2.0  # seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left
+)
+_HELPERS = ("from multiprocessing.resource_tracker import ", "from multiprocessing.forkserver import ")
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
 
 
@@ -376,7 +388,11 @@ class Keeper:
         clock = time.monotonic()
         if self.ending_since is None:
             self.ending_since = clock
-            self.leftovers = [name_of(pid) or "?" for pid in left]
+        told = (
+            left if clock - self.ending_since >= HELPERS_END else [pid for pid in left if not is_helper(pid)]
+        )
+        if told and not self.leftovers:
+            self.leftovers = [name_of(pid) or "?" for pid in told]
             append_event(self.folder, event="leftovers", names=self.leftovers)
             self.tell({"leftovers": self.leftovers, "wait": self.grace_before_term()})
         if self.term_sent is None:
@@ -518,6 +534,11 @@ class Keeper:
             append_event(self.folder, event="disk-full", text=f"exit.json: {error.strerror}")
         self.tell({"exit": record})
         remove_cgroups(self.spec["remove"])
+
+
+def is_helper(pid: int) -> bool:
+    """A process that Python itself started for multiprocessing; it cleans up behind the job."""
+    return any(word.startswith(_HELPERS) for word in command_line(pid))
 
 
 def children_of(pid: int) -> list[int]:

@@ -10,7 +10,7 @@ from oomproof.units import format_size
 
 USER_SCOPE, SYSTEM_SCOPE = "systemd user scope", "systemd scope"
 AS_ASKED = "--watch-only"
-CGROUP_V2, CGROUP_V1, WATCH = "cgroup v2", "cgroup v1", "watching only"
+CGROUP_V2, CGROUP_V1, WATCH = "cgroup v2", "cgroup v1", "oomproof"
 
 
 @dataclass
@@ -55,13 +55,13 @@ class LimitBackend:
     def sentence(self, by_user: bool) -> str:
         """One line for the user: which backend enforces it, what it caps, and what would be better."""
         if self.name == WATCH and self.note == AS_ASKED:
-            return "watching only, as you asked: recorded and warned about, never limited or ended"
+            return "--watch-only: recorded and warned about, never limited or ended"
         if self.name == WATCH:
-            text = "watching only: the guard acts by signals, the kernel enforces nothing"
+            text = "limit enforced by oomproof, not the kernel"
         elif by_user:
-            text = f"limit {format_size(self.limit)} held by the kernel ({self.name})"
+            text = f"limit {format_size(self.limit)} enforced by the kernel ({self.name})"
         else:
-            text = f"capped at {format_size(self.limit)}, so that the machine keeps its floor ({self.name})"
+            text = f"at most {format_size(self.limit)}, enforced by the kernel ({self.name}), so that the machine keeps its floor"
         if self.note:
             text += f"; {self.note}"
         if self.why_not_better:
@@ -201,7 +201,7 @@ def make_v2(name: str, limit: int, proc: str = "/proc") -> tuple[LimitBackend | 
                 return backend, ""
             os.rmdir(made)
         if directory == mount[0] or len(directory) <= len(mount[0]):
-            return None, "no cgroup v2 that we may write hands memory down"
+            return None, "no cgroup v2 with the memory controller may be written"
         directory = os.path.dirname(directory)
 
 

@@ -36,7 +36,7 @@ class Output:
             self._size = os.lseek(fd, 0, os.SEEK_END)
             return fd
         except OSError as error:
-            self.trouble = f"output not kept: {error.strerror}"
+            self.trouble = f"output not stored: {error.strerror}"
             self._next_try = time.monotonic() + 1.0
             return None
 
@@ -67,7 +67,7 @@ class Output:
 
     def fail(self, error: OSError) -> None:
         """Best effort: a full disk must not stop the job."""
-        self.trouble = f"output not kept: {error.strerror}"
+        self.trouble = f"output not stored: {error.strerror}"
 
     def write(self, data: bytes) -> None:
         """What the disk does not take now waits, the oldest goes first."""

@@ -180,7 +180,9 @@ class QueueWait:
             return
         size = (self.need.high if self.need else 0) + self.entry.gpu_need
         self.need = declared(size)
-        self.entry = replace(self.entry, need=size, need_low=size, basis="declared", gpu_need=0, gpu=None)
+        self.entry = replace(
+            self.entry, need=size, need_low=size, basis=self.need.basis, gpu_need=0, gpu=None
+        )
 
     def _cards(self) -> list[Card]:
         cards = self.gpus.gpus if self.gpus is not None else ()
@@ -228,7 +230,10 @@ class QueueWait:
                     words = format_duration(self.asked.wait_max)
                     raise OomproofError(
                         "\n".join(
-                            [f"still no room after {words} (--wait-max)", *self._lines(snapshot, decision)]
+                            [
+                                f"still not enough memory after {words} (--wait-max)",
+                                *self._lines(snapshot, decision),
+                            ]
                         ),
                         "raise --wait-max, or start it when the others are done",
                         NOT_NOW,
@@ -279,7 +284,7 @@ class QueueWait:
             where = "a GPU" if decision.gpu is None else f"GPU {decision.gpu}"
             gpu_sentence = (
                 f"needs {format_size(self.entry.gpu_need)} on {where}: short by {format_size(decision.gpu_short_by)} "
-                "of what is free there and promised to nobody"
+                "of what is free there and reserved by nobody"
             )
         return waiting_text(
             snapshot, self.entry.need or 0, decision, _largest_unmanaged(snapshot), gpu_sentence

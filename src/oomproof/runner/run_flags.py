@@ -86,7 +86,7 @@ def seconds(flag: str) -> Callable[[Any], float]:
         except ValueError:
             number = -1.0
         if not 0 <= number < 1e7:
-            raise OomproofError(f"{flag} {value} is no time", f"give seconds, such as {flag} 60", USAGE)
+            raise OomproofError(f"{flag} {value} is not a time", f"give seconds, such as {flag} 60", USAGE)
         return number
 
     return parse
@@ -98,14 +98,16 @@ def priority(value: Any) -> int:
     except ValueError:
         number = 1000
     if not -100 <= number <= 100:
-        raise OomproofError(f"{str(value)!r} is no priority", "give a whole number from -100 to 100", USAGE)
+        raise OomproofError(
+            f"{str(value)!r} is not a priority", "give a whole number from -100 to 100", USAGE
+        )
     return number
 
 
 def exit_code(value: Any) -> int:
     if not (str(value).isdigit() and 0 <= int(value) <= 255):
         raise OomproofError(
-            f"--oom-exit-code {value} is no exit status", "give a number from 0 to 255", USAGE
+            f"--oom-exit-code {value} is not an exit status", "give a number from 0 to 255", USAGE
         )
     return int(value)
 
@@ -211,15 +213,15 @@ class RunSettings:
         limit, "SIZE", "the job may hold this much, such as 20G (default: all but the machine's floor)", load=_whole
     )
     need: int | None = flag(
-        need, "SIZE", "start when this much is free and promised to nobody (default: what this command held before)",
+        need, "SIZE", "start when this much is free and reserved by nobody (default: what this command held before)",
         adopt="what it will need in all, such as 19G: others are let in beside that",
     )
     gpu_need: tuple[int, int | None] = flag(
-        gpu_need, "SIZE[:GPU]", "the same for GPU memory (12G: the card with the most room, 12G:1: GPU 1)",
+        gpu_need, "SIZE[:GPU]", "the same for GPU memory (12G: the card with the most free memory, 12G:1: GPU 1)",
         default=(None, None),
     )
     priority: int = flag(priority, "N", "turn in the queue: higher first (default 0)", default=0)
-    no_wait: bool = flag(truth, "", "no room now: exit with 75 instead of waiting", default=False)
+    no_wait: bool = flag(truth, "", "when memory is short: exit with 75 instead of waiting", default=False)
     wait_max: float | None = flag(
         lambda value: parse_duration(str(value)), "TIME", "wait at most this long, such as 2h, then exit with 75"
     )
@@ -335,7 +337,7 @@ def settle(given: Resolved) -> RunSettings:
     settings = RunSettings(**values)
     if settings.gpu_limit and settings.no_agent:
         raise OomproofError(
-            "--gpu-limit is kept by the agent inside the job, and --no-agent leaves it out",
+            "--gpu-limit is enforced by the agent inside the job, and --no-agent leaves it out",
             "leave out one of the two",
             USAGE,
         )

@@ -185,12 +185,12 @@ class Sampler:
         above = self._alerts.above
         self._once(
             "above", above is not None and memory.use > above,
-            f"the job holds {format_size(memory.use)}, above {format_size(above)}",
+            f"the job held {format_size(memory.use)}, above {format_size(above)}",
         )  # fmt: skip
         gpu_above = self._alerts.gpu_above
         self._once(
             "gpu", gpu_above is not None and gpu_use > gpu_above,
-            f"the job holds {format_size(gpu_use)} of GPU memory, above {format_size(gpu_above)}",
+            f"the job held {format_size(gpu_use)} of GPU memory, above {format_size(gpu_above)}",
         )  # fmt: skip
         if self._alerts.swap_growth:
             before = self._swap_before if self._swap_before is not None else memory.swap

@@ -283,9 +283,9 @@ class Watch:
             "warn": "memory is getting short",
             "ask": "asked the job to save and stop",
             "term": "sent SIGTERM to the job",
-            "kill": "killed the job, all of it",
+            "kill": "killed all processes of the job",
             "freeze": "paused",
-            "thaw": "goes on",
+            "thaw": "resumed",
             "withdraw": "took back the request to save and stop",
         }
         text = f"{words[kind]}: {why}"
@@ -306,8 +306,8 @@ class Watch:
             return
         self._saved_at = now
         requests.ask_to_save(self._attempt, f"full in about {format_duration(left)}")
-        self.writer.event(now, "save", f"asked {who[0]} to save and go on")
-        self._tell(f"asked {who[0]} to save and go on: full in about {format_duration(left)}")
+        self.writer.event(now, "save", f"asked {who[0]} to save and continue")
+        self._tell(f"asked {who[0]} to save and continue: full in about {format_duration(left)}")
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)

@@ -114,6 +114,52 @@ def test_samples_come_at_edges_and_are_few(card: Card, agent: FakeAgent, tmp_pat
     assert newest["unused"] == newest["reserved"] - 4 * GIB
 
 
+# of a snapshot, as PyTorch 2.9 lays them out
+SETTINGS = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
+            "expandable_segments": False, "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": False}  # fmt: skip
+ON = "expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("version", "environment", "applied", "off"),
+    [
+        ("2.9.1+cu128", {"PYTORCH_ALLOC_CONF": ON}, SETTINGS, "PYTORCH_ALLOC_CONF"),
+        ("2.9.1+cu128", {"PYTORCH_ALLOC_CONF": f"max_split_size_mb:512, {ON}"}, None, "PYTORCH_ALLOC_CONF"),
+        ("2.9.1+cu128", {"PYTORCH_CUDA_ALLOC_CONF": ON}, {**SETTINGS, "expandable_segments": True}, ""),
+        ("2.9.1+cu128", {"PYTORCH_CUDA_ALLOC_CONF": ON}, None, ""),
+        ("2.9.1+cu128", {"PYTORCH_CUDA_ALLOC_CONF": ON, "PYTORCH_ALLOC_CONF": ON}, None, ""),
+        ("2.9.1+cu128", {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, SETTINGS, ""),
+        ("2.11.0+cu128", {"PYTORCH_ALLOC_CONF": ON}, {**SETTINGS, "expandable_segments": True}, ""),
+        ("2.11.0+cu128", {"PYTORCH_ALLOC_CONF": ON}, None, ""),
+        ("2.11.0+cu128", {"PYTORCH_ALLOC_CONF": ON}, SETTINGS, "PYTORCH_ALLOC_CONF"),  # not to be had there
+        ("2.9.1+cu128", {}, SETTINGS, ""),
+    ],
+)
+def test_a_setting_that_is_off_is_told_once_and_not_believed(
+    card: Card, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, version: str, environment: dict[str, str],
+    applied: dict[str, Any] | None, off: str,
+) -> None:  # fmt: skip
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    card.version, card.settings = version, applied
+    allocator.install(card.torch(), agent)
+    for _ in range(3):
+        with agent.phase("eval"):
+            pass
+    said = [text for text in agent.told if "it is off" in text]
+    assert len(said) == bool(off)
+    if off:
+        assert f"you set {off}={ON}, and it is off" in said[0]
+        assert ("reads PYTORCH_CUDA_ALLOC_CONF for CUDA" in said[0]) == version.startswith("2.9")
+    card.queued[0]()
+    card.observers[0](0, 2 * GIB, card.total, card.free)
+    (account,) = agent.of("cuda-oom")
+    assert account["ignored"] == (f"{off}={ON}" if off else "")
+    assert account["expandable"] == (bool(environment) and not off and ON in "".join(environment.values()))
+
+
 def test_cuda_is_never_started_by_us(card: Card, agent: FakeAgent) -> None:
     card.started = False
     allocator.install(card.torch(), agent)

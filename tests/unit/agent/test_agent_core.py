@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +37,42 @@ def test_phases_nest_and_leave_in_any_order(agent: Agent) -> None:
     assert agent.phase_now == "train", "the loop around it still trains"
     assert seen == [("", "train"), ("train", "eval"), ("eval", "generate"), ("generate", "train")]
     assert in_phase(agent, "save", lambda: agent.phase_now)() == "save"
+
+
+def test_a_phase_tells_what_it_reached_on_the_gpu_itself(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From PyTorch's own peak, which is the script's: read, never set back."""
+    card = {"current": 1, "peak": 1}
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        memory_stats_as_nested_dict=lambda index: {"allocated_bytes": {"all": dict(card)}},
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    told: list[dict[str, Any]] = []
+    agent.report = lambda kind, **fields: told.append(fields)  # type: ignore[method-assign]
+    agent.set_base("load")
+    agent.set_base("train")
+    card.update(current=2, peak=3)  # a step, between two of its peaks
+    with agent.phase("generate"):
+        card.update(current=23, peak=24)
+    with agent.phase("save"):  # what a dying exception keeps alive is neither's own
+        pass
+    card.update(current=2, peak=2)  # the script counts its peak anew
+    with agent.phase("eval"):
+        card.update(peak=5)
+    seen = [(fields["name"], fields["gpu"], fields["left"], fields["reached"]) for fields in told]
+    assert seen == [
+        ("load", 1, "", 1),
+        ("train", 1, "load", None),
+        ("generate", 2, "train", 3),
+        ("train", 23, "generate", 24),
+        ("save", 23, "train", 3),
+        ("train", 23, "save", None),
+        ("eval", 2, "train", 3),
+        ("train", 2, "eval", 5),
+    ]
 
 
 def test_steps_stand_in_the_record_at_once(agent: Agent, tmp_path: Path) -> None:

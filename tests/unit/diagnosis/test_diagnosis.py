@@ -117,9 +117,9 @@ def test_no_room_for_a_higher_limit(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.sample(available=5 * GIB)  # 4 GiB of it is margin
     verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
-    assert "--limit 8G" in verdict.next and "no room" in verdict.next, "the same limit, and why"
+    assert "--limit 8G" in verdict.next and "no memory for" in verdict.next, "the same limit, and why"
     attempt.samples = []  # and without a sample nothing is said about room
-    assert "no room" not in check(attempt.verdict(), "oom-kill-memcg", "proven").next
+    assert "no memory for" not in check(attempt.verdict(), "oom-kill-memcg", "proven").next
 
 
 def test_a_limit_above_the_jobs_own(attempt: Attempt) -> None:
@@ -361,7 +361,7 @@ def test_guard_and_kernel_both_the_counter_decides(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.act("term", before=1)
     verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
-    assert "our guard had sent term as well" in verdict.why
+    assert "the guard had sent term as well" in verdict.why
 
 
 def test_stopped_by_the_user(attempt: Attempt) -> None:

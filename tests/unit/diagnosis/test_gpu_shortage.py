@@ -10,9 +10,10 @@ import pytest
 from helpers_case import Attempt
 from helpers_gpu import GIB, MIB, account, owners
 
-from oomproof.diagnosis.gpu_shortage import alloc_conf, kind_of, shortage
+from oomproof.diagnosis.gpu_shortage import kind_of, shortage
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, last_oom, parse
+from oomproof.leaf.allocator_memory import settings_name
 from oomproof.recording.attempt import Attempt as RunAttempt
 from oomproof.reports import gpu_account
 
@@ -81,6 +82,22 @@ def test_split_segments() -> None:
     assert first.change is not None and first.change.key == "PYTORCH_ALLOC_CONF"
     assert first.command == "PYTORCH_ALLOC_CONF=expandable_segments:True oomproof run -- python train.py"
     assert first.saves_bytes == 9 * GIB
+    assert (
+        "PYTORCH_ALLOC_CONF from PyTorch 2.11 on" in first.title and "PYTORCH_CUDA_ALLOC_CONF" in first.title
+    )
+    assert "you set" not in found.why
+
+
+def test_a_setting_that_was_off_is_said() -> None:
+    split = oom(
+        allocated=12 * GIB, reserved=21 * GIB, pieces={"largest_free": 700 * MIB, "split_free": 9 * GIB},
+        torch="2.9.1+cu128", ignored="PYTORCH_ALLOC_CONF=expandable_segments:True",
+    )  # fmt: skip
+    found = shortage(split, CASE)
+    said = "you set PYTORCH_ALLOC_CONF=expandable_segments:True, and it is off: PyTorch 2.9.1+cu128 reads PYTORCH_CUDA_ALLOC_CONF"
+    assert found.kind == "split" and said in found.why
+    assert found.remedies[0].change is not None
+    assert found.remedies[0].change.key == "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +175,14 @@ def test_simply_too_large() -> None:
     ("torch", "name"),
     [
         ("2.13.0+cu128", "PYTORCH_ALLOC_CONF"),
+        ("2.11.0", "PYTORCH_ALLOC_CONF"),
+        ("2.10.0+cu128", "PYTORCH_CUDA_ALLOC_CONF"),  # knows the new name, and ignores it on CUDA
         ("2.4.1", "PYTORCH_CUDA_ALLOC_CONF"),
         ("", "PYTORCH_CUDA_ALLOC_CONF"),
     ],
 )
 def test_the_name_of_the_variable_follows_the_version(torch: str, name: str) -> None:
-    assert alloc_conf(torch) == name
+    assert settings_name(torch) == name
 
 
 def test_a_neighbour_of_ours_tells_what_it_does_not_use(tmp_path: Path) -> None:

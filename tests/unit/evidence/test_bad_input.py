@@ -62,7 +62,7 @@ def test_refused_with_one_clear_line(tmp_path: Path, kind: str) -> None:
     path.write_bytes(data)
     done = why("odd", home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
-    assert says in done.stderr and "cure:" in done.stderr and "Traceback" not in done.stderr
+    assert says in done.stderr and "hint:" in done.stderr and "Traceback" not in done.stderr
     assert path.read_bytes() == data
 
 
@@ -94,7 +94,7 @@ def test_a_folder_a_device_and_nothing_at_all(tmp_path: Path) -> None:
     ):
         done = why(what, home=tmp_path, cwd=tmp_path)
         assert done.returncode == 2 and says in done.stderr, done.stderr
-        assert "cure:" in done.stderr and "Traceback" not in done.stderr
+        assert "hint:" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_not_ours_to_read(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_what_grows_without_end_is_left(
     stream = Stream(str(tmp_path / "log"))
     given = sum(map(len, stream.blocks()))
     assert (7 << 20) <= given < (20 << 20)
-    assert "was read only in part" in stream.notes[0] and "which is no log" in stream.notes[0]
+    assert "was read only in part" in stream.notes[0] and "which is not a log" in stream.notes[0]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])

@@ -109,7 +109,7 @@ def test_the_freeze_is_told_with_its_arithmetic(machine: Machine) -> None:
     assert "it needed 20.0 GiB (the peak of 1 other run of the same command)" in text
     assert "20.0 GiB − 11.0 GiB = short by 9.0 GiB" in text
     assert "swap       4.0 GiB → 4.0 GiB used of 4.0 GiB" in text
-    assert "pressure   all tasks stood still 40% of the time" in text
+    assert "pressure   all tasks were stalled 40% of the time" in text
     assert "3 min later" in text, "before and after the reboot"
     assert "205 MiB before, 28.0 GiB now" in text
     names = [share.run.name for share in outage.shares]

@@ -72,7 +72,7 @@ class World:
     job_time: float = 0.0
     seen: float = START
     ended_at: float = math.inf
-    unmanaged: str = "loader (pid 812) grew by 1.2 GiB, holds 3.4 GiB"
+    unmanaged: str = "loader (pid 812) grew by 1.2 GiB, held 3.4 GiB"
     done: list[list[object]] = field(default_factory=list)
     rows: list[float] = field(default_factory=list)
 

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers_gpu import FakeAgent
 
-from oomproof.agent.generation import plan_of
+from oomproof.agent.cuda_memory import CudaMemory
+from oomproof.agent.generation import Plan, Watched, in_hindsight, plan_of
 from oomproof.leaf.kv_cache import Call, Layer, Layout, largest_that_fits, layout_of, need_of
 
 BATCH, PROMPT, NEW, WINDOW = 3, 12, 20, 16
@@ -151,6 +153,25 @@ def test_the_largest_that_fits_fits_and_one_more_does_not() -> None:
     assert need_of(layout, call._replace(tokens=63 + new, new_tokens=new)).total <= available
     assert need_of(layout, call._replace(tokens=64 + new, new_tokens=new + 1)).total > available
     assert largest_that_fits(layout, call, 2, 1000) == (0, 0)
+
+
+def test_the_warning_and_the_account_afterwards_use_one_arithmetic() -> None:
+    """Seen on a card: 978 new tokens were said to fit, the call died at 898, and the account then said 873."""
+    layout = layout_of(llama(num_hidden_layers=16))
+    assert isinstance(layout, Layout)
+    call = Call(rows=256, tokens=64 + 1200, new_tokens=1200)
+    reach = need_of(layout, call._replace(tokens=64 + 978, new_tokens=978)).total
+    card = CudaMemory(0, 2 * reach, reach, 0, 0, 0, 0, 0, 0, "native")
+    plan, need = Plan(layout, call, 1, 256, 0), need_of(layout, call)
+    agent = FakeAgent()
+    Watched(None, agent)._warn(plan, need, card)
+    (warned,) = agent.of("generate-wont-fit")
+    assert 860 < warned["fitting_new_tokens"] < 898
+    afterwards = in_hindsight(plan, need, card, card, 0, need.copy)
+    assert afterwards["fitting_new_tokens"] == warned["fitting_new_tokens"]
+    assert f"max_new_tokens={warned['fitting_new_tokens']}" in agent.told[0] and "978" not in agent.told[0]
+    within = in_hindsight(plan, need, card, card, 0, need.copy + need.logits + reach // 50)
+    assert within["fitting_new_tokens"] < warned["fitting_new_tokens"], "what else the call took counts too"
 
 
 def model(**more: Any) -> Any:

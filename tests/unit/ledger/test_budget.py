@@ -93,7 +93,7 @@ def test_a_limit_wider_than_the_host_binds_nothing() -> None:
 def test_what_is_promised_is_not_given_twice() -> None:
     machine = budget(ram_total=32 * GIB, ram_available=20 * GIB, reserved=10 * GIB)
     assert machine.now == 5 * GIB
-    assert "10.0 GiB promised to running jobs" in answer(machine, 6 * GIB).sentence
+    assert "10.0 GiB reserved for running jobs" in answer(machine, 6 * GIB).sentence
 
 
 @given(sizes, sizes, sizes, sizes, sizes, sizes)

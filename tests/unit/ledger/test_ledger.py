@@ -450,7 +450,7 @@ def test_a_need_comes_from_whole_runs_and_a_killed_one_only_raises_it() -> None:
     assert lower is not None and lower.high == 3 * GIB
     raised = from_history([peak(5 * GIB, whole=False), peak(3 * GIB)])
     assert raised is not None and raised.high == 5 * GIB and "at least" in raised.basis
-    assert declared(GIB).basis == "declared"
+    assert declared(GIB).basis == "--need"
     assert usual_seconds([peak(1, seconds=10), peak(2, seconds=30), peak(3, False, seconds=1)]) == 30
 
 
@@ -616,7 +616,7 @@ def test_gpu_memory_that_lies_in_host_memory_is_not_the_need(
     ledger_run = LedgerRun(one, claim)
     assert ledger_run.paused
     assert run_text(ledger_run).startswith(
-        "a (paused) holds 14.0 GiB (12.0 GiB of it moved here from its GPU), 4.0 GiB more promised"
+        "a (paused) holds 14.0 GiB (12.0 GiB of it moved here from its GPU), 4.0 GiB more reserved"
     )
     live.leave()
 

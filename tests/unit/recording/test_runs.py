@@ -66,7 +66,7 @@ def test_states(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = state_files.take_lock(run.folder / "keeper.lock")
     assert run.state("now") == "running"
     os.close(guard)
-    assert run.state("now") == "lost its guard"
+    assert run.state("now") == "unguarded"
     os.close(keeper)
     assert run.state("now") == "vanished"
     assert run.state("another boot") == "machine went down"

@@ -60,6 +60,36 @@ def recording(tmp_path: Path) -> Recording:
     return open_recording(tmp_path / "recording.sqlite")
 
 
+@pytest.mark.parametrize("source", ["driver", "agent", "both"])
+def test_a_phases_gpu_peak_is_what_it_reached_itself(tmp_path: Path, source: str) -> None:
+    """A generate() died at 23.9 GiB; the training that it interrupted, which had held 3, was shown with 23.8."""
+    connection = sqlite3.connect(tmp_path / "recording.sqlite")
+    connection.executescript(TABLES)
+    gib = 1 << 30
+    spans = [
+        ("load", 0, 1),
+        ("train", 1, 3),
+        ("generate", 3, 23.9),
+        ("train", 23.8, 23.8),
+        ("save", 23.8, 23.8),
+    ]
+    for number, (name, entry, high) in enumerate(spans):
+        t = 10.0 * number
+        if source != "agent":
+            for second, held in enumerate((entry, high, high)):
+                connection.execute(INSERTS["gpu"], (t + 1 + second, 0, 0, 24 * gib, int(held * gib)))
+        told = source != "driver"
+        connection.execute(INSERTS["phase"], (t, name, None, 7, None, int(entry * gib) if told else None))
+        if told and high > entry:
+            connection.execute(INSERTS["phase"], (t + 9, name, None, 7, None, int(high * gib)))
+    connection.execute(INSERTS["event"], (50.0, "end", "", None))
+    connection.commit()
+    connection.close()
+    with open_recording(tmp_path / "recording.sqlite").series() as series:
+        peaks = {row.name: round((row.gpu_peak or 0) / gib, 1) for row in phase_rows(series)}
+    assert peaks == {"load": 1, "train": 3, "generate": 23.9, "save": 23.8}
+
+
 def test_samples_by_name_and_time(recording: Recording) -> None:
     with recording.series() as series:
         assert [row.t for row in series.between(JobRow, 10, 13)] == [10, 11, 12]
@@ -71,7 +101,7 @@ def test_samples_by_name_and_time(recording: Recording) -> None:
             (0, 10 * MIB),
             (1, 10 * MIB),
         ]
-        assert series.gpu_peak(0, 1000) == 12 * MIB and series.peak_use() == 1000 * MIB
+        assert max(series.gpu_levels(0, 1000)) == 12 * MIB and series.peak_use() == 1000 * MIB
         assert series.limits() == (0, 999) and series.end() == 999
         assert {row.pid for row in series.living(150, 160)} == {7, 8}
         assert {row.pid for row in series.living(250, 999)} == {7}

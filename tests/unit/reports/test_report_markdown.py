@@ -35,7 +35,7 @@ def test_a_run_with_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "| peak, GPU | 21.0 GiB | 21.0 GiB |" in text
     assert "4 loader workers instead of 16 (measured, saves 12.0 GiB)" in text
     assert "The job as a whole held" in text and "`dmesg | grep oom-kill`" not in text
-    assert "- [ ] to rule out killed-unknown: ask who ran kill -9" in text
+    assert "- [ ] to rule out killed, not known by whom: ask who ran kill -9" in text
     assert "99.0 GiB" not in text, "total-vm is no memory"
 
 

@@ -22,7 +22,7 @@ def test_three_lines(tmp_path: Path) -> None:
     assert text.splitlines() == [
         "verdict  out of memory: the kernel killed the job, holding 7.7 GiB; "
         "the job's own limit of 8.0 GiB was full (proven)",
-        "why      the kernel's log names the process; it ended by SIGKILL",
+        "why      the kernel's log names the process; it was ended by SIGKILL",
         "next     oomproof run --limit 10G -- python train.py, or make the job smaller (batch, workers)",
     ]
 

@@ -45,8 +45,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--need", "4G", "--limit", "2G"], 2, "more than --limit 2.0 GiB"),
         (["--gpu-need", "4G:x"], 2, "cannot read '4G:x' as a GPU need"),
         (["--gpu-need", "0:1"], 2, "reserves nothing"),
-        (["--priority", "high"], 2, "'high' is no priority"),
-        (["--priority", "1000"], 2, "no priority"),
+        (["--priority", "high"], 2, "'high' is not a priority"),
+        (["--priority", "1000"], 2, "not a priority"),
         (["--wait-max", "soon"], 2, "cannot read 'soon' as a time"),
         (["--not-before", "25:00"], 2, "cannot read '25:00' as a time of day"),
     ],
@@ -66,7 +66,7 @@ def test_a_typo_in_a_settings_file_is_named_with_its_line(
     file.write_text('# ours\ngrace = 30\n\nlimti = "20G"\n')
     assert main(["run", "--", "true"]) == 2
     said = capsys.readouterr().err
-    assert f"{file}, line 4: limti is no setting" in said and "did you mean 'limit'?" in said
+    assert f"{file}, line 4: unknown setting 'limti'" in said and "did you mean 'limit'?" in said
     file.write_text('grace = 30\nneed = "20Q"\n')
     assert main(["run", "--", "true"]) == 2
     assert f"{file}, line 2: need: cannot read '20Q' as a size" in capsys.readouterr().err
@@ -77,7 +77,7 @@ def test_a_typo_in_a_settings_file_is_named_with_its_line(
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.oomproof]\nwait-maxx = "2h"\n')
     assert main(["run", "--", "true"]) == 2
     said = capsys.readouterr().err
-    assert "pyproject.toml, line 5: wait_maxx is no setting" in said and "wait_max" in said
+    assert "pyproject.toml, line 5: wait_maxx unknown setting" in said and "wait_max" in said
 
 
 def test_a_bad_word_in_the_environment_is_named(

@@ -183,7 +183,7 @@ def test_no_datagram_whatever_raises_and_every_row_can_be_stored(data: bytes) ->
     connection.executescript(TABLES)
     feed = AgentFeed.__new__(AgentFeed)
     feed._writer, feed._tell, feed._note_phase = Rows(), str, None  # type: ignore[assignment]
-    feed._events, feed._voice, feed._last_step = agent_feed.Counter(), None, None
+    feed._events, feed._voice, feed._last_step, feed._unheard = agent_feed.Counter(), None, None, {}
     feed._take(data)
     for table in INSERTS:
         for row in connection.execute(f"SELECT t FROM {table}").fetchall():
@@ -245,7 +245,8 @@ def test_unknown_kinds_are_kept_as_events_with_a_cap(feed: Any) -> None:
 
 
 def test_one_process_speaks_for_the_job(feed: Any) -> None:
-    """The launcher loads torch first; then rank 0 trains. Rank 1 and loader workers are not heard."""
+    """The launcher loads torch first; then rank 0 trains, and what it had told before counts too. Rank 1 and loader workers
+    are not heard."""
     launcher, zero, one = os.getpid(), os.getppid(), 1
     feed.handle("phase", launcher, {"name": "load", "step": None}, 1.0)
     feed.handle("phase", one, {"name": "train", "step": 3}, 2.0, rank=1)
@@ -254,8 +255,51 @@ def test_one_process_speaks_for_the_job(feed: Any) -> None:
     feed.handle("phase", launcher, {"name": "load", "step": None}, 5.0)
     assert feed.notes.of("phase") == [
         (1.0, "load", None, launcher, None, None),
+        (3.0, "load", None, zero, None, None),
         (4.0, "train", 5, zero, 10, None),
     ]
+
+
+def test_a_launcher_does_not_speak_for_the_process_that_trains(feed: Any, tmp_path: Path) -> None:
+    """torchrun, accelerate launch, mp.spawn: the child says "train" before its first step, and steps say nothing."""
+    launcher, child = os.getpid(), os.getppid()
+    feed.handle("phase", launcher, {"name": "load"}, 1.0)
+    feed.handle("phase", child, {"name": "load"}, 2.0)
+    feed.handle("phase", child, {"name": "train"}, 3.0)
+    record = tmp_path / "1" / "agent" / f"{child}-now.txt"
+    record.write_text("1 4.500 173 -1 train".ljust(159) + "\n")
+    feed._look(5.0)
+    record.write_text("1 5.500 188 -1 train".ljust(159) + "\n")  # the last steps, and no last word
+    feed.stop()
+    assert [row[:4] for row in feed.notes.of("phase")] == [
+        (1.0, "load", None, launcher),
+        (2.0, "load", None, child),
+        (3.0, "train", None, child),
+        (4.5, "train", 173, child),
+        (5.5, "train", 188, child),
+    ]
+
+
+def test_what_a_phase_reached_on_the_gpu_stands_at_its_end(feed: Any) -> None:
+    pid = os.getpid()
+    feed.handle("phase", pid, {"name": "train", "gpu": 2}, 1.0)
+    feed.handle("phase", pid, {"name": "generate", "gpu": 3, "left": "train", "reached": 4}, 2.0)
+    feed.handle(
+        "phase", pid, {"name": "train", "gpu": 23, "left": "eval", "reached": 9}, 3.0
+    )  # one was not told
+    rows = [(row[0] < 2.0, row[1], row[5]) for row in feed.notes.of("phase")]
+    assert rows == [(True, "train", 2), (True, "train", 4), (False, "generate", 3), (False, "train", 23)]
+
+
+def test_who_has_come_further_is_found_by_its_record(feed: Any, tmp_path: Path) -> None:
+    """What it told may have been lost; an ended process does not take over again."""
+    launcher, child, ended = os.getpid(), os.getppid(), 1 << 22
+    feed.handle("phase", launcher, {"name": "load"}, 1.0)
+    for pid, step in ((child, 3), (ended, 9)):
+        record = f"1 4.500 {step} -1 train".ljust(159) + "\n"
+        (tmp_path / "1" / "agent" / f"{pid}-now.txt").write_text(record)
+    feed._look(5.0)
+    assert [row[:4] for row in feed.notes.of("phase")][1:] == [(4.5, "train", 3, child)]
 
 
 def test_steps_are_read_from_the_record_of_the_process(feed: Any, tmp_path: Path) -> None:

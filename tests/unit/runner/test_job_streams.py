@@ -151,7 +151,7 @@ def test_a_flood_is_kept_in_parts_and_passed_on_whole(tmp_path: Path, to_pipe: b
         for name in ("output.prev.log", "output.log")
         if (tmp_path / name).exists()
     )
-    assert b"of output not kept]" in rest
+    assert b"of output not stored]" in rest
     assert rest.endswith(TEXT[-1000:])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def test_output_survives_a_rotation_that_fails(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files")))
     output.write(b"b" * 4000)
     output.write(b"c" * 4000)
-    assert output.trouble == "output not kept: Too many open files"
+    assert output.trouble == "output not stored: Too many open files"
     monkeypatch.setattr(os, "open", real)
     output._next_try = 0.0
     output.write(b"d" * 40)
@@ -137,3 +139,23 @@ def test_a_look_at_a_childs_end_leaves_it_to_be_waited_for(how: str, status: int
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert peek_status(child) == status
     assert os.waitpid(child, 0) == (child, status)
+
+
+def test_pythons_own_helpers_are_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end when they see that the job has; only one that stays is told."""
+    kept = keeper.Keeper(None, {**spec(tmp_path), "grace": 1000})
+    kept.status = 0
+    codes = ["from multiprocessing.resource_tracker import main;input()", "input()"]
+    helper, real = (subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for code in codes)
+    try:
+        left = [helper.pid]
+        monkeypatch.setattr(kept, "remaining", lambda: left)
+        assert not kept.end_leftovers() and kept.leftovers == []
+        left.append(real.pid)
+        assert not kept.end_leftovers() and len(kept.leftovers) == 1
+        kept.leftovers, kept.ending_since = [], (kept.ending_since or 0.0) - keeper.HELPERS_END
+        del left[1]
+        assert not kept.end_leftovers() and len(kept.leftovers) == 1
+    finally:
+        for child in (helper, real):
+            child.communicate()

@@ -90,7 +90,7 @@ def test_vanished_cgroup_is_a_value(tmp_path: Path) -> None:
 
 def test_sentence_names_rung_and_reason() -> None:
     backend = limit_backends.LimitBackend(limit_backends.WATCH, why_not_better=["no cgroup v2 is mounted"])
-    assert "watching only" in backend.sentence(False) and "no cgroup v2" in backend.sentence(False)
+    assert "oomproof, not the kernel" in backend.sentence(False) and "no cgroup v2" in backend.sentence(False)
     assert "limit 1.0 GiB" in limit_backends.LimitBackend(limit_backends.CGROUP_V2, limit=1 << 30).sentence(
         True
     )

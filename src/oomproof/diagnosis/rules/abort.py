@@ -21,7 +21,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death is None or death.signal != signal.SIGABRT or output_claims(case):
         return []
     headline = "aborted by its own native code, not an OOM kill"
-    why = f"it ended by {death.phrase}"
+    why = f"it {death.phrase}"
     next_step = f"get the Python stack of the abort: PYTHONFAULTHANDLER=1 {command(case)}"
     crash = crash_of(case, signal.SIGABRT)
     if crash is not None and crash.frames:

@@ -21,7 +21,9 @@ from oomproof.units import format_size
 
 _SHM_FULL = Weight(500, "SIGBUS with /dev/shm full: a page of shared memory could not be had")
 _SHM_SAID = Weight(200, "PyTorch says bus error and shared memory, the sample does not show it full")
-_OTHER_FAULT = Weight(300, "SIGBUS with room in /dev/shm: a file cut short under a mapping, or hardware")
+_OTHER_FAULT = Weight(
+    300, "SIGBUS with free space in /dev/shm: a file cut short under a mapping, or hardware"
+)
 _UNLIKELY = Weight(20, "the other reading of a SIGBUS")
 
 
@@ -59,7 +61,7 @@ def _shm(
 ) -> WeightedCause:
     total = case.shm_total
     size = f" ({format_size(shm_left(case))} of {format_size(total)} free)" if total else ""
-    why = f"it ended by {death.phrase}; a page of shared memory could not be had"
+    why = f"it {death.phrase}; a page of shared memory could not be had"
     if words is not None:
         why += f"; {words}"
     target = as_flag(_larger(case))
@@ -97,7 +99,7 @@ def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -
     free, total = shm_left(case), case.shm_total
     headroom = "no sample of /dev/shm"
     if total:
-        headroom = f"/dev/shm had room ({format_size(free)} of {format_size(total)} free)"
+        headroom = f"/dev/shm had free space ({format_size(free)} of {format_size(total)} free)"
     crash = crash_of(case, signal.SIGBUS)
     line = f"; the Python line was {crash.where}" if crash is not None and crash.frames else ""
     return WeightedCause(
@@ -105,7 +107,7 @@ def _other(case: CaseFile, death: Death, weight: Weight, certainty: Certainty) -
         weight,
         certainty,
         "crashed: bus error; most often a mapped file became shorter, or its disk is full or failing",
-        f"it ended by {death.phrase}; {headroom}{line}",
+        f"it {death.phrase}; {headroom}{line}",
         f"see that nobody rewrites the data during a run: df -h; sudo dmesg | tail; then {command(case)}",
         evidence=case.evidence_from("exit", "sample.shm", "output.", "agent.crash", "agent.position"),
         test="compare the mapped files' sizes with what the job expects; sudo dmesg shows failing disks",

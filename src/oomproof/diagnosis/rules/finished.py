@@ -21,7 +21,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death.failed or guard_stop(case) is not None or user_stop(case) is not None:
         return []
     held = case.job_peak
-    why = f"exit code 0; at most {format_size(held)} in use" if held else "exit code 0"
+    why = f"exited with code 0; held at most {format_size(held)}" if held else "exited with code 0"
     stood, _ = paused(case)
     if stood:
         why += f"; it was paused for {format_duration(stood)}"
@@ -30,7 +30,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if lost:
         headline = f"finished, but the kernel killed {lost} of its processes for memory on the way"
         why += "; the results may lack what those processes worked on"
-        next_step = f"check the results, then give it room: {command(case)} with fewer workers"
+        next_step = f"check the results, then give it more memory: {command(case)} with fewer workers"
         victim = Victim.of(case.our_kills[-1]) if case.our_kills else None
     return [
         WeightedCause(
@@ -53,7 +53,7 @@ def _running(case: CaseFile) -> WeightedCause:
         "not-a-crash",
         _RUNNING,
         "proven",
-        "paused, not hanging: it goes on when there is room, or when you say so"
+        "paused, not hanging: it resumes when memory is available, or by oomproof resume"
         if stands
         else "still running",
         "its keeper is alive and no exit status has been written",

@@ -34,7 +34,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             _WEIGHT,
             "proven",
             f"the GPU driver reported an error: {fault.says.partition(' reported ')[2] or fault.says}",
-            f"the kernel's log names pid {fault.pid} of this job; it ended by {death.phrase}",
+            f"the kernel's log names pid {fault.pid} of this job; it {death.phrase}",
             f"Xid 13 and 31 are mostly the program: CUDA_LAUNCH_BLOCKING=1 {command(case)}; 48, 79, 94, 95 the card",
             evidence=case.evidence_from("exit", "kernel.fault", "output."),
             test="nvidia-smi -q; the same job on another card",

@@ -26,7 +26,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             _WEIGHT,
             "proven" if death.direct else "likely",
             "interrupted with Ctrl-C (SIGINT)",
-            f"it ended by {death.phrase}",
+            f"it {death.phrase}",
             f"to start it again: {command(case)}",
             evidence=case.evidence_from("exit", "output."),
             test="the wait status",

@@ -36,13 +36,15 @@ _KERNEL_LOG = Weight(1000, "the kernel's log names a process of ours and whose l
 _OWN_LIMIT = Weight(1000, "the job's cgroup counted a kill and its own limit's failure")
 _OWN_LIMIT_V1 = Weight(
     500,
-    "a kill was counted and the limit was reached, the machine had room; v1 counts reached limits also where reclaim then helped",
+    "a kill was counted and the limit was reached, the machine had memory available; v1 counts reached limits also where reclaim then helped",
 )
 _OWN_LIMIT_TIGHT = Weight(70, "a kill was counted, the limit reached, the machine was short too")
 _MACHINE_TIGHT = Weight(30, "the same case, the other reading")
-_LIMIT_ABOVE = Weight(70, "a kill was counted, the job's own limit was not it, the machine had room")
+_LIMIT_ABOVE = Weight(
+    70, "a kill was counted, the job's own limit was not it, the machine had memory available"
+)
 _MACHINE_SHORT = Weight(70, "a kill was counted, the job's own limit was not it, the machine was short")
-_UNLIKELY = Weight(20, "the less likely of the two when only the machine's room decides")
+_UNLIKELY = Weight(20, "the less likely of the two when only the machine's available memory decides")
 _TOLERATED = Weight(
     30,
     "a worker was killed for memory, then the job failed with an error that does not speak of a lost worker",
@@ -118,7 +120,7 @@ def _by_counters(case: CaseFile, headroom: Headroom) -> list[_Reading]:
     if moved.memcg_oom is None and _own_limit_failed(case):  # cgroup v1
         reached = f"{counted} and {moved.memcg_failcnt} times that its limit was reached"
         if headroom.host_ample:
-            return [_Reading(_OWN, _OWN_LIMIT_V1, "proven", f"{reached}; the machine had room")]
+            return [_Reading(_OWN, _OWN_LIMIT_V1, "proven", f"{reached}; the machine had memory available")]
         return [
             _Reading(_OWN, _OWN_LIMIT_TIGHT, "likely", f"{reached}; but {headroom.phrase}"),
             _Reading(_MACHINE, _MACHINE_TIGHT, "possible", f"{counted}; {headroom.phrase}"),
@@ -168,9 +170,9 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     certain = reading.certainty if death.direct or reading.certainty != "proven" or kill else "likely"
     if not death.direct and (case.moved.memcg_oom_kill or 0) > 0:
         certain = reading.certainty  # the counter proves what the shell's number only suggests
-    why = reading.because + f"; it ended by {death.phrase}"
+    why = reading.because + f"; it {death.phrase}"
     if (stop := guard_stop(case)) is not None:
-        why += f"; our guard had sent {stop.action} as well ({stop.why or 'memory'}), the kernel came first"
+        why += f"; the guard had sent {stop.action} as well ({stop.why or 'memory'}), the kernel came first"
     if story := _shared_memory(case, cause):
         why += f"; {story}"
     guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
@@ -252,7 +254,7 @@ def _next(case: CaseFile, whose: str, limit: int | None) -> str:
             return f"{command(case, f'--limit {as_flag(higher)}')}, or make the job smaller (batch, workers)"
         if case.host is None:
             return f"halve batch or workers, or give it a higher limit than {format_size(limit)}: {command(case)}"
-        return f"the machine has no room for a higher limit: halve batch or workers, then {command(case)}"
+        return f"the machine has no memory for a higher limit: halve batch or workers, then {command(case)}"
     if whose == _ABOVE:
         return (
             "raise that limit (container --memory, Slurm --mem, systemd MemoryMax) or halve batch or workers"

@@ -57,7 +57,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
     if case.kernel_killed:
         return []
     headroom, flat = headroom_at_end(case), _counters_flat(case)
-    ended, others = f"it ended by {death.phrase}", silence(case)
+    ended, others = f"it {death.phrase}", silence(case)
     if case.kills_beside:
         others += f"; the kernel did kill {case.kills_beside[-1].name}, which is not of this job"
     if flat and headroom.ample:
@@ -69,7 +69,7 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         return [_claim(case, "killed-unknown", _AMPLE, _less(death), headline, why, next_step)]
     if flat and headroom.ample is False:
         why = f"{ended}; no kernel OOM kill of this job was counted, but {headroom.phrase}{others}"
-        next_step = f"journalctl -u earlyoom -u systemd-oomd; then give it more room: {command(case)}"
+        next_step = f"journalctl -u earlyoom -u systemd-oomd; then give it more memory: {command(case)}"
         headline = "killed by somebody else while memory was short; the kernel's OOM killer it was not"
         return [
             _claim(case, "killed-unknown", _TIGHT, "possible", headline, why, next_step),
@@ -104,7 +104,7 @@ def _less(death: Death) -> Certainty:
 def _other(case: CaseFile, death: Death) -> list[WeightedCause]:
     assert death.signal is not None
     headroom, name = headroom_at_end(case), signal_name(death.signal)
-    why = f"it ended by {death.phrase}, which oomproof did not send; {headroom.phrase}"
+    why = f"it {death.phrase}, which oomproof did not send; {headroom.phrase}"
     next_step = f"ask who or what sends {name} (a scheduler, a logout, kill), then {command(case)}"
     headline = f"ended by {name} from somebody else"
     if headroom.ample:

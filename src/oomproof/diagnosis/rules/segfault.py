@@ -46,7 +46,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     output_verdict = _faulthandler(case)
     certainty: Certainty = "proven" if death.direct or fault is not None or output_verdict else "likely"
     kind = "general protection fault" if cause == "gpf" else "segmentation fault"
-    why = f"it ended by {death.phrase}: native code used a bad address, which is no lack of memory by itself"
+    why = f"it {death.phrase}: native code used a bad address, which is not a lack of memory by itself"
     if fault is not None and fault.null:
         why += "; the address was a null pointer"
     if case.openmp is not None:
@@ -97,7 +97,7 @@ def _of_another(case: CaseFile, death: Death) -> list[WeightedCause]:
             _SEGFAULT,
             "likely",
             f"a process of the job crashed: segmentation fault at {crash.line or 'an unknown line'}, not an OOM kill",
-            f"it ended by {death.phrase} after its process {crash.pid} died of SIGSEGV; the Python line was {crash.where}",
+            f"it {death.phrase} after its process {crash.pid} died of SIGSEGV; the Python line was {crash.where}",
             f"look at what {crash.line} hands to native code; the whole stack: {case.folder}/agent/{crash.pid}-fault.txt",
             evidence=case.evidence_from("exit", "output.", "agent.crash", "agent.position"),
             test="the same command with one process",

@@ -31,7 +31,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         headline = "stopped by oomproof's guard: asked to save and stop, and it did"
     end = case.status.boottime if case.status else None
     later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
-    why = f"{stop.why or 'memory was about to run out'}; {later}it ended by {death.phrase}"
+    why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
     return [
         WeightedCause(
             "stopped-by-guard",

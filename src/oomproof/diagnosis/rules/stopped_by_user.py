@@ -23,7 +23,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     stop = user_stop(case)
     if stop is not None:
-        why = f"you ran {stop.why or 'oomproof stop'}; it ended by {death.phrase}"
+        why = f"you ran {stop.why or 'oomproof stop'}; it {death.phrase}"
         return [_claim(case, _OOMPROOF_STOP, "proven", "stopped by you", why)]
     if (
         guard_stop(case) is None
@@ -32,9 +32,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         and not case.shutdown_wall
         and not case.going_down
     ):
-        why = (
-            f"the keeper was sent SIGTERM (kill, a logout, systemctl stop) and ended the job: {death.phrase}"
-        )
+        why = f"the keeper was sent SIGTERM (kill, a logout, systemctl stop) and passed it on: the job {death.phrase}"
         if case.rebooted:
             why += "; the machine has booted since, so it may have been a shutdown"
         headline = "stopped from outside: somebody asked oomproof's keeper to end"

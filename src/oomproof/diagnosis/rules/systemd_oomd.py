@@ -21,7 +21,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             _WEIGHT,
             "proven",
             "killed by systemd-oomd: the memory pressure of its slice was too high for too long",
-            f"the mark user.oomd_kill on the job's cgroup moved; it ended by {death.phrase}",
+            f"the mark user.oomd_kill on the job's cgroup moved; it {death.phrase}",
             f"halve batch or workers, then {command(case)}; see journalctl -u systemd-oomd",
             evidence=case.evidence_from("exit", "counter.oomd_kill", "sample."),
             test="journalctl -u systemd-oomd names the cgroup",

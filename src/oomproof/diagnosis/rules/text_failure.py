@@ -69,7 +69,7 @@ def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
         _WORKER_LOST,
         "proven",
         f"a DataLoader worker died under the job: {lost}",
-        f"the job's own process found it dead: {lost}; it ended by itself with {death.phrase}",
+        f"the job's own process found it dead: {lost}; it {death.phrase}",
         f"once with num_workers=0 to see its own error, or half the workers: {command(case)}",
         evidence=case.evidence_from(
             "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
@@ -114,8 +114,7 @@ def _claims(
 ) -> list[WeightedCause]:
     """What the text alone says, weighed beside how the job ended."""
     told, cause = readings[0], cause_of(readings[0].cause)
-    ended = f"by itself with {death.phrase}" if death.signal is None else f"by {death.phrase}"
-    why = f"{told.why}; it ended {ended}"
+    why = f"{told.why}; it {death.phrase}"
     if case.moved.vmstat_oom_kill == 0 and cause.memory and not case.our_kills:
         why += "; the kernel killed nothing"
     later = _another_ended_it(case, death, told)
@@ -198,7 +197,7 @@ def _plain(case: CaseFile, death: Death) -> WeightedCause:
     if death.code in (126, 127):
         text = "not found" if death.code == 127 else "found but could not be executed"
         headline, next_step = f"the command was {text}", "check the command's name and PATH"
-    why = f"it ended by itself with exit code {death.code}; no signal, no traceback in its output"
+    why = f"it exited with code {death.code}; no signal, no traceback in its output"
     why += silence(case)
     return WeightedCause(
         "other-error",

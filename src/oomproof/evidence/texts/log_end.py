@@ -64,7 +64,7 @@ def loss_at_the_end(chains: FailureChains, tail: LogTail) -> None:
             continue
         infinite = any(loss.lower().lstrip("-") in ("nan", "inf") for loss in losses)
         if infinite and not any(finding.job.kind in ("failure", "summary") for finding in chains.last):
-            hit = Hit("nan", "the loss is no number any more", 0.6, facts=JobFacts(heard="loss"))
+            hit = Hit("nan", "the loss is no longer a number", 0.6, facts=JobFacts(heard="loss"))
             chains.add(number, line.strip(), hit)
         return
 

@@ -83,7 +83,7 @@ class Stream:
                     size = (
                         f"{given >> 20} MiB came out of {(self._again.given if self._again else 0) >> 10} KiB"
                     )
-                    self.notes.append(f"{self.name} was read only in part: {size}, which is no log")
+                    self.notes.append(f"{self.name} was read only in part: {size}, which is not a log")
                     break
                 yield block
         except self._broken as error:
@@ -172,9 +172,7 @@ class Stream:
                 raise UnreadableText("unreadable", f"{self.name}: broken archive", "copy it again")
             if not self.first:
                 self.close()
-                raise UnreadableText(
-                    "empty", f"{self.name} holds nothing", "give the log of the run that died"
-                )
+                raise UnreadableText("empty", f"{self.name} is empty", "give the log of the run that died")
         self._refuse_binary()
 
     def _past_zeros(self, raw: IO[bytes], first: bytes) -> bytes:

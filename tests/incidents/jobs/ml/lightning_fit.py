@@ -1,6 +1,7 @@
 """A LightningModule and a Trainer, as its documentation has them. Nothing here knows oomproof."""
 
 import sys
+import time
 
 import lightning
 import torch
@@ -19,6 +20,16 @@ class Line(lightning.LightningModule):
     def validation_step(self, batch, index):
         x, y = batch
         self.log("val", ((self.layer(x) - y) ** 2).mean())
+        if sys.argv[3:] == ["slow"] and not self.trainer.sanity_checking:
+            print("validating", flush=True)
+            time.sleep(0.01)
+
+    def on_validation_end(self):
+        print(f"validated at step {self.global_step}", flush=True)
+
+    def on_save_checkpoint(self, checkpoint):
+        if self.trainer.validating or self.trainer.state.stage == "validate":
+            print("saved in the middle of a validation", flush=True)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -37,7 +48,7 @@ def main():
         enable_checkpointing=False,
     )
     trainer.fit(Line(), data, data)
-    print("the script goes on after fit()", flush=True)
+    print(f"the script goes on after fit(), with validations of {trainer.limit_val_batches}", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ NOT_A_NUMBER = (
          Row("exploding", "RuntimeError: gradients are exploding"),
          Row("nvalid loss", "RuntimeError: Invalid loss"),
          only="raised", fits=lambda said, match: said.raised.rpartition(".")[2] not in _NOT_ABOUT_NUMBERS),
-    Rule("nan", "training stopped itself: the loss is no number any more", 0.85,
+    Rule("nan", "training stopped itself: the loss is no longer a number", 0.85,
          Row("nan", "Loss is nan, stopping training", _LOSS_IS),
          Row("NaN", "Loss became NaN, stopping training", _LOSS_IS),
          Row("oss is inf", "Loss is inf, stopping training: exit", _LOSS_IS),

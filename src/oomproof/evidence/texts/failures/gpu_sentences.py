@@ -89,7 +89,7 @@ def _startup(text: str) -> GpuNumbers | None:
 
 
 GPU_MEMORY = (
-    Rule("cuda-oom", "PyTorch's allocator warns that the GPU has no room", 0.6,
+    Rule("cuda-oom", "PyTorch's allocator warns that the GPU is full", 0.6,
          Row("memory allocation failed with OOM on device ", "[W CUDAAllocator.cpp:30] memory allocation failed with OOM on device 0 while trying to allocate 4096 bytes (free: 512, total: 8192)",
              r"memory allocation failed with OOM on device \d+", {"requested": 4096, "total": 8192}),
          kind="talk", gpu=gpu_numbers, fits=_of_a_gpu),
