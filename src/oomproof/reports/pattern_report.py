@@ -100,8 +100,9 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
 
 
 def _when(death: Ending) -> str:
-    moment = death.wall if death.wall is not None else death.since_boot
-    return format_time(moment, zone=False) or "-"
+    if death.wall is not None:
+        return format_time(death.wall, zone=False)[:16]  # to the minute
+    return format_time(death.since_boot) or "-"
 
 
 def _gaps(patterns: Patterns) -> list[str]:
