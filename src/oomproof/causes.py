@@ -111,6 +111,11 @@ _TABLE = (
           headline="killed by Ray's memory monitor: the node was above its threshold",
           next="fewer parallel tasks or more num_cpus per task, so that fewer run at once",
           test="the raylet's log on that node"),
+    Cause("dask-oom", label="Dask: worker limit", memory=True, killed_by="engine", lost_process=True,
+          headline="killed by Dask's nanny{victim_of}: the worker was at its own memory limit",
+          next="fewer threads or larger memory_limit per worker (LocalCluster(n_workers=…, memory_limit=…)), or smaller partitions: "
+               "df.repartition(partition_size='100MB')",
+          test="the worker's page of the dashboard: memory by task"),
     Cause("slurm-oom", label="Slurm: job limit", memory=True, killed_by="engine", lost_process=True,
           remedies=("fewer-workers", "one-data-copy", "half-the-batch"),
           headline="out of memory: the kernel killed a task at the Slurm job's memory limit",
@@ -145,13 +150,13 @@ _TABLE = (
           next="half the batch tells which: if it still fails, compare torch.version.cuda with the driver",
           test="the same run with half the batch"),
     Cause("dataloader-killed", label="loader worker killed", sign_of_kill=True, lost_process=True, remedies=("fewer-workers",),
-          headline="a DataLoader worker was killed{pids}",
+          headline="{worker_end}{pids}",
           next="the kernel's log says by whom: dmesg | grep -i 'killed process'; num_workers=0 shows whether the data is the load",
           test="the kernel's log for the worker's pid"),
     Cause("shm-exhausted", label="/dev/shm full", memory=True, shared_memory=True, sign_of_kill=True, lost_process=True,
-          remedies=("larger-shm", "fewer-workers"),
+          remedies=("larger-shm", "no-workers"),
           headline="/dev/shm was full: DataLoader workers pass batches through it",
-          next="a larger one (docker run --shm-size=8g), fewer workers, or torch.multiprocessing.set_sharing_strategy('file_system')",
+          next="a larger one (docker run --shm-size=8g, or --ipc=host); fewer workers do not help where one batch is larger than it, num_workers=0 does",
           test="df -h /dev/shm while it runs"),
     Cause("numpy-memory-error", label="NumPy: out of memory", memory=True, handled_as="a MemoryError", remedies=("one-data-copy",),
           headline="NumPy could not allocate an array{request}",
@@ -161,6 +166,10 @@ _TABLE = (
           headline="Python ran out of memory{request}",
           next="load less at once; ulimit -v shows whether a limit of address space is set",
           test="ulimit -v; free -h at that moment"),
+    Cause("heap-limit", label="runtime's own heap full", memory=True,
+          headline="out of memory inside its own runtime: {message}",
+          next="{heap_next}; the machine itself need not be short",
+          test="the same with a larger heap; free -h while it runs"),
     Cause("bad-alloc", label="native code: out of memory", memory=True,
           headline="native code could not allocate memory (std::bad_alloc)",
           next="make the job smaller; ulimit -v shows whether a limit of address space is set",
@@ -234,7 +243,11 @@ _TABLE = (
     Cause("stopped-by-user", label="stopped by a person", stopped_by="person"),
     Cause("machine-down", label="machine went down"),
     Cause("guard-lost", label="end not seen"),
-    Cause("silent", label="silent end"),  # only among several logs: this one just stops
+    Cause("silent-end", label="silent end", doubtful=True,
+          headline="died without a word: the log stops before its own end",
+          next="next time under watch, which sees the signal, the kernel's counters and the memory: oomproof run -- CMD; "
+               "several such logs: oomproof why --all FILE…",
+          test="the same run under oomproof run: it records how it ended"),
 )  # fmt: skip
 
 CAUSES: dict[str, Cause] = {cause.slug: cause for cause in _TABLE}

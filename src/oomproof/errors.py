@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 USAGE = 2
 NOT_NOW = 75
 NEVER = 69
@@ -21,3 +23,11 @@ class OomproofError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """What is added to "unknown flag '--limti'"; nothing where no known word is like it. ``prefix``: of all of them."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), 1)
+    return f"; did you mean {prefix + near[0]!r}?" if near else ""

@@ -6,6 +6,7 @@ pass here: it is relayed as it is."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import IO, Any, TextIO
 
@@ -56,3 +57,8 @@ class PrintableStream:
 def coloured_stream(stream: IO[str]) -> IO[str]:
     """The stream for text that was made printable before its colours were put in."""
     return stream.inner if isinstance(stream, PrintableStream) else stream
+
+
+def wants_colour(stream: IO[str]) -> bool:
+    """A terminal, and nobody said otherwise."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

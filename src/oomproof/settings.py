@@ -9,17 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import USAGE, OomproofError, did_you_mean
 
 SYSTEM = Path("/etc/oomproof/config.toml")
+_WHOSE = "settings are read from files of yours or root's that nobody else may write"
 
 
 _LONGEST = 1 << 20  # bytes; a pyproject.toml has some thousand
+PassedOver = dict[str, str]  # file or variable -> why it does not count
+# variables of ours that are no settings: what a run tells its job, and who looks for a bug
+_NO_SETTINGS = {
+    f"OOMPROOF_{name}" for name in ("RUN", "SAVE_FILE", "AGENT", "AGENT_SETTINGS", "AGENT_SOCKET", "DEBUG")
+}
 _said: set[str] = set()  # files whose being passed over was told
 
 
-def _load(path: Path, table: tuple[str, ...] = ()) -> dict[str, Any]:
-    text = _trusted_text(path, table)
+def _load(path: Path, passed_over: PassedOver, table: tuple[str, ...] = ()) -> dict[str, Any]:
+    text = _trusted_text(path, table, passed_over)
     if text is None:
         return {}
     import tomllib  # only when there is something to read
@@ -37,7 +43,7 @@ def _unreadable(path: Path, error: Exception) -> OomproofError:
     return OomproofError(f"cannot read {path}: {error}", "mend that file, or move it away", USAGE)
 
 
-def _trusted_text(path: Path, table: tuple[str, ...]) -> str | None:
+def _trusted_text(path: Path, table: tuple[str, ...], passed_over: PassedOver) -> str | None:
     """What the file says, if only its owner could have written it; None where there is none to obey.
 
     Settings decide what is guarded and where our files go: whoever may write them commands our runs."""
@@ -54,7 +60,7 @@ def _trusted_text(path: Path, table: tuple[str, ...]) -> str | None:
         foreign = _problem_of_owner(target.st_uid)
         if foreign is None:
             raise _unreadable(path, error) from error
-        _pass_over(path, foreign)
+        passed_over[str(path)] = f"{foreign}; {_WHOSE}"
         return None
     with open(fd, "rb") as file:
         status = os.fstat(fd)  # of what is read, whatever the name stands for by now
@@ -68,7 +74,7 @@ def _trusted_text(path: Path, table: tuple[str, ...]) -> str | None:
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
     if not table or b"oomproof" in data:  # most projects' pyproject.toml say nothing to us
-        _pass_over(path, problem)
+        passed_over[str(path)] = f"{problem}; {_WHOSE}"
     return None
 
 
@@ -112,21 +118,22 @@ def _private_group(status: os.stat_result, fd: int) -> bool:
     return alone and owner.pw_gid == status.st_gid
 
 
-def _pass_over(path: Path, problem: str) -> None:
+def _tell(passed_over: PassedOver) -> None:
     """Told once: who wrote the file should learn why it does nothing."""
-    if str(path) in _said:
-        return
-    _said.add(str(path))
-    print(
-        f"oomproof: passed over {path}: {problem}; settings are read from files of yours or root's "
-        "that nobody else may write",
-        file=sys.stderr,
-    )
+    for path, problem in passed_over.items():
+        if path not in _said:
+            _said.add(path)
+            print(f"oomproof: passed over {path}: {problem}", file=sys.stderr)
 
 
-def _layers(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
-    """(file, its settings), the weightiest first: the nearest project file upwards, the user's own, the machine's."""
+def user_file() -> Path:
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(home) / "oomproof" / "config.toml"
+
+
+def _layers(folder: Path | None = None) -> tuple[list[tuple[Path, dict[str, Any]]], PassedOver]:
+    """[(file, its settings)], the weightiest first: the nearest project file upwards, the user's own, the machine's."""
+    passed_over: PassedOver = {}
     layers: list[tuple[Path, dict[str, Any]]] = []
     try:
         start: Path | None = folder or Path.cwd()
@@ -134,26 +141,34 @@ def _layers(folder: Path | None = None) -> list[tuple[Path, dict[str, Any]]]:
         start = None
     for directory in (start, *start.parents) if start is not None else ():
         own, project = directory / "oomproof.toml", directory / "pyproject.toml"
-        for path, values in ((own, _load(own)), (project, _load(project, ("tool", "oomproof")))):
+        for path, values in (
+            (own, _load(own, passed_over)),
+            (project, _load(project, passed_over, ("tool", "oomproof"))),
+        ):
             if values and not layers:
                 layers.append((path, values))
+            elif values:
+                passed_over[str(path)] = f"{own.name} beside it comes first"
         if layers:
             break
-    for path in (Path(home) / "oomproof" / "config.toml", SYSTEM):
-        values = _load(path)
+    for path in (user_file(), SYSTEM):
+        values = _load(path, passed_over)
         if values:
             layers.append((path, values))
-    return [
+    named = [
         (path, {str(key).replace("-", "_"): value for key, value in values.items()})
         for path, values in layers
     ]
+    return named, passed_over
 
 
 def file_settings(folder: Path | None = None) -> dict[str, Any]:
     """What all files say together. Keys as flags without dashes in front."""
     merged: dict[str, Any] = {}
-    for _, values in reversed(_layers(folder)):
+    layers, passed_over = _layers(folder)
+    for _, values in reversed(layers):
         merged.update(values)
+    _tell(passed_over)
     return merged
 
 
@@ -176,6 +191,18 @@ class Resolved(dict[str, Any]):
         super().__init__()
         self._files: dict[str, Path] = {}
         self._environment: set[str] = set()
+        self.read: list[Path] = []  # files that say something, the weightiest first
+        self.passed_over: PassedOver = {}
+
+    def is_flag(self, name: str) -> bool:
+        """Given on the command line."""
+        return self.get(name) is not None and name not in self._files and name not in self._environment
+
+    def source(self, name: str) -> str:
+        """flag, variable, file or default."""
+        if self.is_flag(name):
+            return "flag"
+        return "file" if name in self._files else "variable" if name in self._environment else "default"
 
     def origin(self, name: str) -> str:
         if name in self._files:
@@ -183,22 +210,27 @@ class Resolved(dict[str, Any]):
         return f"OOMPROOF_{name.upper()}" if name in self._environment else f"--{name.replace('_', '-')}"
 
 
-def resolve(flags: dict[str, Any], names: set[str], folder: Path | None = None) -> Resolved:
-    """The value of each name: the flag when given (not None), else environment, else files, else None."""
-    layers = _layers(folder)
+def resolve(
+    flags: dict[str, Any], names: set[str], folder: Path | None = None, tell: bool = True
+) -> Resolved:
+    """The value of each name: the flag when given (not None), else environment, else files, else None.
+
+    ``tell``: say which files were passed over."""
+    layers, passed_over = _layers(folder)
+    passed_over |= _misspelt(names)
+    if tell:
+        _tell(passed_over)
     for path, values in layers:
         unknown = sorted(set(values) - names)
         if unknown:
-            from difflib import get_close_matches
-
-            near = get_close_matches(unknown[0], names, 1)
+            near = did_you_mean(unknown[0], names)
             raise OomproofError(
-                f"{where(path, unknown[0], f'unknown setting {unknown[0]!r}')}"
-                + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"{where(path, unknown[0], f'unknown setting {unknown[0]!r}')}{near}",
                 "" if near else f"known are: {', '.join(sorted(names))}",
                 USAGE,
             )
     resolved = Resolved()
+    resolved.read, resolved.passed_over = [path for path, _ in layers], passed_over
     for name in names:
         value = flags.get(name)
         if value is None and not (name == "stop_file" and "OOMPROOF_RUN" in os.environ):
@@ -214,6 +246,21 @@ def resolve(flags: dict[str, Any], names: set[str], folder: Path | None = None) 
                     break
         resolved[name] = value
     return resolved
+
+
+def _misspelt(names: set[str]) -> PassedOver:
+    """Variables that are like a setting, and none."""
+    known = {f"OOMPROOF_{name.upper()}" for name in names}
+    return {
+        variable: f"unknown setting{near}"
+        for variable in sorted(set(os.environ) - known - _NO_SETTINGS)
+        if variable.startswith("OOMPROOF_")
+        and (
+            near := did_you_mean(
+                variable.removeprefix("OOMPROOF_"), (name.upper() for name in names), "OOMPROOF_"
+            )
+        )
+    }
 
 
 def ledger_setting() -> str | None:

@@ -21,7 +21,7 @@ from oomproof.evidence.texts.text_case import read_texts
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "oomproof"
 CORPUS = ROOT / "tests" / "corpus"
-NEVER_IN_A_TEXT = {"finished", "stopped-by-guard", "stopped-by-user", "machine-down", "guard-lost", "silent"}
+NEVER_IN_A_TEXT = {"finished", "stopped-by-guard", "stopped-by-user", "machine-down", "guard-lost"}
 # names of programs and units, which are spelt like the causes
 PROGRAMS = {"machine/daemons.py", "evidence/journal.py"}
 # how often a guard repeats itself in a log: a habit of its text, not of the cause

@@ -98,7 +98,7 @@ def hostile_run(state: Path) -> str:
     "words",
     [
         "runs", "runs --json", "runs show RUN", "runs show RUN --json", "runs compare xyz abc", "runs export RUN",
-        "runs prune", "why RUN", "why RUN --json", "why RUN --short", "why --all RUN", "why --system --since 1h",
+        "runs --failed", "runs rm RUN --yes", "__runs", "config", "runs prune", "why RUN", "why RUN --json", "why RUN --short", "why --all RUN", "why --system --since 1h",
         "wait RUN", "stop RUN", "thaw RUN", "freeze RUN", "save RUN", "watch RUN", "check", "check --json", "adopt 1",
     ],
 )  # fmt: skip

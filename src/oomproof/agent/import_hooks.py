@@ -9,6 +9,7 @@ from __future__ import annotations
 HOOKS: dict[str, list[str]] = {
     "torch": ["phases_torch", "allocator", "gpu_limit"],
     "torch.utils.data.dataloader": ["phases_torch"],
+    "torch._dynamo.utils": ["phases_torch"],
     "safetensors.torch": ["phases_files"],
     "transformers.modeling_utils": ["phases_files"],
     "transformers.generation.utils": ["generation"],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _LAST_MOMENTS = 0.5  # seconds a dying process is waited for, by a job that has failed already
+_SAVED_EVERY = 5.0  # seconds between two checkpoints that are told
 
 
 class _Mode:
@@ -31,6 +32,10 @@ class _Mode:
 def install(module: Any, agent: Agent) -> None:
     if module.__name__ == "torch.utils.data.dataloader":
         _watch_loader(module, agent)
+        return
+    if module.__name__ == "torch._dynamo.utils":  # it compares with PyTorch's own to take the short way
+        known = getattr(module, "unpatched_nn_module_call_impl", None)
+        module.unpatched_nn_module_call_impl = getattr(known, "__wrapped__", known)
         return
     agent.set_base("load")
     watched = _Watched(module, agent)
@@ -47,6 +52,9 @@ class _Watched:
         self.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
         self.steps: dict[int, int] = {}
         self.inside = False  # train() calls itself for every submodule
+        self.forward: tuple[Any, Any] | None = (
+            None  # of nn.Module: PyTorch's own and ours, while ours is there
+        )
 
     def optimizer(self) -> None:
         agent, compiling, steps = self.agent, self.compiling, self.steps
@@ -72,6 +80,7 @@ class _Watched:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if agent.base != "train" and not compiling():
                 agent.set_base("train")
+                self.forget_forward()
             return original(*args, **kwargs)
 
         self.torch.autograd.backward = backward
@@ -107,18 +116,41 @@ class _Watched:
     def first_forward(self) -> None:
         """Loading ends with the first pass through a model that has weights: also in a loop without a DataLoader.
 
-        Not ``__call__``, which the compiler and fx compare with their own; and only until then, so that later calls
-        cost nothing."""
-        module = self.torch.nn.Module
-        original = module._call_impl
+        Not ``__call__``, which fx and the compiler replace; and only until then, so that later calls cost nothing."""
+        original = self.torch.nn.Module._call_impl
 
         @functools.wraps(original)
         def _call_impl(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.compiling() and self.ends_loading(this) and module._call_impl is _call_impl:
-                module._call_impl = original
+            if not self.compiling() and self.ends_loading(this):
+                self.forget_forward()
             return original(this, *args, **kwargs)
 
-        module._call_impl = _call_impl
+        self.forward, self.torch.nn.Module._call_impl = (original, _call_impl), _call_impl
+        compile_it = getattr(self.torch, "compile", None)
+        if compile_it is not None:
+            self.torch.compile = self.before_compiling(compile_it)
+
+    def before_compiling(self, compile_it: Any) -> Any:
+        """A compiled function must never have seen ours: it would be compiled again when ours is gone. A compiled model is
+        called as any other, and ours is gone by the time its forward is compiled."""
+        ours = self.torch.nn.Module._call_impl
+
+        @functools.wraps(compile_it)
+        def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(model, self.torch.nn.Module):
+                self.forget_forward()
+                function = getattr(model, "__func__", None)
+                if function is not None and function is ours:  # of Module.compile()
+                    model = ours.__wrapped__.__get__(model.__self__)
+            return compile_it(model, *args, **kwargs)
+
+        return compile
+
+    def forget_forward(self) -> None:
+        module = self.torch.nn.Module
+        if self.forward is not None and module._call_impl is self.forward[1]:
+            module._call_impl = self.forward[0]
+        self.forward = None
 
     def ends_loading(self, model: Any) -> bool:
         """False while a narrower phase is open: a model that is being loaded or generates tells nothing of the loop."""
@@ -146,8 +178,30 @@ class _Watched:
         torch, agent = self.torch, self.agent
         for name, phase in (("save", "save"), ("load", "load")):
             wrapped = in_phase(agent, phase, getattr(torch, name))
+            if name == "save":
+                wrapped = _telling_where(agent, wrapped)
             setattr(torch, name, wrapped)
             setattr(torch.serialization, name, wrapped)  # the same in both places: it is pickled by its name
+
+
+def _telling_where(agent: Agent, save: Any) -> Any:
+    """Where a training put its checkpoint, for who must resume from it. Not each part of a trainer's own checkpoint, and not
+    a cache of samples: one in seconds, of a dictionary."""
+    due = 0.0
+
+    @functools.wraps(save)
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        nonlocal due
+        nested, begun = agent.phase_now == "save", time.monotonic()
+        saved = save(*args, **kwargs)
+        what, path = (*args, *kwargs.values(), None, None)[:2]
+        whole = isinstance(what, dict) and isinstance(path, (str, os.PathLike))
+        if whole and not nested and agent.step is not None and not agent.rank and begun >= due:
+            due = begun + _SAVED_EVERY
+            agent.report("saved", path=os.path.abspath(os.fspath(path)), step=agent.step)
+        return saved
+
+    return ours
 
 
 def _watch_loader(module: Any, agent: Agent) -> None:

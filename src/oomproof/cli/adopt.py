@@ -25,15 +25,15 @@ from oomproof.recording import run_folders
 from oomproof.records import replace
 from oomproof.runner.admission_request import Asked
 from oomproof.runner.adoption import Adopted, take, watch
-from oomproof.runner.run_flags import add_flags, of_adopt
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_adopt
 from oomproof.runner.supervise import Order
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("pid", metavar="PID", help="the job's first process; its children come along")
-    add_flags(parser, adopt=True)
-    add("--detach", action="store_true", help="return at once; the guard runs in the background")
+    parser.add_argument("pid", metavar="PID", help="the job's first process; its children come along")
+    add_flags(parser, adopt=True)[OUTPUT].add_argument(
+        "--detach", action="store_true", help="return at once; the guard runs in the background"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

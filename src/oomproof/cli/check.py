@@ -102,7 +102,7 @@ def examine(
     return report.Check(
         facts=facts,
         budget=budget,
-        rows=rows(facts.memory, facts.unowned, facts.jobs[: report.JOBS_SHOWN]),
+        rows=rows(facts.here, facts.unowned_here, facts.jobs[: report.JOBS_SHOWN]),
         risks=risks(facts, budget),
         answers=tuple(given for given in (ram, gpu) if given),
         next_step=next_step(facts, budget, ram, gpu, question),
@@ -147,8 +147,7 @@ def next_step(
         return "take a machine with a larger GPU; what is here:", "oomproof check"
     if ram and ram.status == "not-now":
         job = facts.jobs[0] if facts.jobs else None
-        # under a limit the heaviest job may be outside it, and waiting for that one would not help
-        if job and job.use >= ram.short_by and budget.limited_by is None:
+        if job and job.use >= ram.short_by:
             return f"when pid {job.pid} ({format_size(job.use)}) is done, ask again:", again
         return f"when {format_size(ram.short_by)} more are free, ask again:", again
     if gpu and gpu.status == "not-now":

@@ -1,7 +1,8 @@
 """Shows what a run printed; -f follows until it ends.
 
-oomproof logs            of the newest run
-oomproof logs -f big     follow the run called big
+oomproof logs               of the newest run
+oomproof logs -n 50 big     the last 50 lines of the run called big
+oomproof logs -f big        follow it
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from oomproof.cli.command_parser import count
 from oomproof.recording import run_folders
 
 _TICK = 0.2
@@ -22,24 +24,63 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
+    parser.add_argument("-n", "--lines", type=count("lines"), metavar="N", help="only the last N lines")
 
 
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find(arguments.run)
     attempt = target.attempt
-    if attempt.output_first_file.exists():
-        _copy(attempt.output_first_file)
-        if attempt.output_before_file.exists():
+    parts = [attempt.output_first_file, attempt.output_before_file, attempt.output_file]
+    starts = _last(parts, arguments.lines) if arguments.lines is not None else dict.fromkeys(parts, 0)
+    first, before, newest = parts
+    if first in starts and first.exists():
+        _copy(first, starts[first])
+        if before.exists():
             print("\n[oomproof: the middle of the output was not stored]", flush=True)
-    _copy(attempt.output_before_file)
-    follow(target) if arguments.follow else _copy(attempt.output_file)
+    if before in starts:
+        _copy(before, starts[before])
+    follow(target, starts[newest]) if arguments.follow else _copy(newest, starts[newest])
     return 0
 
 
-def _copy(path: Path) -> None:
+def _last(parts: list[Path], lines: int) -> dict[Path, int]:
+    """Where the last lines begin, in each file that has some of them: the newest, and older ones as far as needed."""
+    starts: dict[Path, int] = {}
+    for path in reversed(parts):
+        starts[path], found = _start_of(path, lines)
+        lines -= found
+        if not lines:
+            break
+    return starts
+
+
+def _start_of(path: Path, lines: int) -> tuple[int, int]:
+    """(where the last lines of a file begin, how many there are); read from its end."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            if not end or not lines:
+                return end, 0
+            at, found = end - 1, 0  # a newline at the very end begins no line
+            while at > 0:
+                size = min(at, 1 << 16)
+                at -= size
+                file.seek(at)
+                data, place = file.read(size), size
+                while (place := data.rfind(b"\n", 0, place)) >= 0:
+                    found += 1
+                    if found == lines:
+                        return at + place + 1, found
+            return 0, found + 1
+    except OSError:
+        return 0, 0  # nothing was printed
+
+
+def _copy(path: Path, start: int = 0) -> None:
     sys.stdout.flush()
     try:
         with path.open("rb") as file:
+            file.seek(start)
             while data := file.read(1 << 16):
                 _write(data)
     except OSError:
@@ -55,7 +96,7 @@ def _just_starting(run: run_folders.Run) -> bool:
     return run.folder.exists() and run.state() == "starting"
 
 
-def follow(run: run_folders.Run, from_end: bool = False) -> None:
+def follow(run: run_folders.Run, start: int = 0, from_end: bool = False) -> None:
     """New output until the run has ended; the file is changed under us when it grows past its cap."""
     path = run.attempt.output_file
     file = None
@@ -65,8 +106,7 @@ def follow(run: run_folders.Run, from_end: bool = False) -> None:
         )  # before the read: what came before the end is then read for sure
         if file is None and path.exists():
             file = path.open("rb")
-            if from_end:
-                file.seek(0, os.SEEK_END)
+            file.seek(0, os.SEEK_END) if from_end else file.seek(start)
         if file is not None:
             while data := file.read(1 << 16):
                 _write(data)
@@ -76,7 +116,7 @@ def follow(run: run_folders.Run, from_end: bool = False) -> None:
                 rotated = False
             if rotated:
                 file.close()
-                file = None
+                file, start = None, 0
                 continue
         if over:
             return

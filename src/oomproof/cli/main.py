@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib
 import os
 import sys
+from collections.abc import Callable
 
 from oomproof import __version__
-from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.cli.command_parser import CommandParser, flags_of
+from oomproof.errors import OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.printable import PrintableStream
 
 # verb -> (module, one line for --help). A verb appears here when it works.
@@ -28,46 +29,32 @@ VERBS: dict[str, tuple[str, str]] = {
     "save": ("save", "ask a running job to write a checkpoint and continue"),
     "adopt": ("adopt", "take a process that runs already under watch"),
     "watch": ("watch", "guard a run again after its oomproof was killed"),
+    "config": ("config", "which settings apply here, and from where"),
+    "completion": ("completion", "make the shell complete verbs, flags and names of runs: bash, zsh, fish"),
+    "help": ("help", "the help of a verb, or this list"),
 }
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """argparse makes one for every flag it is told of; asked for the width itself, it imports shutil and all its archives."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
-
-
-def _columns() -> int:
-    with contextlib.suppress(ValueError, OSError):
-        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
-    return 80
+def parser_of(verb: str) -> tuple[CommandParser, Callable[[argparse.Namespace], int]]:
+    """Its parser and what it does; no other verb's module is imported: `run` must start fast."""
+    module = importlib.import_module(f"oomproof.cli.{VERBS[verb][0]}")
+    parser = CommandParser(prog=f"oomproof {verb}", description=module.__doc__)
+    module.prepare_parser(parser)
+    return parser, module.run
 
 
-def _parser(verb: str | None) -> argparse.ArgumentParser:
-    """With a verb, only its module is imported: `run` must start fast."""
-    parser = argparse.ArgumentParser(
+def overview() -> CommandParser:
+    """`oomproof --help`: the verbs, a line each."""
+    parser = CommandParser(
         prog="oomproof",
-        description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof. "
-        "Each verb has its own --help.",
-        epilog="Start with:  oomproof run -- python train.py",
+        description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.",
+        epilog="Start with:  oomproof run -- python train.py\nEach verb has its own help:  oomproof help run",
     )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    # with prog argparse need not lay out a usage line to find it
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", prog="oomproof")
-    for name, (module_name, summary) in VERBS.items():
-        if verb is not None and name != verb:
-            continue
-        module = importlib.import_module(f"oomproof.cli.{module_name}")
-        subparser = subparsers.add_parser(
-            name,
-            help=summary,
-            description=module.__doc__,
-            formatter_class=_Help,
-        )
-        module.prepare_parser(subparser)
-        subparser.set_defaults(handler=module.run)
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    verbs = parser.add_subparsers(metavar="VERB", prog="oomproof")
+    for name, (_, summary) in VERBS.items():
+        verbs.add_parser(name, help=summary)
     return parser
 
 
@@ -112,18 +99,8 @@ def _leave(status: int) -> None:
 
 def _main(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    argv = [*(ALIASES.get(word, word) for word in argv[:1]), *argv[1:]]
-    verb = argv[0] if argv and argv[0] in VERBS else None
-    if argv[:1] == ["--version"]:  # without importing every verb
-        print(f"oomproof {__version__}")
-        return 0
     try:
-        parser = _parser(verb)
-        arguments = parser.parse_args(argv)
-        if arguments.verb is None:
-            parser.print_help()
-            return 0
-        return int(arguments.handler(arguments))
+        return obey(argv)
     except OomproofError as error:
         print(f"oomproof: {error}", file=sys.stderr)
         return error.status
@@ -141,6 +118,41 @@ def _main(argv: list[str] | None) -> int:
             file=sys.stderr,
         )
         return OUR_FAILURE
+
+
+def obey(argv: list[str]) -> int:
+    word, words = (argv[0], argv[1:]) if argv else ("--help", [])
+    verb = ALIASES.get(word, word)
+    if word in ("-h", "--help"):
+        overview().print_help()
+        return 0
+    if word in ("-V", "--version"):
+        print(f"oomproof {__version__}")
+        return 0
+    if word == "__runs":
+        from oomproof.cli.run_names import print_names
+
+        print_names()
+        return 0
+    if verb not in VERBS:
+        raise _unknown(word, argv)
+    parser, act = parser_of(verb)
+    return int(act(parser.parse(words)))
+
+
+def _unknown(word: str, argv: list[str]) -> OomproofError:
+    if word.startswith("-"):
+        known, hint = (
+            flags_of(overview()),
+            "flags of a verb stand behind it: oomproof run --limit 20G -- python train.py",
+        )
+        return OomproofError(f"unknown flag {word!r}{did_you_mean(word, known)}", hint, USAGE)
+    near = did_you_mean(word, [*VERBS, *ALIASES])
+    hint = "the verbs: oomproof --help"
+    folders = ["", *os.get_exec_path()]
+    if not near and any(os.path.isfile(os.path.join(folder, word)) for folder in folders):
+        hint = f"oomproof run -- {'python ' if word.endswith('.py') else ''}{' '.join(argv)}"
+    return OomproofError(f"unknown verb {word!r}{near}", hint, USAGE)
 
 
 if __name__ == "__main__":

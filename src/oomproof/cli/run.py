@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -40,7 +41,7 @@ from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED
-from oomproof.runner.run_flags import add_flags, of_run
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_run
 from oomproof.runner.supervise import (
     Order,
     Outcome,
@@ -74,20 +75,21 @@ _MESSENGERS = {
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.usage = "oomproof run [options] -- CMD ..."
-    add = parser.add_argument
-    add_flags(parser)
-    add(
+    output = add_flags(parser)[OUTPUT]
+    output.add_argument(
         "--detach",
         action="store_true",
         help="return at once; follow with `oomproof logs -f`, `oomproof wait`",
     )
-    add("--report", metavar="FILE", help="write the verdict there as JSON (schema 1)")
-    add("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --")
+    output.add_argument("--report", metavar="FILE", help="write the verdict there as JSON (schema 1)")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     order = _order(arguments)
-    _check_command(order.argv[0])
+    _check_command(order.argv)
     _check_stop_file(order.chosen.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
@@ -196,9 +198,13 @@ def _look_for_twins(order: Order) -> None:
 
 
 def _tell(text: str) -> None:
+    _tell_as_is(printable(text))
+
+
+def _tell_as_is(text: str) -> None:
     """Straight to the descriptor: a full disk or a closed pipe behind it must cost neither job, guard nor status."""
     with contextlib.suppress(OSError):
-        os.write(2, (printable(text) + "\n").encode())
+        os.write(2, f"{text}\n".encode())
 
 
 def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: list[str]) -> None:
@@ -217,8 +223,6 @@ def _order(arguments: argparse.Namespace) -> Order:
     argv = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not argv:
         raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
-    if arguments.command[:1] != ["--"] and argv[0].startswith("-"):
-        raise OomproofError(f"unknown option {argv[0]}", "see: oomproof run --help", USAGE)
     chosen = of_run(vars(arguments))
     return Order(argv, chosen, bool(arguments.detach), agent=not chosen.no_agent, asked=asked_of(chosen))
 
@@ -229,18 +233,34 @@ def gpu_is_here() -> bool:
     return driver_present() or os.path.exists("/dev/kfd")
 
 
-def _check_command(name: str) -> None:
+def _check_command(argv: list[str]) -> None:
     """Told before anything is made: the same statuses as a shell gives."""
+    name = argv[0]
     folders = [""] if "/" in name else os.get_exec_path()
     paths = [path for folder in folders if os.path.exists(path := os.path.join(folder, name))]
     if any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths):
         return
     if not paths:
-        raise OomproofError(f"{name}: command not found", "check the spelling and PATH", NOT_FOUND)
+        raise OomproofError(f"{name}: command not found", _meant(argv), NOT_FOUND)
     if os.path.isdir(paths[0]):
         raise OomproofError(f"{name} is a folder", "name the program inside it", CANNOT_EXECUTE)
-    hint = f"oomproof run -- python {name}" if name.endswith(".py") else f"chmod +x {paths[0]}"
+    hint = _meant(argv) if name.endswith(".py") else f"chmod +x {paths[0]}"
     raise OomproofError(f"{name}: not executable", hint, CANNOT_EXECUTE)
+
+
+def _meant(argv: list[str]) -> str:
+    """How the command was probably meant: a script without its interpreter, a whole line in quotes, a file of this folder."""
+    import shlex
+
+    name, typed = argv[0], shlex.join(argv)
+    if os.path.isfile(name):
+        return f"oomproof run -- {f'python {typed}' if name.endswith('.py') else f'./{typed}'}"
+    with contextlib.suppress(ValueError):  # a quote without its other half
+        if len(words := shlex.split(name)) > 1:
+            if re.search(r"[|&;<>$`]", name):
+                return f"for a line of shell: oomproof run -- sh -c {typed}"
+            return f"without the quotes: oomproof run -- {shlex.join([*words, *argv[1:]])}"
+    return "check the spelling and PATH"
 
 
 def _check_stop_file(path: Path | None) -> None:
@@ -303,7 +323,8 @@ def _finish(outcome: Outcome, report: Path | None, quiet: bool) -> int:
             if not quiet:
                 if outcome.trouble:
                     _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                _tell(fitted(three_lines(conclusion.verdict), sys.stderr))
+                verdict = conclusion.verdict
+                _tell_as_is(fitted(three_lines(verdict), sys.stderr, verdict.kind.tone))
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through

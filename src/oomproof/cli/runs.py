@@ -4,6 +4,8 @@
   oomproof runs show [RUN]              one in full, with a chart and the verdict
   oomproof runs compare BEFORE AFTER    peaks, times, settings and code side by side
   oomproof runs export RUN --csv        the samples, for a spreadsheet
+  oomproof runs --failed                only those that did not end well
+  oomproof runs rm RUN...               removes them, after a question; never a running one
   oomproof runs prune --keep 50         which recordings would go; --yes removes them
 
 RUN is an id, a unique beginning or end of one, or a name (the newest of that name).
@@ -14,14 +16,18 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shlex
 import shutil
 import sys
 import time
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from oomproof.cli.command_parser import count, refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
+from oomproof.printable import coloured_stream, wants_colour
 from oomproof.recording import run_folders
 from oomproof.recording.series import Unreadable
 from oomproof.reports import run_tables as report
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.add_argument("--all", action="store_true", help="all runs, not only the newest 20")
+    parser.add_argument("--failed", action="store_true", help="only runs that did not end well")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     show = actions.add_parser("show", help="one run in full")
     show.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
@@ -45,45 +52,61 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--csv", action="store_true", help="comma-separated, on standard output (the only form so far)"
     )
+    rm = actions.add_parser("rm", help="remove runs: recording, output, verdict")
+    rm.add_argument("runs", nargs="+", metavar="RUN", help="id, part of an id, or name (the newest of it)")
+    rm.add_argument("--yes", action="store_true", help="do not ask")
     prune = actions.add_parser("prune", help="remove old recordings; without --yes it only says which")
-    prune.add_argument("--keep", type=_count, metavar="N", help="keep the newest N runs")
+    prune.add_argument("--keep", type=count("runs"), metavar="N", help="keep the newest N runs")
     prune.add_argument("--older-than", metavar="AGE", help="remove runs older than this: 30d, 8w, a date")
     prune.add_argument("--total", metavar="SIZE", help="keep the newest that fit into this size: 2G")
     prune.add_argument("--dry-run", action="store_true", help="only say which (the default)")
     prune.add_argument("--yes", action="store_true", help="remove them")
-    for action in (show, compare, prune):
+    for action in (show, compare, rm, prune):
         # SUPPRESS: `runs --json show X` and `runs show X --json` both count
         action.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="machine-readable output"
         )
 
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs")
-    return int(text)
-
-
 def _width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
+def _print(text: str, coloured: bool) -> None:
+    """``coloured``: made printable before the colours were put in."""
+    print(text, file=coloured_stream(sys.stdout) if coloured else sys.stdout)
+
+
 def run(arguments: argparse.Namespace) -> int:
     action = arguments.action or "list"
-    verbs = {"list": _list, "show": _show, "compare": _compare, "export": _export, "prune": _prune}
+    if action != "list":
+        refuse(arguments, ("all", "failed"), "goes with the list of runs", "oomproof runs")
+    if action == "export":
+        refuse(arguments, ("json",), "does not go with export", "oomproof runs export RUN --csv")
+    verbs = {
+        "list": _list, "show": _show, "compare": _compare, "export": _export, "rm": _remove, "prune": _prune,
+    }  # fmt: skip
     return verbs[action](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
     listed = run_folders.list_runs()
-    shown = listed if arguments.all or arguments.json else listed[:20]
-    summaries = report.summaries_of(shown)
+    most = len(listed) if arguments.all or arguments.json else 20
+    summaries = list(islice(report.summaries_of(listed, arguments.failed), most))
     if arguments.json:
         print(json.dumps({"schema": 1, "runs": [summary.as_json() for summary in summaries]}, indent=1))
         return 0
-    print(report.history(summaries, _width()))
-    if len(listed) > len(shown):
-        print(f"({len(listed) - len(shown)} older: oomproof runs --all)")
+    if arguments.failed and not summaries:
+        print(f"none of {len(listed)} runs failed")
+        return 0
+    colour = wants_colour(sys.stdout)
+    _print(report.history(summaries, _width(), colour), colour)
+    if len(listed) > len(summaries) == most:
+        print(
+            "(older ones: oomproof runs --all)"
+            if arguments.failed
+            else f"({len(listed) - most} older: oomproof runs --all)"
+        )
     return 0
 
 
@@ -106,7 +129,8 @@ def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
         }
         print(json.dumps({**value, "verdict": told.as_json if told else None}, indent=1))
         return 0
-    print(report.show(shown, _width()))
+    colour = wants_colour(sys.stdout)
+    _print(report.show(shown, _width(), colour), colour)
     return 0
 
 
@@ -143,6 +167,36 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _remove(arguments: argparse.Namespace) -> int:
+    from oomproof.recording import prune
+    from oomproof.reports.prune_report import removed
+
+    chosen = [prune.stored(run) for run in dict.fromkeys(map(run_folders.find, arguments.runs))]
+    alive = next((stored.run for stored in chosen if stored.alive), None)
+    if alive is not None:
+        raise OomproofError(
+            f"{alive.name} has not ended ({alive.state()}); nothing was removed",
+            f"stop it first: oomproof stop {alive.name}",
+            USAGE,
+        )
+    if not arguments.yes:
+        if arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            hint = f"add --yes: oomproof runs rm --yes {shlex.join(arguments.runs)}"
+            raise OomproofError("nothing was removed: there is nobody to ask", hint, USAGE)
+        print(removed(chosen, {}, done=False))
+        if input("Remove? This cannot be undone. [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing was removed")
+            return 1
+    failed = {stored.run.id: why for stored in chosen if (why := prune.remove(stored.run)) is not None}
+    if arguments.json:
+        rows = [stored.as_json(failed.get(stored.run.id)) for stored in chosen]
+        freed = sum(stored.size for stored in chosen if stored.run.id not in failed)
+        print(json.dumps({"schema": 1, "removed": True, "runs": rows, "bytes": freed}, indent=1))
+    else:
+        print(removed(chosen, failed, done=True))
+    return 1 if failed else 0
+
+
 def _prune(arguments: argparse.Namespace) -> int:
     from oomproof.recording import prune
     from oomproof.reports.prune_report import pruned
@@ -159,11 +213,7 @@ def _prune(arguments: argparse.Namespace) -> int:
             failed[stored.run.id] = why
     freed = sum(stored.size for stored in going if stored.run.id not in failed)
     if arguments.json:
-        rows = [
-            {"id": stored.run.id, "name": stored.run.name, "created": stored.created, "bytes": stored.size,
-             "problem": failed.get(stored.run.id)}
-            for stored in going
-        ]  # fmt: skip
+        rows = [stored.as_json(failed.get(stored.run.id)) for stored in going]
         value = {
             "schema": 1,
             "removed": arguments.yes,

@@ -15,6 +15,7 @@ from oomproof.errors import OomproofError
 from oomproof.guard.guard_actions import action_record
 from oomproof.machine.clock import boottime
 from oomproof.recording import requests, run_folders
+from oomproof.runner.run_flags import seconds
 from oomproof.units import format_duration
 
 _TICK = 0.1
@@ -26,7 +27,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=seconds("--timeout"),
         default=600.0,
         metavar="SECONDS",
         help="how long to wait for it (default 600)",

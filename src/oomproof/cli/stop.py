@@ -1,9 +1,10 @@
-"""Ends a run in order: asks it to save and stop, then SIGTERM, then kills all its processes. One that waits leaves the queue.
+"""Ends runs in order: asks each to save and stop, then SIGTERM, then kills all its processes. One that waits leaves the queue.
 
 Each step gets the run's grace (--grace to change it); --now goes straight to SIGTERM, --kill to the end.
 
   oomproof stop big
   oomproof stop --grace 120 big
+  oomproof stop big small             one after the other
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import sys
 import time
 
+from oomproof.cli.command_parser import refuse
 from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import OomproofError
 from oomproof.guard import freezer
@@ -23,7 +25,7 @@ from oomproof.guard.job_handle import Job
 from oomproof.machine import processes
 from oomproof.machine.gpu import Query
 from oomproof.recording import run_folders, state_files
-from oomproof.runner.run_flags import from_json
+from oomproof.runner.run_flags import from_json, seconds
 from oomproof.units import format_duration
 
 _TICK = 0.05
@@ -31,17 +33,33 @@ _TICK = 0.05
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "runs", nargs="*", metavar="RUN", help="id, part of an id, or name (default: the newest)"
     )
     parser.add_argument(
-        "--grace", type=float, metavar="SECONDS", help="time for each step (default: the run's)"
+        "--grace", type=seconds("--grace"), metavar="SECONDS", help="time for each step (default: the run's)"
     )
     parser.add_argument("--now", action="store_true", help="do not ask first: SIGTERM")
     parser.add_argument("--kill", action="store_true", help="kill at once")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = run_folders.find_here(arguments.run)
+    if arguments.kill:
+        refuse(arguments, ("now", "grace"), "does nothing with --kill", "leave out one of the two")
+    targets = list(dict.fromkeys(run_folders.find_here(name) for name in arguments.runs or [None]))
+    worst = 0
+    for target in targets:
+        try:
+            status = _stop(target, arguments)
+        except OomproofError as error:  # the others are to be stopped all the same
+            if len(targets) == 1:
+                raise
+            print(f"oomproof: {error}", file=sys.stderr)
+            status = error.status
+        worst = worst or status
+    return worst
+
+
+def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     if target.waits():
         return _cancel(target)
     target = live_run(target.id, 0)

@@ -11,6 +11,7 @@ import time
 
 from oomproof.cli.exit_status import exit_status
 from oomproof.errors import NOT_NOW, OomproofError
+from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders
 
 _TICK = 0.1
@@ -38,5 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     told = conclusion_of(target)
     if told is not None:
-        print(fitted(three_lines(told.verdict), sys.stderr), file=sys.stderr)
+        print(
+            fitted(three_lines(told.verdict), sys.stderr, told.verdict.kind.tone),
+            file=coloured_stream(sys.stderr),
+        )
     return exit_status(target, told)

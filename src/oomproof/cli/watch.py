@@ -18,6 +18,7 @@ from oomproof.errors import OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
+from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders, state_files
 from oomproof.runner.run_flags import from_json
 from oomproof.runner.supervise import Watch, guard_settings
@@ -81,5 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     from oomproof.reports.verdict_text import fitted, three_lines
 
     conclusion = conclude(target)
-    print(fitted(three_lines(conclusion.verdict), sys.stderr), file=sys.stderr)
+    print(
+        fitted(three_lines(conclusion.verdict), sys.stderr, conclusion.verdict.kind.tone),
+        file=coloured_stream(sys.stderr),
+    )
     return exit_status(target, conclusion)

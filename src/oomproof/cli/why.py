@@ -21,18 +21,21 @@ import shutil
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.cli.command_parser import refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import coloured_stream, printable
+from oomproof.printable import coloured_stream, printable, wants_colour
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
     from oomproof.diagnosis.verdict import Verdict
 
 _WEEK = 7 * 86400.0
+_DOCUMENT = 10_000  # columns: nothing in a document is broken or cut for a terminal's width
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +44,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="schema 1, for machines")
     add("--again", action="store_true", help="judge a run anew, with all that can be read now")
     add("--short", action="store_true", help="only the three lines")
-    add("--md", metavar="FILE", help="also write the report as Markdown, ready to commit beside the code")
-    add("--html", metavar="FILE", help="also write the crash page: one offline file, the last minutes drawn")
+    add("--md", metavar="FILE", help="also write the report as Markdown, ready to commit; -: standard output")
+    add("--html", metavar="FILE", help="also write the crash page: one offline file; -: standard output")
+    add("--no-source", action="store_true", help="with --md, --html: without lines of your source code")
+    add("--no-log", action="store_true", help="with --md, --html: without the last lines of the log")
     add(
         "--bundle",
         metavar="FILE",
@@ -71,16 +76,64 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _refuse_needless(arguments)
     if arguments.system:
-        if arguments.what:
-            raise OomproofError("--system looks at the machine, not at a run", "oomproof why --system", USAGE)
         return _system(arguments)
-    if arguments.since or (arguments.interval and not arguments.all):
-        flag = "--since goes with --system" if arguments.since else "--interval goes with --all"
-        raise OomproofError(flag, "see: oomproof why --help", USAGE)
-    if arguments.again and (arguments.all or _are_files(arguments.what)):
-        raise OomproofError("--again goes with one run", "oomproof why --again RUN", USAGE)
     return _patterns(arguments) if arguments.all else _explain_one(arguments)
+
+
+def _refuse_needless(arguments: argparse.Namespace) -> None:
+    one_only = ("again", "short", "bundle")
+    if arguments.system:
+        hint = "oomproof why --system"
+        if arguments.what:
+            raise OomproofError("--system looks at the machine, not at a run", hint, USAGE)
+        refuse(arguments, ("all", "interval", *one_only), "does not go with --system", hint)
+    else:
+        refuse(arguments, ("since",), "goes with --system", "oomproof why --system --since yesterday")
+    if arguments.all:
+        refuse(arguments, one_only, "goes with one run or one story, not with --all", "oomproof why RUN")
+    else:
+        refuse(arguments, ("interval",), "goes with --all", "oomproof why --all --interval eval=50 RUN")
+    if _are_files(arguments.what):
+        refuse(arguments, ("again",), "goes with one run", "oomproof why --again RUN")
+    if arguments.json:
+        refuse(
+            arguments,
+            ("short",),
+            "does nothing with --json, which is always whole",
+            "leave out one of the two",
+        )
+    if not arguments.bundle:
+        refuse(
+            arguments, ("config",), "goes with --bundle", "oomproof why --bundle help.tar.gz --config FILE"
+        )
+    if not (arguments.md or arguments.html):
+        refuse(
+            arguments,
+            ("no_source", "no_log"),
+            "goes with --md or --html",
+            "oomproof why --html FILE --no-log RUN",
+        )
+    elif arguments.all or arguments.system:
+        hint = "leave it out: such a document quotes neither"
+        refuse(arguments, ("no_source", "no_log"), "goes with the page of one death", hint)
+    if arguments.md == arguments.html == "-":
+        raise OomproofError("only one document fits on standard output", "oomproof why --md - RUN", USAGE)
+    if "-" in (arguments.md, arguments.html):
+        refuse(
+            arguments, ("json", "short"), "does nothing where a document is on standard output", "name a file"
+        )
+    if not (arguments.md or arguments.html or arguments.bundle):
+        refuse(
+            arguments,
+            ("force",),
+            "overwrites a file that is written: name one",
+            "add --md, --html or --bundle",
+        )
+    for name in arguments.config:
+        if not os.path.isfile(name):
+            raise OomproofError(f"--config {name}: there is no such file", "check the path", USAGE)
 
 
 def _are_files(what: list[str]) -> bool:
@@ -91,11 +144,26 @@ def _width() -> int:
     return min(120, shutil.get_terminal_size((110, 24)).columns)
 
 
-def _show(value: dict[str, Any], text: str, as_json: bool, coloured: bool = False) -> int:
-    """``coloured``: made printable before the colours were put in."""
+def _show(arguments: argparse.Namespace, value: dict[str, Any], text: str, coloured: bool = False) -> int:
+    """``coloured``: made printable before the colours were put in. A document on standard output stands there alone."""
+    if "-" in (arguments.md, arguments.html):
+        return 0
     out = coloured_stream(sys.stdout) if coloured else sys.stdout
-    print(json.dumps(value, indent=1) if as_json else text, file=out)
+    print(json.dumps(value, indent=1) if arguments.json else text, file=out)
     return 0
+
+
+def _write_documents(arguments: argparse.Namespace, text: str) -> None:
+    """What the terminal shows, as Markdown and as a page."""
+    from oomproof.reports import report_file, text_document
+
+    for name, page in (
+        (arguments.md, text_document.markdown_page),
+        (arguments.html, text_document.html_page),
+    ):
+        if name:
+            report_file.write(Path(name), partial(page, text), force=arguments.force)
+            _wrote(name)
 
 
 def _explain_one(arguments: argparse.Namespace) -> int:
@@ -106,10 +174,11 @@ def _explain_one(arguments: argparse.Namespace) -> int:
     run: run_folders.Run | None = None
     if _are_files(arguments.what):
         from oomproof.diagnosis.judge import judge_texts
+        from oomproof.diagnosis.silent_end import with_log_file
         from oomproof.evidence.texts.text_case import read_texts
         from oomproof.evidence.texts.text_names import by_name
 
-        verdict = judge_texts(by_name(read_texts(arguments.what)))
+        verdict = judge_texts(by_name(with_log_file(read_texts(arguments.what))))
         for gap in verdict.missing if arguments.short else ():
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
@@ -117,15 +186,15 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         with readable(run):
             verdict = _judged(run, arguments.again)
             if verdict.cause == "machine-down" and not arguments.short:
-                story = _outage(run)
+                story = _outage(run, _width())
     with readable(run) if run is not None else nullcontext():
         _write_files(arguments, verdict, run)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = wants_colour(sys.stdout)
     if arguments.short:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:
         text = long_form(verdict, colour=colour, width=_width())
-    return _show(verdict.to_json(), text + printable(story), arguments.json, colour)
+    return _show(arguments, verdict.to_json(), text + printable(story), colour)
 
 
 def _judged(run: run_folders.Run, again: bool) -> Verdict:
@@ -152,38 +221,54 @@ def _found(name: str | None) -> run_folders.Run:
 def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folders.Run | None) -> None:
     """The pages and the bundle that were asked for; what was written goes to standard error."""
     force = arguments.force
+    sources = [name for name in arguments.what if name != "-"] if run is None else []
+    quoted: dict[str, Any] = {
+        "sources": sources,
+        "source": not arguments.no_source,
+        "log": not arguments.no_log,
+    }
+    if (arguments.md or arguments.html) and run is not None and verdict.cause == "machine-down":
+        blocks = (
+            _outage(run, _DOCUMENT).strip().split("\n\n")[1:]
+        )  # its verdict, and what was not read, are told already
+        quoted["outage"] = "\n\n".join(block for block in blocks if not block.startswith("Could not be read"))
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 
-        write_markdown(verdict, run, Path(arguments.md), force=force)
-        _say(f"wrote {arguments.md}")
+        write_markdown(verdict, run, Path(arguments.md), force=force, **quoted)
+        _wrote(arguments.md)
     if arguments.html:
         from oomproof.reports.html import write_html
 
-        write_html(verdict, run, Path(arguments.html), force=force)
-        _say(f"wrote {arguments.html}; open it in any browser, it needs no network")
+        write_html(verdict, run, Path(arguments.html), force=force, **quoted)
+        _wrote(arguments.html, "; open it in any browser, it needs no network")
     if arguments.bundle:
         from oomproof.reports.bundle import write_bundle
 
-        sources = [Path(name) for name in arguments.what if name != "-"] if run is None else []
         configs = [Path(name) for name in arguments.config]
-        redacted = write_bundle(verdict, run, sources, Path(arguments.bundle), configs=configs, force=force)
+        texts = [Path(name) for name in sources]
+        redacted = write_bundle(verdict, run, texts, Path(arguments.bundle), configs=configs, force=force)
         told = f"{len(redacted)} places redacted, listed in it" if redacted else "nothing needed redacting"
         _say(f"wrote {arguments.bundle} ({told}); look into it before you send it")
+
+
+def _wrote(name: str, hint: str = "") -> None:
+    if name != "-":
+        _say(f"wrote {name}{hint}")
 
 
 def _say(text: str) -> None:
     print(f"oomproof: {text}", file=sys.stderr)
 
 
-def _outage(run: run_folders.Run) -> str:
+def _outage(run: run_folders.Run, width: int) -> str:
     """The machine went down: the story over all runs that were alive then."""
     from oomproof.diagnosis.outage_verdict import judge_outage
     from oomproof.evidence.outage_finder import outage_of
     from oomproof.reports.outage_report import outage_text
 
     facts = outage_of(run)
-    return "\n\n" + outage_text(judge_outage(facts), width=_width()) if facts else ""
+    return "\n\n" + outage_text(judge_outage(facts), width=width) if facts else ""
 
 
 def _patterns(arguments: argparse.Namespace) -> int:
@@ -198,7 +283,9 @@ def _patterns(arguments: argparse.Namespace) -> int:
         else endings_of_runs(runs_of(what[0] if what else run_folders.find(None).name))
     )
     patterns = find_patterns(endings, _intervals(arguments.interval))
-    return _show(patterns.to_json(), patterns_text(patterns, width=_width()), arguments.json)
+    if arguments.md or arguments.html:
+        _write_documents(arguments, patterns_text(patterns, width=_DOCUMENT))
+    return _show(arguments, patterns.to_json(), patterns_text(patterns, width=_width()))
 
 
 def _intervals(words: list[str]) -> dict[str, int]:
@@ -219,4 +306,6 @@ def _system(arguments: argparse.Namespace) -> int:
     now = time.time()
     since = parse_since(arguments.since, now) if arguments.since else now - _WEEK
     history = system_history(since)
-    return _show(history.to_json(), system_text(history, width=_width()), arguments.json)
+    if arguments.md or arguments.html:
+        _write_documents(arguments, system_text(history, width=_DOCUMENT))
+    return _show(arguments, history.to_json(), system_text(history, width=_width()))

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 
+from oomproof.diagnosis.smaller_command import (
+    WORKERS,
+    bare_name,
+    find_argument,
+    with_value,
+    workers_that_fit,
+)
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
+from oomproof.evidence.run_settings import ACCUMULATION, BATCH
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
 from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
@@ -14,6 +23,7 @@ from oomproof.units import GIB, MIB, format_size
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
+_GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
 _MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
 BOTH_NAMES = (
@@ -22,6 +32,10 @@ BOTH_NAMES = (
 HALF_THE_BATCH = Remedy(
     "half the batch and twice the gradient accumulation: the same effective batch",
     change=Change("argument", "batch_size"),
+)
+NO_WORKERS = Remedy(
+    "num_workers=0: batches then need no shared memory; fewer workers help only where it is nearly large enough",
+    change=Change("code", "num_workers", after="0"),
 )
 ONE_DATA_COPY = Remedy(
     "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
@@ -34,39 +48,58 @@ def as_flag(size: int) -> str:
     return f"{math.ceil(size / GIB)}G" if size >= 4 * GIB else f"{math.ceil(size / MIB)}M"
 
 
-def command(case: CaseFile, *flags: str) -> str:
-    """The run again, with the limit it had unless the flags give another."""
-    words = shlex.join(case.argv) if case.argv else "CMD"
-    if len(words) > _LONG or "\n" in words:
+def command(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> str:
+    """The run again with the settings it was given, unless the flags give others; ``argv``: changed arguments."""
+    words = shlex.join(argv if argv is not None else case.argv) if case.argv else "CMD"
+    if (len(words) > _LONG and argv is None) or "\n" in words:
         words = "the same command"
-    limit = case.settings.limit
-    if limit is not None and not any(flag.startswith("--limit") for flag in flags):
-        flags = (f"--limit {as_flag(limit)}", *flags)
-    return " ".join(("oomproof run", *flags, "--", words))
+    given = {flag.split()[0] for flag in flags}
+    kept = [(name, value) for name, value in _kept(case) if value is not None and name not in given]
+    return " ".join(("oomproof run", *(f"{name} {value}" for name, value in kept), *flags, "--", words))
+
+
+def _kept(case: CaseFile) -> tuple[tuple[str, str | None], ...]:
+    """What the user gave it to be started with."""
+    settings = case.settings
+    grace = settings.grace
+    return (
+        ("--name", shlex.quote(case.name) if case.name else None),
+        ("--grace", f"{grace:g}" if grace is not None and grace != _GRACE else None),
+        ("--stop-file", shlex.quote(settings.stop_file) if settings.stop_file else None),
+        ("--limit", as_flag(settings.limit) if settings.limit is not None else None),
+    )
 
 
 def again(case: CaseFile, advice: str) -> str:
     """Advice on a text as advice on this run: its own command, and where its output is."""
     if advice == "read the traceback":
         return f"{advice}: {read_output(case)}"
+    if "dmesg" in advice and kernel_ruled_out(case):
+        return f"the kernel killed nothing while it ran: once with num_workers=0 shows the error itself: {command(case)}"
     return advice.replace("oomproof run -- CMD", command(case))
+
+
+def kernel_ruled_out(case: CaseFile) -> bool:
+    """The machine's own count of OOM kills did not move: its log has nothing to tell."""
+    return case.moved.vmstat_oom_kill == 0 and not case.kernel_killed
 
 
 def merged(first: tuple[Remedy, ...], more: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
     """One remedy for each thing to change, in the first list's order: the one that says from what to what."""
-    keys = {remedy.change.key: remedy for remedy in more if remedy.change is not None and remedy.change.after}
-    remedies = [
-        keys.pop(remedy.change.key, remedy) if remedy.change is not None else remedy for remedy in first
-    ]
-    have = {remedy.change.key for remedy in remedies if remedy.change is not None}
-    rest = [remedy for remedy in more if remedy.change is None or remedy.change.key not in have]
+    known = {_subject(remedy): remedy for remedy in more if remedy.change is not None and remedy.change.after}
+    remedies = [known.pop(_subject(remedy), remedy) for remedy in first]
+    have = {_subject(remedy) for remedy in remedies}
+    rest = [remedy for remedy in more if remedy.change is None or _subject(remedy) not in have]
     # the batch is tried last
-    return tuple(
-        sorted(
-            [*remedies, *rest],
-            key=lambda remedy: remedy.change is not None and remedy.change.key == "batch_size",
-        )
-    )
+    return tuple(sorted([*remedies, *rest], key=lambda remedy: _subject(remedy) == "batch_size"))
+
+
+def _subject(remedy: Remedy) -> str:
+    """What it changes, whatever that is called on this command line."""
+    if remedy.change is None:
+        return remedy.title
+    name = bare_name(remedy.change.key)
+    return "num_workers" if WORKERS.match(name) else "batch_size" if BATCH.match(name) else name
 
 
 def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
@@ -84,7 +117,7 @@ def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
 
 def read_output(case: CaseFile) -> str:
     """The command that shows the last lines the job printed."""
-    return f"oomproof logs {case.run} | tail -n 40" if case.run else "tail -n 40 output.log"
+    return f"oomproof logs {case.called} | tail -n 40" if case.run else "tail -n 40 output.log"
 
 
 def higher_limit(case: CaseFile, limit: int | None) -> int | None:
@@ -96,22 +129,58 @@ def higher_limit(case: CaseFile, limit: int | None) -> int | None:
     return wanted if spare >= wanted - limit else None
 
 
-def smaller_job(case: CaseFile) -> tuple[Remedy, ...]:
-    """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last."""
+def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...]:
+    """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last.
+    ``allowed``: what it may hold, where that is known."""
+    return (*_fewer_workers(case, allowed), ONE_DATA_COPY, _half_the_batch(case))
+
+
+def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
     newest = max((process.last for process in case.processes.values()), default=0.0)
     alive = [process for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE]
     workers = [process for process in alive if process.role == "worker"]
-    remedies = []
-    if len(workers) > 1:
-        fewer = len(workers) // 2
-        shares = [worker.share for worker in workers]
-        # what is shared with the main process stays whatever the workers are; only their own pages go
-        own = sum(share for share in shares if share is not None) if None not in shares else None
-        saves = own * (len(workers) - fewer) // len(workers) if own is not None else None
-        title = f"fewer DataLoader workers: {len(workers)} now, try {fewer}"
-        change = Change("code", "num_workers", before=str(len(workers)), after=str(fewer))
-        remedies.append(Remedy(title, "measured" if saves else "rule", saves or None, change=change))
-    return (*remedies, ONE_DATA_COPY, HALF_THE_BATCH)
+    argument = find_argument(case.argv)
+    # the number asked for is the one to change, whatever was still alive at the last sample
+    now = argument.value if argument is not None else len(workers)
+    if now < 1 or (argument is None and now < 2):
+        return ()
+    shares = [worker.share for worker in workers]
+    # what is shared with the main process stays whatever the workers are; only their own pages go
+    each = sum(share or 0 for share in shares) // len(shares) if shares and None not in shares else 0
+    fewer = now // 2
+    if allowed is not None and case.job is not None:
+        fits = workers_that_fit(now, each, max(0, case.job.used - len(workers) * each), allowed)
+        fewer = fits if fits is not None else fewer
+    name = argument.name if argument is not None else "num_workers"
+    return (
+        Remedy(
+            f"fewer DataLoader workers: {name} {now} → {fewer}"
+            + (f"; each held {format_size(each)} of its own" if each else ""),
+            "measured" if each else "rule",
+            each * (now - fewer) or None,
+            command=command(case, argv=with_value(case.argv, argument, fewer)) if argument else None,
+            change=Change("argument" if argument else "code", name, before=str(now), after=str(fewer)),
+        ),
+    )
+
+
+def _half_the_batch(case: CaseFile) -> Remedy:
+    batch = find_argument(case.argv, BATCH)
+    if batch is None or batch.value < 2:
+        return HALF_THE_BATCH
+    argv, half = case.argv, batch.value // 2
+    argv, title = with_value(argv, batch, half), f"half the batch: {batch.name} {batch.value} → {half}"
+    accumulation = find_argument(argv, ACCUMULATION)
+    if accumulation is not None:
+        argv = with_value(argv, accumulation, accumulation.value * 2)
+        title += f", and {accumulation.name} {accumulation.value} → {accumulation.value * 2}"
+    else:
+        title += " and twice the gradient accumulation"
+    return Remedy(
+        f"{title}: the same effective batch",
+        command=command(case, argv=argv),
+        change=Change("argument", batch.name, before=str(batch.value), after=str(half)),
+    )
 
 
 def twin(case: CaseFile) -> tuple[Remedy, ...]:

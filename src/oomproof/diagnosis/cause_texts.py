@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, ONE_DATA_COPY
+from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY
 from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_text, next_command
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.leaf.allocator_memory import OLD_NAME
 from oomproof.units import MIB, format_size
 
+_NODE = "node's own limit of heap: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
+_JAVA = "Java's own limit of heap: -Xmx8g, or spark.driver.memory and spark.executor.memory"
+
 
 def victim_text(finding: Finding) -> str:
     victim = finding.victim
+    if finding.guard.unit and (victim is None or victim.name is None):
+        pid = f" (pid {victim.pid})" if victim is not None and victim.pid is not None else ""
+        return f"{finding.guard.unit}{pid}"  # systemd-oomd's victim is a cgroup
     if victim is None or (victim.name is None and victim.pid is None):
         return "a process"
     name = victim.name or "a process"
@@ -47,6 +53,10 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         "gpu": gpu_text(finding.gpu),
         "gpu_next": gpu_next(finding.gpu),
         "pids": f" (pid {', '.join(map(str, finding.pids))})" if finding.pids else "",
+        "heap_next": _NODE if "JavaScript" in finding.text else _JAVA,
+        "worker_end": "a DataLoader worker was killed"
+        if "killed by signal" in finding.text
+        else "a DataLoader worker died, and does not say of what",
         "fault": f" in {kernel.library}" if kernel.library else "",
         "request": f": {job.message}" if job.message else "",
         "message": _short(message),
@@ -74,8 +84,21 @@ def gpu_text(gpu: GpuNumbers | None) -> str:
         total = f" of {format_size(gpu.total)}" if gpu.total is not None else ""
         parts.append(f"{format_size(gpu.free)}{total} was free")
     if gpu.neighbours:
-        parts.append(f"others on the card held {format_size(gpu.neighbours)}")
+        parts.append(f"{_others(gpu)} held {format_size(gpu.neighbours)}")
     return ": " + ", ".join(parts)
+
+
+def _others(gpu: GpuNumbers) -> str:
+    """ "process 1234 on the card", as the text names them."""
+    pids = ", ".join(map(str, gpu.neighbour_pids[:3]))
+    more = "" if len(gpu.neighbour_pids) < 4 else f" and {len(gpu.neighbour_pids) - 3} more"
+    kind = "process" if len(gpu.neighbour_pids) == 1 else "processes"
+    return f"{kind} {pids}{more} on the card" if pids else "others on the card"
+
+
+def too_large(gpu: GpuNumbers) -> bool:
+    """One request that the empty card could not have met either."""
+    return gpu.requested is not None and gpu.total is not None and gpu.requested > gpu.total
 
 
 def fragmented(gpu: GpuNumbers) -> bool:
@@ -86,7 +109,15 @@ def fragmented(gpu: GpuNumbers) -> bool:
 
 def gpu_next(gpu: GpuNumbers | None) -> str:
     if gpu is not None and gpu.neighbours and gpu.requested and gpu.neighbours >= gpu.requested:
+        if gpu.neighbour_pids:
+            pids = ",".join(map(str, gpu.neighbour_pids))
+            return f"{_others(gpu)} held {format_size(gpu.neighbours)}: see what that is (ps -fp {pids}), wait for it or take another card"
         return "another process holds the card: nvidia-smi shows which; wait for it or take another card"
+    if gpu is not None and too_large(gpu):
+        return (
+            f"a smaller input: one tensor of {format_size(gpu.requested)} does not fit on a card of {format_size(gpu.total)}; "
+            "resize, crop or tile the image, shorten the sequence. Half the batch helps only if the batch is more than one"
+        )
     if gpu is not None and fragmented(gpu):
         return f"{OLD_NAME}=expandable_segments:True ({BOTH_NAMES}), then the batch"
     return "halve the batch and double gradient accumulation: the same effective batch"
@@ -106,6 +137,7 @@ REMEDIES = {
         "let TensorFlow take memory as it needs it: a neighbour then finds free memory",
         change=Change("env", "TF_FORCE_GPU_ALLOW_GROWTH", after="true"),
     ),
+    "no-workers": NO_WORKERS,
     "fewer-workers": Remedy(
         "fewer DataLoader workers: each holds its own batches and, in time, a copy of the data set's Python objects",
         change=Change("code", "num_workers"),
@@ -130,8 +162,13 @@ def _on_the_card(finding: Finding) -> list[Remedy]:
         return []
     advice = []
     if gpu.neighbours:
-        title = "end or move the other process on the card"
-        advice.append(Remedy(title, "measured", gpu.neighbours, command="nvidia-smi"))
+        pids = ",".join(map(str, gpu.neighbour_pids))
+        title = f"end or move {_others(gpu) if pids else 'the other process on the card'}"
+        look = f"ps -fp {pids}" if pids else "nvidia-smi"
+        advice.append(Remedy(title, "measured", gpu.neighbours, command=look))
+    if too_large(gpu):
+        title = "a smaller input: resize, crop or tile the image, shorten the sequence; one tensor is larger than the card"
+        advice.append(Remedy(title, "measured", change=Change("code", "input size")))
     if fragmented(gpu):
         change = Change("env", OLD_NAME, after="expandable_segments:True")  # which every version reads
         title = f"let segments grow in place of splitting ({BOTH_NAMES})"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 
 from oomproof.diagnosis.judge import judge_texts
 from oomproof.diagnosis.kill_endings import explained, is_history, kill_endings
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
+from oomproof.diagnosis.silent_end import is_running, with_log_file
 from oomproof.diagnosis.stored_verdict import verdict_of
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
 from oomproof.evidence.json_files import number, part, string
+from oomproof.evidence.log_file import closing_text, opening_lines
 from oomproof.evidence.recording_tail import last_samples
 from oomproof.evidence.texts.kill_history import JobLog
-from oomproof.evidence.texts.line_reader import open_lines
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.text_case import TextCase, read_texts
 from oomproof.recording import run_folders
@@ -25,8 +25,6 @@ from oomproof.recording.series import JobRow
 from oomproof.recording.state_files import load
 from oomproof.trend import time_to_full
 
-_OPENING = 5000  # lines of a log in which it tells its settings
-_TAIL = 64 << 10
 _TREND = 1800.0  # seconds before the end that say whether it still grew
 
 
@@ -88,7 +86,7 @@ def _of_attempt(run: run_folders.Run, attempt: Attempt, label: str) -> Ending | 
         died=not verdict.kind.good,
         wall=end or begin,
         device=run_settings.device(settings) or verdict.kind.device or _gpu_used(attempt),
-        step=verdict.step if verdict.step is not None else progress.step if progress else None,
+        step=verdict.step if verdict.step is not None else progress.training_step if progress else None,
         total=progress.total if progress else None,
         epoch=progress.epoch if progress else None,
         phase=verdict.phase if verdict.phase != "unknown" else progress.phase if progress else "unknown",
@@ -146,48 +144,29 @@ def endings_of_texts(paths: Iterable[str]) -> list[Ending]:
 
 
 def _of_text(path: str, case: TextCase) -> tuple[Ending, JobLog]:
+    case = with_log_file(case)
     verdict = judge_texts(case)
-    opening, tail = _opening(path), _tail(path)
+    opening, tail = opening_lines(path), closing_text(path)
     settings = run_settings.told_in(opening)
     begin, end = run_settings.first_date("\n".join(opening[:200])), run_settings.last_date(tail)
     progress = case.progress
     cause, died = verdict.cause, not verdict.kind.good
-    # a log that stops before its last step died without a word; that is a death too
-    stopped = progress.step is not None and progress.step != progress.total
+    # whoever asks what several logs have in common gives those of dead jobs: one that counts without an end is one too
+    stopped = progress.step is not None and progress.step != progress.total and not is_running(case)
     if cause == "not-a-crash" and stopped and not any(map(is_finish, tail.splitlines()[-30:])):
-        cause, died = "silent", True
+        cause, died = "silent-end", True
     ending = Ending(
         label=os.path.basename(path) if path != "-" else "-",
         cause=cause,
         died=died,
         wall=end,  # never the file's own date: a copy does not keep it
         device=run_settings.device(settings) or verdict.kind.device or None,
-        step=progress.step,
+        step=progress.training_step,
         total=progress.total,
         epoch=progress.epoch,
         phase=verdict.phase,
         last_line=case.last_line,
-        uptime=end - begin if begin is not None and end is not None and end > begin else None,
+        uptime=end - begin if begin is not None and end is not None and end > begin else progress.uptime,
         settings=settings,
     )
     return ending, JobLog(path, end)
-
-
-def _opening(path: str) -> list[str]:
-    """The first lines, where a job tells its settings; none of a stream, which was read once already."""
-    if path == "-":
-        return []
-    try:
-        return [line[:4000] for _, line in islice(open_lines(path), _OPENING)]
-    except (OomproofError, OSError):
-        return []
-
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            return file.read(_TAIL).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -8,8 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomproof.causes import kernel_kill
+from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis import rules
+from oomproof.diagnosis.beliefs import corrections
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import (
     PHASES,
@@ -68,17 +69,27 @@ def _verdict(case: CaseFile, claims: list[WeightedCause]) -> Verdict:
         probability=probability,
         headline=best.headline,
         why=best.why,
-        next=best.next,
+        next=best.next + _checkpoint(case, best),
         phase=best.phase if best.phase in PHASES else _phase(case),
         step=best.step if best.step is not None else _step(case),
         victim=best.victim,
         gpu=best.gpu,
-        causes=causes,
-        evidence=case.evidence,
+        causes=best.readings or causes,
+        evidence=(*case.evidence, *corrections(case, best)),
         kills=_kills(case),
         missing=case.missing,
         remedies=_merged(claims, best.cause),
+        growth=case.growth if cause_of(best.cause).memory and best.culprit is None else None,
+        culprit=best.culprit,
     )
+
+
+def _checkpoint(case: CaseFile, best: WeightedCause) -> str:
+    """From where to go on, when the job wrote one: "; resume from out/ckpt.pt at step 40"."""
+    saved = [message.text for message in case.told if message.kind == "saved"]
+    if cause_of(best.cause).good or not saved:
+        return ""
+    return f"; resume from {saved[-1].removeprefix('saved ').removesuffix(' at step None')}"
 
 
 def _phase(case: CaseFile) -> str:
@@ -94,7 +105,7 @@ def _phase(case: CaseFile) -> str:
 
 def _step(case: CaseFile) -> int | None:
     text = case.output.text
-    return case.step if case.step is not None or text is None else text.progress.step
+    return case.step if case.step is not None or text is None else text.progress.training_step
 
 
 def _ranked(claims: list[WeightedCause]) -> tuple[RankedCause, ...]:
@@ -155,7 +166,7 @@ def _on_another_host(case: CaseFile) -> WeightedCause:
         "possible",
         f"it is on {case.elsewhere}, not visible from here",
         "another machine that shares this folder started it, and no exit status is written: it may still run there",
-        f"ask there: ssh {case.elsewhere}, then: oomproof why {case.run}",
+        f"ask there: ssh {case.elsewhere}, then: oomproof why {case.called}",
     )
 
 

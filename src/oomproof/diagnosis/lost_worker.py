@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 from oomproof.causes import cause_of
 from oomproof.evidence.case_file import CaseFile
@@ -23,11 +24,27 @@ def told(case: CaseFile) -> str | None:
     return messages[0].text
 
 
+def hung_after_kill(case: CaseFile) -> bool:
+    """A person ended a job that made no step since the kernel had killed one of its processes: what waits for that
+    one (multiprocessing.Pool) waits for ever."""
+    status = case.status
+    if not case.kernel_killed or status is None:
+        return False
+    failure = case.output.failure
+    interrupted = failure is not None and failure.cause == "interrupted"
+    if status.signal not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and not interrupted:
+        return False
+    last_kill = case.our_kills[-1].time if case.our_kills else None
+    return last_kill is None or case.step_time is None or case.step_time <= last_kill
+
+
 def explains_the_end(case: CaseFile) -> bool:
     """For an exit that was not itself a SIGKILL: a kill shortly before, and no error that speaks of
     something else."""
     if not case.kernel_killed:
         return False
+    if hung_after_kill(case):
+        return True
     end = case.status.boottime if case.status else None
     if case.our_kills and end is not None and end - case.our_kills[-1].time > _RECENT:
         return False

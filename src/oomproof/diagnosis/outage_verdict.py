@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from oomproof.evidence.case_file import OtherJob
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.records import dataclass
 from oomproof.trend import mean_rate
@@ -46,6 +47,7 @@ class Outage:
     stalled: float | None = None  # share of the last minute in which every task stalled
     swap_taken: int | None = None  # in the last minute
     seconds_left: float | None = None  # at the last rates, until nothing was left
+    culprit: OtherJob | None = None  # an unmanaged job that grew more than all runs together
 
     def to_json(self) -> dict[str, Any]:
         facts = self.facts
@@ -75,6 +77,19 @@ class Outage:
                 }
                 for share in self.shares
             ],
+            "unmanaged": [
+                {
+                    "pid": job.pid,
+                    "name": job.name,
+                    "uid": job.uid,
+                    "held_bytes": job.held,
+                    "swap_bytes": job.swap,
+                    "grew_bytes": job.grew,
+                    "rate_bytes_per_second": job.rate,
+                    "is_culprit": job is self.culprit,
+                }
+                for job in facts.others
+            ],
             "there_bytes": self.there,
             "there_at_start_bytes": self.there_at_start,
             "needed_bytes": self.needed,
@@ -99,6 +114,10 @@ def judge_outage(facts: OutageFacts) -> Outage:
         shortfall = newest.run.need - there_at_start
     stalled = _stalled(minute)
     rate = sum(max(0.0, share.rate) for share in shares)
+    culprit = max(facts.others, key=lambda job: job.rate, default=None)
+    if culprit is not None and (culprit.grew <= _MOVED or culprit.rate <= rate):
+        culprit = None
+    rate += culprit.rate if culprit is not None else 0.0
     left = there / rate if there is not None and rate > 1 << 20 else None
     kind, certainty = _kind(facts, last, needed, there, shortfall, stalled, left)
     return Outage(
@@ -115,6 +134,7 @@ def judge_outage(facts: OutageFacts) -> Outage:
         stalled,
         minute[0].swap_free - minute[-1].swap_free if minute else None,
         left,
+        culprit,
     )
 
 

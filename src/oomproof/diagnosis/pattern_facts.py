@@ -29,7 +29,7 @@ class Ending:
     """How one run of the job ended. Runs that lived count too: they date when the deaths began."""
 
     label: str
-    cause: str  # a slug of the design; "silent": the text just stops
+    cause: str  # a slug of the design; "silent-end": the text just stops
     died: bool = True
     wall: float | None = None  # epoch seconds of the end
     since_boot: float | None = None  # where only the kernel's uptime is known

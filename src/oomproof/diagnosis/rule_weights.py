@@ -46,6 +46,10 @@ TRUST: dict[str, Weight] = {
     "text.nothing.finished": Weight(0.95, "no word of a death, and the run says that it finished"),
     "text.nothing": Weight(0.85, "no word of a death"),
     "text.nothing.alarmed": Weight(0.6, "no known word of a death, but the text speaks of trouble"),
+    "text.silent": Weight(0.85, "a training log that stops before its own end, and nobody writes it any more"),
+    "text.open": Weight(0.97, "a process has the log open for writing"),
+    "text.lively": Weight(0.6, "the log changed minutes ago: a running job, or a fresh copy"),
+    "text.nothing.endless": Weight(0.6, "it counts steps without an end: whether there were more nobody can say"),
     "text.joined": Weight(0.6, "a second witness of the same death takes away this share of the doubt"),
     "text.rivals": Weight(0.9, "another failure of its own stands in the same text"),
     "text.sigkill-was-memory": Weight(0.6, "a SIGKILL whose sender nothing names: the odds that the kernel sent it, "

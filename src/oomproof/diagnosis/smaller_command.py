@@ -26,6 +26,11 @@ class Argument:
         return f"{self.name}{'=' if self.joined else ' '}{value}"
 
 
+def bare_name(name: str) -> str:
+    """``batch_size`` of ``--batch-size`` and ``data.batch_size``."""
+    return name.lstrip("-+~").rpartition(".")[2].replace("-", "_").lower()
+
+
 def find_argument(argv: Sequence[str], pattern: re.Pattern[str] = WORKERS) -> Argument | None:
     """The argument with a whole number whose name fits, without dashes and prefix; the last wins, as in every parser."""
     found = None
@@ -33,7 +38,7 @@ def find_argument(argv: Sequence[str], pattern: re.Pattern[str] = WORKERS) -> Ar
         name, equals, value = word.partition("=")
         if not equals and name.startswith("-") and at + 1 < len(argv):
             value = argv[at + 1]
-        key = name.lstrip("-+~").rpartition(".")[2].replace("-", "_").lower()
+        key = bare_name(name)
         named = name.startswith("-") or (equals and re.match(r"[+~]{0,2}[A-Za-z_]", name))
         if named and pattern.match(key) and value.isdecimal() and len(value) < 6:
             found = Argument(name, int(value), at if equals else at + 1, bool(equals))
@@ -45,9 +50,9 @@ def with_value(argv: Sequence[str], argument: Argument, value: int) -> tuple[str
     return (*argv[: argument.at], changed, *argv[argument.at + 1 :])
 
 
-def workers_that_fit(workers: int, each: int, rest: int, room: int) -> int | None:
-    """How many of ``workers`` fit into ``room`` bytes beside ``rest``; None where all of them do, or nothing is known
+def workers_that_fit(workers: int, each: int, rest: int, available: int) -> int | None:
+    """How many of ``workers`` fit into ``available`` bytes beside ``rest``; None where all of them do, or nothing is known
     of one. 0: the loader then runs in the main process."""
-    if each <= 0 or workers <= 0 or rest + workers * each <= room:
+    if each <= 0 or workers <= 0 or rest + workers * each <= available:
         return None
-    return max(0, min(workers - 1, (room - rest) // each))
+    return max(0, min(workers - 1, (available - rest) // each))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from oomproof.evidence.case_file import Action, CaseFile
 
 _SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
@@ -20,10 +22,17 @@ def _stop(case: CaseFile, by: str) -> Action | None:
         withdrawn = withdrawn or (action.by == by and action.action == "withdraw")
         if action.by != by or action.action not in _ENDING or (withdrawn and action.action == "ask"):
             continue
-        window = _ASK_WINDOW + 2 * grace if action.action == "ask" else _SIGNAL_WINDOW + grace
+        answered = action.action == "ask" and case.stop_answer != "none"
+        window = _ASK_WINDOW + 2 * grace if answered else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:
             return action
     return None
+
+
+def ignored_request(case: CaseFile) -> Action | None:
+    """The guard's request to stop that the job never looked at: its end, later, was its own."""
+    asked = [action for action in case.actions if action.by == "guard" and action.action == "ask"]
+    return asked[-1] if asked and case.stop_answer == "none" and guard_stop(case) is None else None
 
 
 def guard_stop(case: CaseFile) -> Action | None:
@@ -32,6 +41,25 @@ def guard_stop(case: CaseFile) -> Action | None:
 
 def user_stop(case: CaseFile) -> Action | None:
     return _stop(case, "user")
+
+
+def passed_on(case: CaseFile, name: str) -> bool:
+    """Whether `oomproof run` itself was sent this signal near the end: it hands them to the job."""
+    end = case.status.boottime if case.status is not None else None
+    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    return any(
+        action.action == "signal" and action.why == name and (end is None or end - window <= action.boottime)
+        for action in case.actions
+    )
+
+
+def reader_went_away(case: CaseFile) -> bool:
+    """Nobody read its output any more (`| head`), and that is what it ended of."""
+    if not passed_on(case, "SIGPIPE") or case.status is None or case.kernel_killed:
+        return False
+    failure = case.output.failure
+    broken = failure is None or failure.job.exception == "BrokenPipeError"
+    return case.status.signal == signal.SIGPIPE or (case.status.code not in (None, 0) and broken)
 
 
 def ended_by_us(case: CaseFile) -> bool:

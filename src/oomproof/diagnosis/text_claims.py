@@ -9,6 +9,7 @@ from oomproof.causes import CAUSES, cause_of
 from oomproof.diagnosis.cause_texts import fill, remedies, victim_text
 from oomproof.diagnosis.kernel_dump import machine_text, whole_job
 from oomproof.diagnosis.rule_weights import trust
+from oomproof.diagnosis.silent_end import evidence_of_silence, silent_end
 from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause
 from oomproof.evidence.case_file import Evidence
 from oomproof.evidence.texts.finding import Finding
@@ -17,6 +18,7 @@ from oomproof.evidence.texts.main_finding import settle
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.text_case import TextCase
+from oomproof.records import replace
 from oomproof.units import format_time
 
 _CITED = 20  # pieces of evidence of one cause: more are only the same again
@@ -39,7 +41,8 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         system = whole_job(system, case.system)
     best, joined = _join(system, job)
     if best is None:
-        return _nothing(case)
+        silent = [replace(claim, why=claim.why + _others_text(case)) for claim in silent_end(case)]
+        return silent or _nothing(case)
     others, ids = _others(best, case)
     shares = _shares(best, case, joined, others)
     headline, advice = fill(best, case.command)
@@ -56,7 +59,7 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         gpu=_gpu(best),
         remedies=remedies(best, case.command),
         phase=_phase(best, case),
-        step=case.progress.step,
+        step=case.progress.training_step,
     )
     del shares[best.cause]
     return [first, *(_perhaps(cause, share, first, ids.get(cause, ())) for cause, share in shares.items())]
@@ -197,7 +200,7 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
     if machine := machine_text(best):
         why += f"; {machine}"
     progress = case.progress
-    if progress.step is not None:
+    if progress.training_step is not None:
         of = f" of {progress.total}" if progress.total else ""
         why += f"; the last progress was step {progress.step}{of}"
     kills = [kill for kill in kills_in_texts(case) if kill.victim.pid is not None]
@@ -246,6 +249,8 @@ def _phase(best: Finding, case: TextCase) -> str:
 
 def _victim(finding: Finding) -> Victim | None:
     sizes = finding.victim
+    if finding.guard.unit and finding.cause == "systemd-oomd" and (sizes is None or sizes.name is None):
+        return Victim(sizes.pid if sizes else None, finding.guard.unit)
     if sizes is None or sizes.pid is None:
         # a loader's or launcher's message names the dead process, but not what it held
         name = (sizes.name if sizes else None) or finding.job.victim_name
@@ -284,12 +289,13 @@ def _gpu(finding: Finding) -> Gpu | None:
 
 def evidence_of_texts(case: TextCase) -> tuple[Evidence, ...]:
     findings = [*case.system, *case.training, *case.others]
-    return tuple(
+    told = tuple(
         Evidence(
             f"text.{number}", f"{finding.source}:{finding.line}", finding.seconds, finding.text, finding.says
         )
         for number, finding in enumerate(findings, 1)
     )
+    return (*told, *evidence_of_silence(case))
 
 
 def _nothing(case: TextCase) -> list[WeightedCause]:
@@ -300,14 +306,26 @@ def _nothing(case: TextCase) -> list[WeightedCause]:
     # a run that trains evaluates and saves between its epochs: without a death it is a training all the same
     phase = "train" if case.progress.trained else case.progress.phase
     first = WeightedCause(
-        cause.slug, share, certain, cause.headline, why, cause.next, phase=phase, step=case.progress.step
+        cause.slug,
+        share,
+        certain,
+        cause.headline,
+        why,
+        cause.next,
+        phase=phase,
+        step=case.progress.training_step,
     )
-    return [first, _perhaps("other-error", round(1 - share, 4), first)]
+    other = "silent-end" if case.progress.unfinished is None else "other-error"
+    return [first, _perhaps(other, round(1 - share, 4), first)]
 
 
 def _peaceful(case: TextCase) -> tuple[float, Certainty]:
     if _ALARM.search(case.last_line) or any(finding.job.kind == "talk" for finding in case.training):
         return trust("text.nothing.alarmed"), "possible"
     progress = case.progress
-    over = is_finish(case.last_line) or (progress.step is not None and progress.step == progress.total)
+    over = is_finish(case.last_line) or (
+        progress.training_step is not None and progress.step == progress.total
+    )
+    if progress.unfinished is None and not over:
+        return trust("text.nothing.endless"), "possible"
     return trust("text.nothing.finished" if over else "text.nothing"), "likely"

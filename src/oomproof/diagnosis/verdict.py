@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oomproof.causes import CAUSES, Cause, cause_of
-from oomproof.evidence.case_file import Evidence, KernelKill, Missing
+from oomproof.evidence.case_file import Evidence, Growth, KernelKill, Missing
 from oomproof.records import dataclass
 
 SCHEMA = 1
@@ -47,6 +47,20 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Culprit:
+    """The unmanaged job whose growth filled the machine, as last seen before the end."""
+
+    pid: int
+    name: str
+    user: str | None
+    held_bytes: int
+    swap_bytes: int
+    grew_bytes: int
+    seconds: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     kind: Literal["argument", "config", "env", "system", "code"]
     key: str
@@ -79,6 +93,14 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedCause:
+    cause: str
+    probability: float
+    evidence: tuple[str, ...]
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
 class WeightedCause:
     """One rule's claim. Weights are relative odds; only the judge turns them into probabilities."""
 
@@ -95,18 +117,14 @@ class WeightedCause:
     remedies: tuple[Remedy, ...] = ()
     phase: str = ""  # where the cause was seen, if that is not where the job ended: an error leaves its phase as it travels
     step: int | None = None
+    culprit: Culprit | None = None
+    readings: tuple[
+        RankedCause, ...
+    ] = ()  # what may lie behind a cause that only says how it looked; in all 1
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:
             raise ValueError(f"no such cause: {self.cause}")
-
-
-@dataclass(frozen=True, slots=True)
-class RankedCause:
-    cause: str
-    probability: float
-    evidence: tuple[str, ...]
-    test: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +153,8 @@ class Verdict:
     kills: tuple[Kill, ...] = ()
     missing: tuple[Missing, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    growth: Growth | None = None  # of a death for memory
+    culprit: Culprit | None = None
 
     @property
     def kind(self) -> Cause:
@@ -171,6 +191,8 @@ class Verdict:
             ],
             "missing": [plain(source) for source in self.missing],
             "remedies": [remedy.to_json() for remedy in self.remedies],
+            "growth": plain(self.growth),
+            "culprit": plain(self.culprit),
         }
 
 
@@ -201,6 +223,9 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
         kills=tuple(Kill(kill["time"], kill["cause"], Victim(**kill["victim"])) for kill in value["kills"]),
         missing=tuple(Missing(**source) for source in value["missing"]),
         remedies=tuple(_remedy(remedy) for remedy in value["remedies"]),
+        # written since 0.2
+        growth=Growth(**value["growth"]) if value.get("growth") else None,
+        culprit=Culprit(**value["culprit"]) if value.get("culprit") else None,
     )
     _check(verdict)
     return verdict

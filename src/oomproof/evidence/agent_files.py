@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from oomproof.recording import position_record, stack_dumps
@@ -45,11 +46,22 @@ def position(folder: Path) -> position_record.PositionRecord | None:
 
 
 def crashes(folder: Path) -> tuple[Crash, ...]:
-    crashed = []
+    crashed = [Crash(pid, dump.fatal, wall, dump.frames) for pid, wall, dump in _dumps(folder) if dump.fatal]
+    return tuple(sorted(crashed, key=lambda crash: crash.wall or 0.0))
+
+
+def newest_stack(folder: Path) -> stack_dumps.Dump | None:
+    """The last one that was asked for while the job lived."""
+    asked = [dump for _, _, dump in _dumps(folder) if not dump.fatal and dump.frames]
+    return max(asked, key=lambda dump: dump.time or 0.0, default=None)
+
+
+def _dumps(folder: Path) -> Iterator[tuple[int, float, stack_dumps.Dump]]:
+    """(pid, when its file was last written, a stack in it)."""
     try:
         paths = sorted(folder.glob("*-fault.txt"))
     except OSError:
-        return ()
+        return
     for path in paths:
         try:
             with open(path, "rb") as file:
@@ -60,7 +72,5 @@ def crashes(folder: Path) -> tuple[Crash, ...]:
             pid = int(path.name.split("-")[0])
         except (OSError, ValueError):
             continue
-        crashed += [
-            Crash(pid, dump.fatal, wall, dump.frames) for dump in stack_dumps.parse(text) if dump.fatal
-        ]
-    return tuple(sorted(crashed, key=lambda crash: crash.wall or 0.0))
+        for dump in stack_dumps.parse(text):
+            yield pid, wall, dump

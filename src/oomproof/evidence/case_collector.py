@@ -49,7 +49,7 @@ def collect(
     run, _ = load(Run(attempt.run_folder).info_file)
     started, why_not_started = load(attempt.started_file)
     exited, why_no_exit = load(attempt.exit_file)
-    tail = last_samples(attempt.recording_file)
+    tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
     missing = [
         Missing(source, reason, "")
         for source, reason in (
@@ -68,6 +68,16 @@ def collect(
         )
 
         case = replace(case, silent=silent_handlers(attempt, run, started))
+    if case.status is not None and case.status.code != 0:
+        from oomproof.evidence.script_handlers import script_that_ran
+        from oomproof.evidence.texts.belief_mentions import beliefs_in
+
+        _, source = script_that_ran(run)
+        case = replace(case, script_beliefs=frozenset(beliefs_in((source or b"").decode("utf-8", "replace"))))
+    if any(action.action == "ask" for action in case.actions):
+        from oomproof.evidence.stop_answer import stop_answer
+
+        case = replace(case, stop_answer=stop_answer(attempt, run))
     if case.elsewhere is not None:  # this machine's log and processes are none of its
         missing.append(Missing("the machine", f"it ran on {case.elsewhere}, not visible from here", ""))
         case = replace(case, missing=tuple(missing))
@@ -99,8 +109,10 @@ def _from_files(
     run_boot = string(started.get("boot_id")) or string(run.get("boot_id")) or tail.meta.get("boot_id")
     boot = _boot_id(proc)
     shm_total, shm_free = integer(shm.get("total")), integer(shm.get("free"))
-    if shm_total is None and tail.job is not None:
-        shm_total, shm_free = tail.job.shm_total, tail.job.shm_free
+    sampled = tail.job.shm_total if tail.job is not None else None
+    if tail.job is not None and sampled is not None and (shm_total is None or sampled < shm_total):
+        # at the exit the job's own mount namespace is gone: what was read then was the machine's /dev/shm
+        shm_total, shm_free = sampled, tail.job.shm_free
     keeper = part(started, "keeper")
     position = agent_files.position(
         attempt.agent_folder
@@ -108,6 +120,7 @@ def _from_files(
     status = _status(exited)
     return CaseFile(
         run=string(run.get("id")) or attempt.run_folder.name,
+        name=string(run.get("name")),
         attempt=attempt.number,
         argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         folder=str(attempt.folder),
@@ -124,6 +137,7 @@ def _from_files(
             floor=integer(asked.get("floor")),
             margin=integer(asked.get("margin")),
             grace=number(asked.get("grace")),
+            stop_file=string(asked.get("stop_file")),
         ),
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
@@ -147,6 +161,9 @@ def _from_files(
         processes=tail.processes,
         leader=integer(part(started, "job").get("pid")),
         openmp=tail.openmp,
+        growth=tail.growth,
+        grown=tail.grown,
+        others=tail.others,
         environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
         actions=_actions(attempt.actions()),
         keeper_events=_keeper_events(attempt.keeper_events()),
@@ -269,12 +286,19 @@ def _with_kernel(
     if case.moved.vmstat_oom_kill == 0:
         # a flat machine-wide counter: what kills the log shows were before this run, clocks being what they are
         kills = ()
+    owned = [kill for kill in kills if ours.owns_kill(kill)]
+    # the kill of a job that was killed itself would stand there under its own number
+    killed = case.status is not None and case.status.signal == signal.SIGKILL
+    owned += [
+        replace(kill, sure=False) for kill in kills if kill not in owned and not killed and ours.may_own(kill)
+    ]
+    pids = {kill.pid for kill in owned}
     case = replace(
         case,
         kernel_readable=True,
         kernel_complete=not log.overwritten and (ours.pids_comparable or bool(case.cgroups)),
-        our_kills=tuple(kill for kill in kills if ours.owns_kill(kill)),
-        other_kills=tuple(kill for kill in kills if not ours.owns_kill(kill)),
+        our_kills=tuple(sorted(owned, key=lambda kill: kill.time)),
+        other_kills=tuple(kill for kill in kills if kill.pid not in pids),
         our_faults=tuple(fault for fault in faults if ours.owns(fault.pid, fault.time)),
     )
     return case, missing

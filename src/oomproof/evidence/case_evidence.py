@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
-from oomproof.evidence.case_file import CaseFile, Evidence
+from oomproof.evidence.case_file import CaseFile, Evidence, Growth, OtherJob
 from oomproof.recording.series import shown_kind
-from oomproof.units import format_size
+from oomproof.units import MIB, format_duration, format_size
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.finding import Finding
 
+_GROWTH = 16 * MIB  # of another job: less is not worth a word
 _MOST = 8  # of one kind; a storm of a thousand kills is told by its first and last
 
 
@@ -115,12 +116,56 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         free = case.shm_free if case.shm_low is None else min(case.shm_low, case.shm_free or case.shm_low)
         text = f"/dev/shm: {format_size(free)} of {format_size(case.shm_total)} free"
         yield "sample.shm", "recording", end, text, "shared memory as the job saw it"
+    if (growth := case.growth) is not None:
+        sizes = f"{format_size(growth.from_bytes)} to {format_size(growth.to_bytes)}"
+        text = f"from {sizes}: {growth_text(growth)}"
+        yield "sample.growth", "recording", end, text, "growth that continued to the end: not size alone"
+    for index, process in enumerate(case.grown[:3], 1):
+        what = f", {process.role}" if process.role and process.role != "main" else ""
+        sizes = f"from {format_size(process.before)} to {format_size(process.after)}"
+        text = f"{process.name} (pid {process.pid}{what}) grew {sizes} in {process.seconds:.0f} s"
+        yield f"sample.process.{index}", "recording", end, text, "a process of the job that grew at the end"
+    for index, other in enumerate(case.others[:3], 1):
+        yield (
+            f"other.{index}",
+            "recording",
+            other.t,
+            other_text(other),
+            "a run of oomproof beside this one" if other.managed else "an unmanaged job beside this one",
+        )
     if case.twin is not None:
         text = f"pid {case.twin.pid} runs the same command and holds {format_size(case.twin.held)}"
         yield "sample.twin", "/proc", end, text, "a twin of this job, alive right after its end"
     for gpu in case.gpus:
         text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
         yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"
+
+
+def growth_text(growth: Growth) -> str:
+    """ "grew 12 MiB a step for 48 steps without levelling off, nearly all in train": in words for a verdict."""
+    if growth.bytes_per_step is not None and growth.steps:
+        rate = f"grew {format_size(growth.bytes_per_step)} a step for {growth.steps} steps"
+    else:
+        rate = f"grew {format_size(growth.bytes_per_second)}/s for {format_duration(growth.seconds)}"
+    return f"{rate} without levelling off" + (f", nearly all in {growth.phase}" if growth.phase else "")
+
+
+def other_text(job: OtherJob) -> str:
+    user = f", user {user_name(job.uid)}" if job.uid is not None else ""
+    swap = f" ({format_size(job.swap)} of it in swap)" if job.swap else ""
+    text = f"{job.name} (pid {job.pid}{user}) held {format_size(job.held)}{swap}"
+    if job.grew >= _GROWTH:
+        text += f" and grew by {format_size(job.grew)} in {format_duration(job.seconds)} ({format_size(job.rate)}/s)"
+    return text
+
+
+def user_name(uid: int) -> str:
+    import pwd  # not for a run that ended well
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _own_actions(case: CaseFile) -> Iterator[_Item]:

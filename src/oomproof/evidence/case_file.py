@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from oomproof.evidence.agent_files import AgentMessage, Crash
 from oomproof.evidence.gpu_oom import GpuOom, Owner
@@ -120,6 +120,51 @@ class ProcessSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessGrowth:
+    """A process of the job that grew in its last minute."""
+
+    pid: int
+    name: str
+    role: str
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Growth of the job that went on to the end without levelling off."""
+
+    kind: str  # growing
+    phase: str  # in which nearly all of it grew; empty: in several, or not known
+    bytes_per_second: float
+    bytes_per_step: float | None
+    steps: int | None
+    seconds: float
+    from_bytes: int
+    to_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherJob:
+    """A job that is not this run's, as last seen before the end."""
+
+    pid: int
+    name: str
+    uid: int | None
+    managed: bool  # started by oomproof
+    held: int  # RAM and swap
+    swap: int
+    grew: int  # in so many seconds
+    seconds: float
+    t: float
+
+    @property
+    def rate(self) -> float:
+        return self.grew / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """What somebody of ours did to the job: warn, ask, term, kill."""
 
@@ -153,6 +198,7 @@ class KernelKill:
     file_rss: int | None = None
     shmem_rss: int | None = None
     text: str = ""
+    sure: bool = True  # False: of this job by its name and number, but in no sample of it
 
     @property
     def by_limit(self) -> bool:
@@ -217,6 +263,7 @@ class Settings:
     floor: int | None = None
     margin: int | None = None
     grace: float | None = None
+    stop_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +271,7 @@ class CaseFile:
     """One attempt as it was found, or texts without one. Any part may be missing; the rules say what they can."""
 
     run: str | None = None
+    name: str | None = None  # given by the user
     attempt: int | None = None
     argv: tuple[str, ...] = ()
     folder: str = ""
@@ -259,12 +307,17 @@ class CaseFile:
     step_time: float | None = None  # when that step was made, or the phase entered
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
     leader: int | None = None
+    growth: Growth | None = None  # None: it levelled off, or it is not known
+    grown: tuple[ProcessGrowth, ...] = ()  # its processes that grew in the last minute, most first
+    others: tuple[OtherJob, ...] = ()  # the largest jobs beside it, largest first
     twin: Twin | None = None  # alive right after the end
     openmp: str | None = None  # two OpenMP runtimes in one process
     environment: Mapping[str, str] = field(default_factory=dict)  # what was kept of it
     silent: tuple[SilentHandler, ...] = ()
+    script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
+    stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
@@ -287,6 +340,11 @@ class CaseFile:
 
     evidence: tuple[Evidence, ...] = ()
     missing: tuple[Missing, ...] = ()
+
+    @property
+    def called(self) -> str | None:
+        """What commands call it by."""
+        return self.name or self.run
 
     @property
     def moved(self) -> Counters:

@@ -12,6 +12,7 @@ from oomproof.records import dataclass, field
 _TAIL = 4 << 20  # half a second of reading; a chain of failures is told within kilobytes
 _BLOCK = 1 << 20
 _LAST = 16 << 10
+_END = 256 << 10  # in which the last lines are looked for
 
 
 def read_output(attempt: Attempt, parse: bool) -> Output:
@@ -90,6 +91,18 @@ def _blocks(parts: list[tuple[Path, int]], start: int, stop: int | None) -> Iter
             while begin < end and (block := file.read(min(_BLOCK, end - begin))):
                 begin += len(block)
                 yield block
+
+
+def last_lines(attempt: Attempt, count: int) -> list[str]:
+    """The last lines it printed that say anything; of a bar that was drawn over itself, as it stood last."""
+    parts = _parts(attempt)
+    try:
+        data = b"".join(_blocks(parts, max(0, sum(size for _, size in parts) - _END), None))
+    except OSError:
+        return []
+    lines = data.replace(b"\0", b"").decode("utf-8", "replace").split("\n")
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    return [line for line in shown if line.strip()][-count:]
 
 
 def _last_line(parts: list[tuple[Path, int]]) -> str:

@@ -13,6 +13,7 @@ from oomproof.records import dataclass
 _INIT_PID_NAMESPACE = "pid:[4026531836]"
 _AFTER = 30.0  # a process may outlive its last sample by as long as the guard was starved
 _STARTING = 0.05  # started.json is written just after the start; clocks agree to a millisecond
+_NUMBERED_NEAR = 64  # pids that a machine hands out between two processes of one pool
 _BEFORE = 2.0  # and have been born a sample earlier than first seen
 
 
@@ -50,6 +51,14 @@ class JobProcesses:
         if seen is not None and seen.first - _BEFORE - slack <= when <= seen.last + _AFTER + slack:
             return True
         return pid == self.leader and when >= self.started - _BEFORE - slack
+
+    def may_own(self, kill: KernelKill) -> bool:
+        """A worker of a pool may live and die between two samples: called like the job's own, numbered among them, and
+        killed while it ran. Where the job has a cgroup of its own, that decides."""
+        if self.cgroups or not self.pids_comparable or kill.time < self.started - _STARTING:
+            return False
+        alike = [seen.pid for seen in self.processes.values() if seen.name == kill.name]
+        return any(0 < abs(kill.pid - pid) <= _NUMBERED_NEAR for pid in alike)
 
     def owns_kill(self, kill: KernelKill) -> bool:
         if self.owns(kill.pid, kill.time):

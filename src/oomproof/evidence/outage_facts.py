@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from oomproof.evidence.case_file import OtherJob
 from oomproof.records import dataclass
 
 
@@ -39,6 +40,7 @@ class OutageFacts:
     last_sign: float  # the last moment anything was written down
     runs: tuple[RunFacts, ...]
     host: tuple[HostPoint, ...] = ()
+    others: tuple[OtherJob, ...] = ()  # jobs that are no runs of oomproof, largest first, as last seen
     next_boot: float | None = None
     boots_recorded: bool = False  # by wtmp; else next_boot is when the present boot began
     shutdown: float | None = None  # an orderly one, as wtmp or the keepers tell

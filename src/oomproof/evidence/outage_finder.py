@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oomproof.causes import cause_of
+from oomproof.evidence.case_file import OtherJob
 from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.memory_growth import other_jobs
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_timeline import timeline
 from oomproof.evidence.texts.kernel_parser import KernelParser
@@ -106,6 +108,7 @@ def _facts(
         last_sign=last,
         runs=tuple(sorted((_run(cut_run, known, last) for cut_run in alive), key=lambda facts_of_run: facts_of_run.started or 0.0)),
         host=host,
+        others=_others(alive),
         next_boot=next_boot,
         boots_recorded=recorded,
         shutdown=shutdown,
@@ -196,6 +199,18 @@ def _host(alive: list[_Cut]) -> tuple[HostPoint, ...]:
                 row.psi_full_us,
             )
     return tuple(points[wall] for wall in sorted(points))
+
+
+def _others(alive: list[_Cut]) -> tuple[OtherJob, ...]:
+    """Unmanaged jobs as each run last saw them; of several runs the one that saw them last."""
+    found: dict[int, OtherJob] = {}
+    for cut_run in alive:
+        with cut_run.recording.series() as series:
+            jobs = other_jobs(series, series.end())
+        for job in jobs:
+            if not job.managed and (job.pid not in found or job.t > found[job.pid].t):
+                found[job.pid] = job
+    return tuple(sorted(found.values(), key=lambda job: -job.held))
 
 
 def _run(cut_run: _Cut, known: Sequence[Run], last: float) -> RunFacts:

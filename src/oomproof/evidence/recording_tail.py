@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from oomproof.evidence.agent_files import AgentMessage
-from oomproof.evidence.case_file import GpuSample, HostSample, JobSample, ProcessSeen
+from oomproof.evidence.case_file import (
+    GpuSample,
+    Growth,
+    HostSample,
+    JobSample,
+    OtherJob,
+    ProcessGrowth,
+    ProcessSeen,
+)
 from oomproof.recording.reader import Recording, open_recording
 from oomproof.recording.series import GpuRow, HostRow, JobRow
 from oomproof.records import dataclass, field
@@ -28,6 +37,9 @@ class RecordingTail:
     phase: str = "unknown"
     step: int | None = None
     processes: Mapping[int, ProcessSeen] = field(default_factory=dict)
+    growth: Growth | None = None
+    grown: tuple[ProcessGrowth, ...] = ()
+    others: tuple[OtherJob, ...] = ()
     told: tuple[AgentMessage, ...] = ()
     openmp: str | None = None  # two OpenMP runtimes in one process, as the sampler noted them
     reason: str | None = None  # why nothing could be read
@@ -90,7 +102,8 @@ class _Processes(Mapping[int, ProcessSeen]):
         return len(self._found)
 
 
-def last_samples(path: Path) -> RecordingTail:
+def last_samples(path: Path, well: bool = False) -> RecordingTail:
+    """``well``: it ended well, and nobody will ask what grew."""
     if not path.exists():
         return RecordingTail(reason=f"{path.name} is not there")
     recording = open_recording(path)
@@ -104,6 +117,15 @@ def last_samples(path: Path) -> RecordingTail:
         phase, step = series.last_phase() or ("unknown", None)
         told = series.events("exception", "saved", "stacks", "worker-lost", last=_TOLD)
         openmp = series.events("openmp", last=1)
+        grew: dict[str, Any] = {}
+        if not well:
+            from oomproof.evidence import memory_growth
+
+            grew = {
+                "growth": memory_growth.job_growth(series),
+                "grown": memory_growth.grown_processes(series),
+                "others": memory_growth.other_jobs(series, series.end()),
+            }
         return RecordingTail(
             meta=recording.meta,
             host=_host(series.newest(HostRow, _WINDOW)),
@@ -116,4 +138,5 @@ def last_samples(path: Path) -> RecordingTail:
             processes=_Processes(recording),
             told=tuple(AgentMessage(event.t, event.kind, event.text) for event in told),
             openmp=openmp[0].text if openmp else None,
+            **grew,
         )

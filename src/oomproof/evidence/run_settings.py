@@ -7,14 +7,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+ACCUMULATION = re.compile(
+    r"^(?:gradient_|grad_)?(?:accum(?:ulation|ulate)?)(?:_grad)?(?:_steps|_batches|_iter(?:s|ations)?)?$|^update_freq$"
+)
 # What people call the intervals at which something heavy happens. Order decides: the first that fits names it.
 _INTERVALS = (
-    ("accumulation", re.compile(r"^(?:gradient_|grad_)?(?:accum(?:ulation|ulate)?)(?:_grad)?(?:_steps|_batches|_iter(?:s|ations)?)?$|^update_freq$")),
+    ("accumulation", ACCUMULATION),
     ("eval", re.compile(r"^(?:eval|evaluation|val|validation|valid|test)(?:_(?:check|check_interval|steps|every|interval|freq|frequency|iters?|every_n_steps))+$")),
     ("save", re.compile(r"^(?:save|checkpoint|checkpointing|ckpt|snapshot)(?:_(?:steps|every|interval|freq|frequency|iters?|every_n_steps|every_n_train_steps))+$")),
     ("log", re.compile(r"^(?:log|logging|print)(?:_(?:steps|every|interval|freq|frequency|iters?|every_n_steps))+$")),
 )  # fmt: skip
-_BATCH = re.compile(
+BATCH = re.compile(
     r"^(?:per_device_train_|per_gpu_train_|train_|micro_|per_device_)?batch_?size$|^bs$|^batch$"
 )
 _EPOCH_STEPS = re.compile(r"^(?:steps|batches|iters|iterations)_per_epoch$|^(?:len_)?train_loader_len$")
@@ -87,7 +90,7 @@ def intervals(settings: Mapping[str, str]) -> dict[str, int]:
 
 
 def batch_size(settings: Mapping[str, str]) -> int | None:
-    return _first(settings, _BATCH)
+    return _first(settings, BATCH)
 
 
 def steps_per_epoch(settings: Mapping[str, str]) -> int | None:
@@ -116,7 +119,7 @@ def told_in(lines: Iterable[str]) -> dict[str, str]:
             settings.setdefault("device", match[1].lower())
         for match in _ASSIGNED.finditer(line):
             name = match[1].replace("-", "_").lower()
-            patterns = (_BATCH, _EPOCH_STEPS, *(pattern for _, pattern in _INTERVALS))
+            patterns = (BATCH, _EPOCH_STEPS, *(pattern for _, pattern in _INTERVALS))
             # "batch 117" is progress; a size of that name needs to say so
             if name not in ("batch", "bs") and any(pattern.match(name) for pattern in patterns):
                 settings.setdefault(name, match[2])

@@ -43,15 +43,8 @@ class Branch:
 def silent_handlers(
     attempt: Attempt, run: dict[str, Any], started: dict[str, Any]
 ) -> tuple[SilentHandler, ...]:
-    code = part(run, "code")
-    script, known = string(code.get("script")), string(code.get("script_sha256"))
-    if script is None or known is None or not script.endswith(".py") or attempt.output_before_file.exists():
-        return ()
-    try:
-        if os.path.getsize(script) > _LARGEST or hash_file(script) != known:
-            return ()  # changed since: its lines are not those that ran
-        source = Path(script).read_bytes()
-    except OSError:
+    script, source = script_that_ran(run)
+    if source is None or attempt.output_before_file.exists():
         return ()
     sure = _unbuffered(run, started)
     return tuple(
@@ -66,6 +59,20 @@ def silent_handlers(
         for branch in branches(source)[: 4 * _MOST]
         if not contains(attempt, branch.text.encode("utf-8", "replace"))
     )[:_MOST]
+
+
+def script_that_ran(run: dict[str, Any]) -> tuple[str, bytes | None]:
+    """A Python script's path and source; None where it is gone, or no longer the one that ran."""
+    code = part(run, "code")
+    script, known = string(code.get("script")) or "", string(code.get("script_sha256"))
+    if known is None or not script.endswith(".py"):
+        return script, None
+    try:
+        if os.path.getsize(script) > _LARGEST or hash_file(script) != known:
+            return script, None
+        return script, Path(script).read_bytes()
+    except OSError:
+        return script, None
 
 
 def _unbuffered(run: dict[str, Any], started: dict[str, Any]) -> bool:

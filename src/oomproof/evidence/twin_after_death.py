@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oomproof.evidence.case_file import Twin
 from oomproof.leaf.command_lines import python_target
-from oomproof.machine import processes
+from oomproof.machine import cgroup_limits, cgroups, processes
 from oomproof.recording.secrets import mask_argv
 
 _LARGE = 128 << 20  # a smaller one was not what was missing
@@ -36,6 +36,10 @@ def living_twin(argv: Sequence[str], folder: str | None, proc: str = "/proc") ->
 
 
 def _pids(proc: str) -> list[int]:
+    """Who takes of the same memory: under a limit that is the machine here, those inside it."""
+    limit = cgroup_limits.machine_here(proc)
+    if limit is not None:
+        return cgroups.read_pids(*cgroups.all_procs_files(limit.path))
     try:
         return [int(name) for name in os.listdir(proc) if name.isdigit()]
     except OSError:

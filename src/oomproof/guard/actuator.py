@@ -7,7 +7,7 @@ import time
 from oomproof.guard import detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import Action, Facts
+from oomproof.guard.view import NOT_OURS, Action, Facts
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.records import asdict
@@ -46,7 +46,7 @@ class Actuator:
         return self._guarded.best_effort(OTHERS, lambda: live.take_latch(t, pause, resume), True, ALONE)
 
     def why(self, action: Action) -> str:
-        if action.scope == "machine" and "not this job's" in action.why and self._unmanaged.named:
+        if action.scope == "machine" and NOT_OURS in action.why and self._unmanaged.named:
             return f"{action.why}: {self._unmanaged.named}"
         return action.why
 

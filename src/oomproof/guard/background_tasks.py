@@ -17,6 +17,10 @@ from oomproof.machine.cgroups import JobMemory
 
 _MANUAL_CHECK_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
+_SCAN_FIRST, _SCAN_CALM = (
+    2.0,
+    60.0,
+)  # seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core
 
 
 class BackgroundTasks:
@@ -26,6 +30,7 @@ class BackgroundTasks:
         self._guarded, self._host, self._unmanaged, self._acting = guarded, host, unmanaged, acting
         self._try = guarded.best_effort
         self.next_row = self._next_manual_check = self._next_scan = 0.0
+        self._next_calm_scan: float | None = None
 
     def run(self, t: float, view: View | None) -> None:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
@@ -52,15 +57,30 @@ class BackgroundTasks:
                 guarded.notice_hands(t)
         guarded.tell_the_others(memory.use, t)
         self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
-        if moment.available + moment.swap_free <= guarded.settings.margin and t >= self._next_scan:
-            self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
-            job = guarded.job
+        if self._scan_is_due(t):
             self._try(
                 "looking for who else grows",
-                lambda: self._unmanaged.look({job.leader, *job.known_pids(), os.getpid()}),
+                lambda: self._look_at_others(t, memory),
                 None,
                 "who else fills the machine is not named",
             )
+
+    def _scan_is_due(self, t: float) -> bool:
+        """Each second where the machine is short, else so seldom that it costs nothing."""
+        moment = self._guarded.moment
+        if self._next_calm_scan is None:
+            self._next_calm_scan = t + _SCAN_FIRST  # a job that ends at once is not worth one
+        short = moment.available + moment.swap_free <= self._guarded.settings.margin
+        if t < (self._next_scan if short else self._next_calm_scan):
+            return False
+        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
+        self._next_calm_scan = t + _SCAN_CALM
+        return True
+
+    def _look_at_others(self, t: float, memory: JobMemory) -> None:
+        job = self._guarded.job
+        ours = {job.leader, *job.known_pids(), os.getpid()}
+        self._unmanaged.look(t, ours, memory, self._guarded.writer.put)
 
     def _record(self, t: float, memory: JobMemory) -> None:
         moment = self._guarded.moment
@@ -73,7 +93,7 @@ class BackgroundTasks:
 
     def _record_host(self, t: float) -> None:
         host, moment = self._host, self._guarded.moment
-        row = (t, host.mem_total, moment.available, None, host.swap_total, moment.swap_free, *host.psi)
+        row = (t, host.ram, moment.available, None, host.swap_total, moment.swap_free, *host.psi)
         self._guarded.writer.put("host", row)
 
     def _forecast(self, t: float, use: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomproof.guard.view import (
+    NOT_OURS,
     Action,
     Done,
     Facts,
@@ -73,7 +74,7 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
         return Action("freeze", f"{why}; {other}", "machine")
-    return Action("freeze", f"{why}; the growth is not this job's", "machine")
+    return Action("freeze", f"{why}; {NOT_OURS}", "machine")
 
 
 def frozen(settings: Settings, facts: Facts, state: Done) -> Done:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomproof.guard.view import NONE, STALLED, Action, Done, Facts, Settings, facts_text, headroom
+from oomproof.guard.view import IN_VAIN, NONE, STALLED, Action, Done, Facts, Settings, facts_text, headroom
 from oomproof.records import replace
 from oomproof.units import format_duration, format_size
 
@@ -26,7 +26,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
     if settled and pressed and facts.my_turn and state.term_at is None:
         available = headroom(settings, facts)
         if available <= settings.floor / 2 and facts.use >= settings.floor / 8:
-            why = f"{facts_text(facts)} while it is paused: pausing it did not help"
+            why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
             return Action("kill" if available <= settings.floor / 4 else "term", why, "machine")
     if state.paused_at is None:
         return NONE  # by hand: whoever paused it resumes it

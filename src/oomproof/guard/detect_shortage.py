@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomproof.guard.detect_limit import TERM_SECONDS
-from oomproof.guard.view import NONE, Action, Facts, Settings, facts_text, headroom, ours
+from oomproof.guard.view import NONE, NOT_OURS, Action, Facts, Settings, facts_text, headroom, ours
 from oomproof.units import format_duration, format_size
 
 # Seconds from a look to a job that no longer grows: a poll, the look again, the signal (bench/guard.py measures it).
@@ -38,7 +38,7 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
             return Action("ask", f"{growing}: full in about {left}", "machine")
     elif not is_ours and facts.my_turn and available <= settings.floor:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
-        unmanaged = f"{state}; the growth is not this job's"
+        unmanaged = f"{state}; {NOT_OURS}"
         if available <= settings.floor / 4 and facts.use >= settings.floor / 4:
             return Action("kill", unmanaged, "machine")
         if available <= settings.floor / 2 and facts.use >= settings.floor / 4:

@@ -43,7 +43,7 @@ class Guard:
         self._settings = {job.name: job.settings for job in jobs}
         self._state: dict[str, JobState] = {}
         self._try = best_effort
-        self._unmanaged = UnmanagedGrowth()
+        self._unmanaged = UnmanagedGrowth(host.limit_folder)
         self._reader = ViewReader(host, jobs, self._try)
         self._actuators = {job.name: Actuator(job, self._unmanaged) for job in jobs}
         self._acting = threading.RLock()  # the terminal's thread may let a job go on (let_go)

@@ -6,8 +6,7 @@ import os
 import sys
 from collections import deque
 
-from oomproof.machine import cgroup_limits, swap
-from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2
+from oomproof.machine import cgroup_limits, cgroups, swap
 from oomproof.machine.pressure import PressureReader
 
 if sys.platform == "darwin":
@@ -34,13 +33,16 @@ class HostView:
         # that very cgroup holds.
         over_us = cgroup_limits.read("self", proc, sys)
         wanted = [level for level in over_us.levels if level.limit < first.total]
+        machine = over_us.machine(first.total)
+        self.limit_folder = (
+            machine.path if machine is not None else None
+        )  # who is outside it takes nothing of ours
         paths = [*(level.path for level in wanted), *(level.path for level in over_us.swap_levels)]
-        self._views: dict[str, Cgroup] = {
-            path: CgroupV2(path) if os.path.exists(f"{path}/memory.current") else CgroupV1(path)
-            for path in paths
-        }
+        self._views = {path: cgroups.at(path) for path in paths}
         self._outer = [(level.path, level.limit) for level in wanted]
         self._outer_swap = [(level.path, level.limit) for level in over_us.swap_levels]
+        if self._outer_swap:
+            self.swap_total = min(self.swap_total, *(limit for _, limit in self._outer_swap))
         self._stalls: deque[tuple[float, int]] = deque()
         self.psi = (0, 0)
 

@@ -11,6 +11,7 @@ from oomproof.guard.process_tree import ProcessTree
 from oomproof.leaf.process_signals import send_signal
 from oomproof.machine import processes
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
+from oomproof.machine.kill_counters import kills_in
 
 
 class Job:
@@ -84,6 +85,11 @@ class Job:
     def corrected(self) -> int:
         """Bytes by which the figure changed so far because shared pages were counted anew: no growth."""
         return self._tree.corrected
+
+    def kernel_kills(self) -> int:
+        """Processes of the job that the kernel has killed for memory so far, where a cgroup of its own counts them."""
+        version = 2 if isinstance(self._cgroup, CgroupV2) else 1
+        return kills_in(self._memory_dir, version) if self._memory_dir else 0
 
     def pss(self, pids: list[int]) -> dict[int, int]:
         """Pid → PSS, of the heaviest given. From the sampler, now and then: the kernel walks page tables for it."""

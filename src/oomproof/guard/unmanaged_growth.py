@@ -1,54 +1,88 @@
-"""Who else is growing: a slow look over all processes, from a thread of its own, only when memory is short."""
+"""Who else is on the machine: a look over all other jobs from a thread of its own, recorded, and who of them grew."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from oomproof.machine import processes
-from oomproof.units import MIB, format_size
+from oomproof.machine import cgroups, memory
+from oomproof.records import dataclass
+from oomproof.units import MIB, format_duration, format_size
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_WORTH_NAMING = 32 * MIB  # per look; browsers breathe by less
+if TYPE_CHECKING:  # read in by the first look, in its own thread
+    from oomproof.machine.jobs import Job
+
+_WORTH_NAMING = 32 * MIB  # growth; browsers breathe by less
+_WORTH_A_ROW = 64 * MIB
+_ROWS = 5  # of one look: the largest
+_CHANGE, _SIGN_OF_LIFE = (
+    4 * MIB,
+    30.0,
+)  # as for the job's own processes: a smaller change, or 2 %, is not worth a row
+_LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+Key = tuple[int, int]  # pid and start: names a job for ever
 
 
-def resident(proc: str = "/proc") -> dict[int, int]:
-    """Pid → resident bytes, for every process that can be seen."""
-    by_pid: dict[int, int] = {}
-    for name in os.listdir(proc):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"{proc}/{name}/statm", "rb") as file:
-                by_pid[int(name)] = int(file.read().split()[1]) * _PAGE
-        except (OSError, IndexError, ValueError):
-            continue
-    return by_pid
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One job of one look, in bytes."""
+
+    name: str
+    use: int
+    managed: bool
 
 
-def fastest(before: dict[int, int], after: dict[int, int], ours: set[int]) -> tuple[int, int] | None:
-    """(pid, growth) of the unmanaged process that grew most between two looks."""
-    growth = [(size - before.get(pid, 0), pid) for pid, size in after.items() if pid not in ours]
-    if not growth:
-        return None
-    most, pid = max(growth)
-    return (pid, most) if most >= _WORTH_NAMING else None
+@dataclass(frozen=True, slots=True)
+class Look:
+    t: float
+    jobs: dict[Key, Seen]
+
+
+def fastest(before: Look, now: Look) -> str:
+    """The unmanaged job that grew most between two looks, in words; empty where none did."""
+    grown = [
+        (seen.use - (before.jobs[key].use if key in before.jobs else 0), key, seen)
+        for key, seen in now.jobs.items()
+        if not seen.managed
+    ]
+    if not grown:
+        return ""
+    growth, (pid, start), seen = max(grown, key=lambda candidate: candidate[0])
+    if growth < _WORTH_NAMING:
+        return ""
+    seconds = max(1.0, min(now.t - before.t, now.t - start / _TICKS))
+    told = f"grew by {format_size(growth)} in {format_duration(seconds)}, held {format_size(seen.use)}"
+    return f"{seen.name} (pid {pid}) {told}"
 
 
 class UnmanagedGrowth:
     """Looks when asked to; the answer is there at the next question."""
 
-    def __init__(self, proc: str = "/proc") -> None:
-        self._proc = proc
+    def __init__(self, inside: str | None = None, proc: str = "/proc") -> None:
+        """``inside``: the cgroup whose limit is the machine here; only who is in it takes of it."""
+        self._inside, self._proc = inside, proc
+        self._limited = cgroups.at(inside) if inside is not None else None
         self._busy = threading.Event()
-        self._before: dict[int, int] | None = None
-        self.named = ""  # "chromium (pid 812) grew by 1.2 GiB, holds 3.4 GiB"
+        self._looks: deque[Look] = deque(maxlen=16)
+        self._written: dict[Key, tuple[float, int]] = {}  # when its last row was written, and what it held
+        self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
 
-    def look(self, ours: set[int]) -> None:
-        """Returns at once; one look at a time."""
+    def look(
+        self,
+        t: float,
+        ours: set[int],
+        used: cgroups.JobMemory,
+        put: Callable[[str, tuple[object, ...]], None],
+    ) -> None:
+        """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
         if self._busy.is_set():
             return
-        thread = threading.Thread(target=self._look, args=(ours,), name="unmanaged", daemon=True)
+        thread = threading.Thread(target=self._look, args=(t, ours, used, put), name="unmanaged", daemon=True)
         self._busy.set()
         try:
             thread.start()
@@ -56,19 +90,71 @@ class UnmanagedGrowth:
             self._busy.clear()
             raise
 
-    def _look(self, ours: set[int]) -> None:
+    def _look(
+        self,
+        t: float,
+        ours: set[int],
+        used: cgroups.JobMemory,
+        put: Callable[[str, tuple[object, ...]], None],
+    ) -> None:
         try:
-            after = resident(self._proc)
-            fastest_growth = fastest(self._before, after, ours) if self._before is not None else None
-            self._before = after
-            if fastest_growth:
-                pid, growth = fastest_growth
-                process = processes.memory(pid, self._proc)
-                name = process.name if process else "?"
-                self.named = (
-                    f"{name} (pid {pid}) grew by {format_size(growth)}, held {format_size(after[pid])}"
-                )
+            found = self._others(ours, used)
+            self._name(Look(t, {(job.pid, job.start): _seen(job) for job in found}))
+            for job in found[:_ROWS]:
+                if self._is_news(t, job):
+                    row = (t, job.pid, job.start, job.uid, _name(job), int(job.managed), job.use, job.swap)
+                    put("other_job", row)
         except Exception:
             pass  # /proc is hidden from us, no memory: then nobody can be named
         finally:
             self._busy.clear()
+
+    def _others(self, ours: set[int], used: cgroups.JobMemory) -> Sequence[Job]:
+        """Without walks over page tables, which hold up who is walked: sharing is estimated from the kernel's sums."""
+        from oomproof.machine import jobs
+
+        processes = jobs.scan(self._proc, self._inside)
+        anon, shmem = self._totals()
+        others = {pid: process for pid, process in processes.items() if pid not in ours}
+        return jobs.heaviest(
+            others,
+            anon_total=max(1, anon - used.anon),
+            shmem_total=max(1, shmem - used.shmem),
+            walk=0,
+            proc=self._proc,
+        )
+
+    def _totals(self) -> tuple[int, int]:
+        held = self._limited.memory() if self._limited is not None else None
+        if held is not None:
+            return held.anon, held.shmem
+        now = memory.read(self._proc)
+        return now.anon, now.shmem
+
+    def _name(self, now: Look) -> None:
+        looks = self._looks
+        while len(looks) > 1 and now.t - looks[1].t >= _LOOK_BACK:
+            looks.popleft()
+        self.named = fastest(looks[0], now) if looks else ""
+        looks.append(now)
+
+    def _is_news(self, t: float, job: Job) -> bool:
+        held, key = job.use + job.swap, (job.pid, job.start)
+        last_t, last = self._written.get(key, (float("-inf"), 0))
+        if held < _WORTH_A_ROW:
+            return False
+        if t - last_t < _SIGN_OF_LIFE and abs(held - last) <= max(_CHANGE, last // 50):
+            return False
+        self._written[key] = (t, held)
+        return True
+
+
+def _seen(job: Job) -> Seen:
+    return Seen(_name(job), job.use + job.swap, job.managed)
+
+
+def _name(job: Job) -> str:
+    """Program and script, without arguments, which may be secret."""
+    from oomproof.leaf.command_lines import short_name
+
+    return short_name(job.command)

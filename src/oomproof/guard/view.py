@@ -5,6 +5,8 @@ from __future__ import annotations
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
 
+NOT_OURS = "the growth is not this job's"  # in the reason of every action for somebody else's growth
+IN_VAIN = "pausing it did not help"  # the same, of a job that is paused and so takes nothing
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 # Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
 # is still paused. Sooner where something in the job counts the seconds (guard/pause_timeouts.py).

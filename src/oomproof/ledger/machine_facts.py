@@ -11,6 +11,7 @@ from oomproof.ledger.budget import Budget
 from oomproof.ledger.current_budget import budget_from
 from oomproof.machine import (
     cgroup_limits,
+    cgroups,
     daemons,
     gpu,
     host_environment,
@@ -32,6 +33,7 @@ _GPU_DEADLINE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
+    here: memory.Memory  # inside the limit that is the machine here; the machine's own where there is none
     memory: memory.Memory
     swaps: tuple[swap.Swap, ...]
     unowned: unowned_memory.Unowned
@@ -42,8 +44,18 @@ class Facts:
     place: host_environment.HostEnvironment
     gpus: gpu.Gpus
     daemons: tuple[daemons.Daemon, ...]
-    jobs: tuple[jobs.Job, ...]
+    jobs: tuple[jobs.Job, ...]  # inside that limit
     twins: tuple[twins.Twins, ...]
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit over this shell, a container's or another, is the machine here."""
+        return self.here.total < self.memory.total
+
+    @property
+    def unowned_here(self) -> unowned_memory.Unowned:
+        """What no process owns is the machine's, not a container's."""
+        return unowned_memory.Unowned(0, 0, 0, 0, 0) if self.limited else self.unowned
 
 
 def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str = "/") -> Facts:
@@ -52,25 +64,45 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
         return _gather_macos()
     query = gpu.Query() if nvidia.driver_present(proc, dev) else None
     now = memory.read(proc)
-    processes = _without_us(jobs.scan(proc))
-    heaviest = jobs.heaviest(processes, anon_total=now.anon, shmem_total=now.shmem, proc=proc)
+    limits = cgroup_limits.read("self", proc, sys)
+    limit = limits.machine(now.total)
+    here = _inside(limit, now) if limit is not None else now
+    everybody = _without_us(jobs.scan(proc))
+    processes = _without_us(jobs.scan(proc, limit.path)) if limit is not None else everybody
+    heaviest = jobs.heaviest(processes, anon_total=here.anon, shmem_total=here.shmem, proc=proc)
     facts = Facts(
         memory=now,
         swaps=swap.read(proc, sys),
         unowned=unowned_memory.read(proc, sys),
         pressure=pressure.read(proc),
         overcommit=overcommit.read(proc),
-        limits=cgroup_limits.read("self", proc, sys),
+        limits=limits,
         shm=shm.read(f"{dev}/shm"),
         place=host_environment.read(proc, root),
         gpus=gpu.Gpus(),
-        daemons=daemons.among(processes.values()),
+        daemons=daemons.among(everybody.values()),
         jobs=heaviest,
+        here=here,
         twins=twins.among(heaviest, proc),
     )
     cards = query.answer(_GPU_DEADLINE) if query else gpu.Gpus()
     amd = gpu.read_amd(sys, first_index=len(cards.gpus))
     return replace(facts, gpus=gpu.Gpus(cards.gpus + amd, cards.problem))
+
+
+def _inside(limit: cgroup_limits.Level, machine: memory.Memory) -> memory.Memory:
+    """A cgroup whose limit is the machine here, in the machine's own terms."""
+    cgroup = cgroups.at(limit.path)
+    held = cgroup.memory()
+    cgroup.close()
+    if held is None:
+        return machine
+    free = max(0, limit.limit - held.anon - held.shmem - held.file - held.kernel)
+    return memory.Memory(
+        total=limit.limit, free=free, available=min(machine.available, limit.left),
+        swap_total=machine.swap_total, swap_free=machine.swap_free, anon=held.anon, shmem=held.shmem,
+        file_cache=held.file, slab_reclaimable=0, slab_unreclaimable=held.kernel, page_tables=0, kernel_stack=0,
+    )  # fmt: skip
 
 
 def _gather_macos() -> Facts:
@@ -91,6 +123,7 @@ def _gather_macos() -> Facts:
         gpus=macos.gpus(platform.machine()),
         daemons=(),
         jobs=heaviest,
+        here=now,
         twins=(),
     )
 

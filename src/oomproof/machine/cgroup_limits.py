@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomproof.machine import cgroups
+from oomproof.machine import cgroups, memory
 from oomproof.records import dataclass
 
 # cgroup v1 writes "no limit" as the largest page-aligned long; nobody sets an exbibyte on purpose.
@@ -57,6 +57,11 @@ class Limits:
     def tightest(self) -> Level | None:
         return min(self.levels, key=lambda level: level.limit, default=None)
 
+    def machine(self, ram: int) -> Level | None:
+        """The limit that is the machine for whoever is inside: of those below its RAM, the one that leaves least."""
+        below = (level for level in self.levels if level.limit < ram)
+        return min(below, key=lambda level: level.left, default=None)
+
     @property
     def fullest(self) -> Level | None:
         return min(self.levels, key=lambda level: level.left, default=None)
@@ -72,6 +77,14 @@ def read(pid: int | str = "self", proc: str = "/proc", sys: str = "/sys") -> Lim
         else:
             _read_v1(folder, levels, swap)
     return Limits(tuple(levels), tuple(swap))
+
+
+def machine_here(proc: str = "/proc", sys: str = "/sys") -> Level | None:
+    """The limit that is the machine for us: a container's, a slice's, a batch system's; None where there is none."""
+    try:
+        return read("self", proc, sys).machine(memory.read(proc).total)
+    except OSError:  # nothing of that kind on this system
+        return None
 
 
 def _read_v2(folder: str, levels: list[Level], swap: list[SwapLevel]) -> None:

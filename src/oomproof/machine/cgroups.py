@@ -202,6 +202,11 @@ class CgroupV1:
                 os.close(fd)
 
 
+def at(path: str) -> Cgroup:
+    """The memory cgroup of that folder, of whichever version."""
+    return CgroupV2(path) if os.path.exists(f"{path}/memory.current") else CgroupV1(path)
+
+
 def own_paths(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
     """Controller → path from /proc/PID/cgroup; the unified hierarchy has the key ""."""
     paths: dict[str, str] = {}

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from oomproof.leaf.command_lines import is_keeper
+from oomproof.leaf.command_lines import is_keeper, is_oomproof
 from oomproof.leaf.proc_files import kib_field, read_bytes, read_text
+from oomproof.machine.cgroups import all_procs_files, read_pids
 from oomproof.machine.processes import command_line, start_time
 from oomproof.records import dataclass
 
@@ -27,6 +28,8 @@ LAUNCHERS = frozenset({  # names as the kernel cuts them, at 15 characters
     "code", "code-server", "jupyter-lab", "jupyter-noteboo", "jupyter-server", "jupyterhub",
 })
 # fmt: on
+
+_OURS = "oomproof"  # a run of ours is a job of its own, whoever started it: a sweep starts many
 
 # The exact share makes the kernel walk the page tables: 4 to 5 ms per GiB (Linux 6.18, 4 KiB pages).
 # 16 GiB of walking keep `check` inside its half second; what is heavier is estimated and says so.
@@ -68,21 +71,24 @@ class Job:
     shmem: int
     swap: int
     exact: bool
+    managed: bool = False  # started by oomproof
 
     @property
     def use(self) -> int:
         return self.anon + self.shmem
 
 
-def scan(proc: str = "/proc") -> dict[int, Process]:
-    """Every process that has memory: one small read each (about 10 µs, so 3000 take 30 ms)."""
-    by_pid = {}
-    for name in os.listdir(proc):
-        if name.isdigit():
-            process = _process(int(name), proc)
-            if process:
-                by_pid[process.pid] = process
-    return by_pid
+def scan(proc: str = "/proc", inside: str | None = None) -> dict[int, Process]:
+    """Every process that has memory: one small read each (about 10 µs, so 3000 take 30 ms).
+
+    ``inside``: the folder of a cgroup whose limit is the machine here; who is outside it takes nothing of it.
+    """
+    if inside is not None:
+        pids = read_pids(*all_procs_files(inside))
+    else:
+        pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
+    found = (_process(pid, proc) for pid in pids)
+    return {process.pid: process for process in found if process is not None}
 
 
 def heaviest(
@@ -91,18 +97,23 @@ def heaviest(
     anon_total: int = 0,
     shmem_total: int = 0,
     at_least: int = 16 << 20,
+    walk: int = _WALK_BYTES,
     proc: str = "/proc",
 ) -> tuple[Job, ...]:
     """Jobs that hold ``at_least`` bytes in RAM or swap, heaviest first.
 
     ``anon_total`` and ``shmem_total`` are the kernel's own sums, where each page stands once:
     what the processes claim beyond them is shared, and is taken from the jobs that can share.
+    ``walk``: so many bytes of page tables may be walked for exact shares; a walk holds up who is walked.
     """
-    groups = [
-        _without_keeper(members, proc) for members in _groups(processes, proc) if _claim(members) >= at_least
-    ]
+    groups = [members for members in _groups(processes, proc) if _claim(members) >= at_least]
+    managed = {}
+    for at, members in enumerate(groups):
+        is_managed = is_oomproof(command_line(members[0].pid, proc))
+        groups[at] = _without_keeper(members, proc) if is_managed else members
+        managed[groups[at][0].pid] = is_managed
     groups.sort(key=lambda members: sum(process.own for process in members), reverse=True)
-    exact = _exact_shares(groups, proc)
+    exact = _exact_shares(groups, walk, proc)
     anon_factor = _shrink(processes, groups, exact, "anon", anon_total)
     shmem_factor = _shrink(processes, groups, exact, "shmem", shmem_total)
     jobs = []
@@ -124,6 +135,7 @@ def heaviest(
                 shmem=shmem,
                 swap=sum(process.swap for process in members),
                 exact=share is not None or not _shares(members),
+                managed=managed[leader.pid],
             )
         )
     return tuple(sorted(jobs, key=lambda job: (-job.use - job.swap, job.pid)))
@@ -163,7 +175,7 @@ def _groups(processes: Mapping[int, Process], proc: str) -> list[list[Process]]:
 
 def _parent_in_job(process: Process, processes: Mapping[int, Process]) -> int | None:
     parent = processes.get(process.parent)
-    if parent is None or parent.name in LAUNCHERS:
+    if parent is None or parent.name in LAUNCHERS or process.name == _OURS:
         return None
     # In a container the job itself may be pid 1, with its workers in its session; strays of others are not.
     if parent.pid == 1 and parent.session != process.session:
@@ -198,9 +210,9 @@ def _shares(members: list[Process]) -> bool:
     return sum(sizes[1:]) >= _WORTH_A_WALK or sum(process.shmem for process in members) >= _WORTH_A_WALK
 
 
-def _exact_shares(groups: list[list[Process]], proc: str) -> dict[int, tuple[int, int]]:
+def _exact_shares(groups: list[list[Process]], walk: int, proc: str) -> dict[int, tuple[int, int]]:
     """leader's pid -> (anon, shmem), for the jobs whose every process may be read, within the walk's cost."""
-    left = _WALK_BYTES
+    left = walk
     shares = {}
     for members in groups:
         cost = sum(max(_ONE_WALK, process.own + process.file) for process in members)

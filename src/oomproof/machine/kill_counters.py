@@ -35,7 +35,7 @@ def cgroup_kills(proc: str = "/proc") -> tuple[CgroupKills, ...]:
     for controller, version in (("memory", 1), ("", 2)):
         point = mounts.get(controller, ("", ""))[0]
         for directory in _folders(point) if point else ():
-            kills = _kills(directory, version)
+            kills = kills_in(directory, version)
             if kills:
                 counted.append(CgroupKills(directory[len(point) :] or "/", kills, version))
     return tuple(sorted(counted, key=lambda kill: -kill.kills))
@@ -48,7 +48,7 @@ def _folders(point: str) -> Iterator[str]:
         yield path
 
 
-def _kills(directory: str, version: int) -> int:
+def kills_in(directory: str, version: int) -> int:
     # v2 counts kills in every cgroup above as well, except in the file of local events (5.2 on);
     # v1 counts them where they happen
     names = ("memory.oom_control",) if version == 1 else ("memory.events.local", "memory.events")

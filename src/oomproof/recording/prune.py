@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from oomproof.recording.run_folders import ELSEWHERE, Run, runs_folder
 from oomproof.recording.state_files import take_lock
@@ -23,6 +24,15 @@ class Stored:
     created: float
     size: int
     alive: bool
+
+    def as_json(self, problem: str | None) -> dict[str, Any]:
+        return {
+            "id": self.run.id,
+            "name": self.run.name,
+            "created": self.created,
+            "bytes": self.size,
+            "problem": problem,
+        }
 
 
 @dataclass(frozen=True, slots=True)

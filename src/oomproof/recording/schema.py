@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS job (t REAL, anon INT, shmem INT, file INT, swap INT,
     headroom INT, processes INT, shm_total INT, shm_free INT);
 CREATE TABLE IF NOT EXISTS process (t REAL, pid INT, start INT, role TEXT, name TEXT,
     anon INT, shmem INT, file INT, swap INT, pss INT);
+CREATE TABLE IF NOT EXISTS other_job (t REAL, pid INT, start INT, uid INT, name TEXT, managed INT, ram INT, swap INT);
 CREATE TABLE IF NOT EXISTS gpu (t REAL, idx INT, used INT, total INT, job_used INT);
 CREATE TABLE IF NOT EXISTS phase (t REAL, name TEXT, step INT, pid INT, anon INT, gpu INT);
 CREATE TABLE IF NOT EXISTS event (t REAL, kind TEXT, text TEXT, data TEXT);
@@ -22,6 +23,7 @@ INSERTS = {
     "host": "INSERT INTO host VALUES (?,?,?,?,?,?,?,?)",
     "job": "INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?)",
     "process": "INSERT INTO process VALUES (?,?,?,?,?,?,?,?,?,?)",
+    "other_job": "INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)",
     "gpu": "INSERT INTO gpu VALUES (?,?,?,?,?)",
     "phase": "INSERT INTO phase VALUES (?,?,?,?,?,?)",
     "event": "INSERT INTO event VALUES (?,?,?,?)",

@@ -62,6 +62,23 @@ class ProcessRow(NamedTuple):
         return (self.anon or 0) + (self.shmem or 0) + (self.swap or 0)
 
 
+class OtherJobRow(NamedTuple):
+    """A job that is not this run's, as a look over the machine found it: the few largest of each look."""
+
+    t: float
+    pid: int
+    start: int | None  # with the pid it names a job
+    uid: int | None
+    name: str | None  # program and script; arguments may be secret
+    managed: int | None  # started by oomproof
+    ram: int | None
+    swap: int | None
+
+    @property
+    def use(self) -> int:
+        return (self.ram or 0) + (self.swap or 0)
+
+
 class GpuRow(NamedTuple):
     t: float
     idx: int
@@ -94,7 +111,7 @@ class PhaseMark(NamedTuple):
     gpu: int | None
 
 
-Row = TypeVar("Row", HostRow, JobRow, ProcessRow, GpuRow)
+Row = TypeVar("Row", HostRow, JobRow, ProcessRow, OtherJobRow, GpuRow)
 
 
 class _Kind(NamedTuple):
@@ -108,6 +125,7 @@ _KINDS: dict[type, _Kind] = {
     HostRow: _Kind("host", "mem_available > 0", "-mem_available"),
     JobRow: _Kind("job", "anon IS NOT NULL", "anon+shmem+swap"),
     ProcessRow: _Kind("process", "typeof(pid) = 'integer'", "t", "pid"),
+    OtherJobRow: _Kind("other_job", "typeof(pid) = 'integer'", "t", "pid"),
     GpuRow: _Kind("gpu", "used IS NOT NULL AND total > 0 AND idx IS NOT NULL", "used", "idx"),
 }
 _TEXTS = ("role", "name")
@@ -183,6 +201,16 @@ class Series:
         rows = self._within("process", columns, begin, end, tail="GROUP BY pid, start ORDER BY max(t)")
         return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
 
+    def unmanaged(self, begin: float, end: float) -> list[tuple[float, int, str, int]]:
+        """(when, pid, name, bytes) of the largest jobs that oomproof did not start; none where nobody looked at them."""
+        columns = "t, pid, name, coalesce(ram, 0) + coalesce(swap, 0)"
+        rows = self._within("other_job", columns, begin, end, "managed = 0", "ORDER BY t")
+        return [
+            (t, pid, str(name), size)
+            for t, pid, name, size in rows
+            if isinstance(t, float) and isinstance(pid, int) and isinstance(size, int)
+        ]
+
     def is_long(self, kind: type[Row], rows: int) -> bool:
         table = self._table(_KINDS[kind].table)
         return table is not None and table.size > rows
@@ -207,10 +235,11 @@ class Series:
         looks = self._within("gpu", "sum(job_used)", begin, end, there, "GROUP BY t ORDER BY t")
         return [held for (held,) in looks if isinstance(held, int)]
 
-    def cards_used(self) -> set[int]:
-        """The cards on which the job ever held something."""
-        rows = self._within("gpu", "DISTINCT idx", float("-inf"), float("inf"), "job_used > 0")
-        return {row[0] for row in rows}
+    def cards_used(self, known: set[int]) -> set[int]:
+        """The cards on which the job ever held something, beside those that are known for it."""
+        others = f"job_used > 0 AND idx NOT IN ({', '.join(map(str, map(int, known)))})"
+        rows = self._within("gpu", "DISTINCT idx", float("-inf"), float("inf"), others)
+        return {*known, *(row[0] for row in rows)}
 
     def peak_use(self) -> int | None:
         answer = self._ask(f"SELECT max({USE}) FROM job")

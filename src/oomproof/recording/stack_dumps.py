@@ -83,10 +83,14 @@ def _seconds(text: str) -> float | None:
         return None
 
 
+def is_library(file: str) -> bool:
+    return bool(_LIBRARY.search(file))
+
+
 def users_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost line of the user's own code; of a library's where there is none."""
     for frame in frames:
-        if not _LIBRARY.search(frame.file):
+        if not is_library(frame.file):
             return frame
     return frames[0] if frames else None
 

@@ -19,6 +19,7 @@ _TABLES = {
     "host": ("-coalesce(mem_available, 0)", "0", 1),
     "job": ("coalesce(anon,0)+coalesce(shmem,0)+coalesce(swap,0)", "0", 1),
     "process": ("coalesce(anon,0)+coalesce(shmem,0)+coalesce(swap,0)", "pid", 6),
+    "other_job": ("coalesce(ram,0)+coalesce(swap,0)", "pid", 6),
     "gpu": ("coalesce(job_used, used)", "idx", 1),
 }
 _TOGETHER = ("host", "job")  # written with one time, read side by side

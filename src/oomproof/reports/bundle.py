@@ -16,8 +16,9 @@ from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.run_folders import Run
 from oomproof.reports import bundle_machine, html, markdown, report_file
 from oomproof.reports.bundle_texts import read_capped
+from oomproof.reports.environment import version
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.story import Story, facts, tell, version
+from oomproof.reports.story import Story, facts, tell
 from oomproof.reports.verdict_text import three_lines
 
 FILE_CAP = 8 << 20  # bytes of one text: its first quarter and its last three
@@ -184,7 +185,7 @@ def _add_machine(packer: _Packer, run: Run | None) -> dict[str, str]:
 def _summary(story: Story, packer: _Packer, packages: dict[str, str]) -> str:
     """Plain text, ready to paste into an issue."""
     parts = [three_lines(story.verdict)]
-    rows = [*facts(story), *story.versions]
+    rows = [*facts(story), *story.environment]
     rows += [(name, packages[name]) for name in _TELLING if name in packages]
     rows += bundle_machine.short_facts()
     parts.append("\n".join(f"{name:<26} {value}" for name, value in dict(rows).items()))

@@ -23,12 +23,17 @@ def load_numbers(attempt: Attempt) -> Timeline:
 
 
 def _only_numbers(timeline: Timeline) -> bool:
-    series = (timeline.host, timeline.phases, timeline.phase_rows, timeline.events, timeline.holders)
+    series = (
+        timeline.host,
+        timeline.machine,
+        timeline.phases,
+        timeline.phase_rows,
+        timeline.events,
+        timeline.holders,
+    )
     records: list[Any] = [record for records in (*series, *timeline.gpus.values()) for record in records]
-    return (
-        all(map(_number, (timeline.begin, timeline.end_wall, *timeline.gpus)))
-        and all(_number(t) and _number(size) for t, size in timeline.available)
-        and all(map(_is_of_numbers, records))
+    return all(map(_number, (timeline.begin, timeline.end_wall, *timeline.gpus))) and all(
+        map(_is_of_numbers, records)
     )
 
 

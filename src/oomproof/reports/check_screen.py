@@ -15,9 +15,10 @@ from oomproof.ledger.memory_rows import Row
 from oomproof.ledger.risks import Risk
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
-from oomproof.printable import coloured_stream, one_line, printable
+from oomproof.printable import coloured_stream, one_line, printable, wants_colour
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
+from oomproof.reports.table_text import cut, folded
 from oomproof.units import format_size
 
 if TYPE_CHECKING:  # the ledger is read only where there is one
@@ -54,7 +55,7 @@ class Check:
 
 def show(check: Check) -> None:
     """Prints for whoever reads: colours and bars on a terminal, plain text into a pipe or with NO_COLOR."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not wants_colour(sys.stdout):
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # an ASCII pipe gets question marks, not a traceback
@@ -74,7 +75,8 @@ def _coloured(line: Line) -> str:
 
 def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
     """The whole screen as styled lines; commands to copy are never broken."""
-    lines = [*_machine(check.facts), [], *_rows(check.rows, check.facts, width, bars), []]
+    facts = [line for fact in _machine(check.facts) for line in _folded(fact, width)]
+    lines = [*facts, [], *_rows(check.rows, check.facts, width, bars), []]
     lines += [*_budget(check.budget), []]
     ledger = [*_ledger(check, width)]
     lines += [*ledger, []] if ledger else []
@@ -92,8 +94,9 @@ def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
 
 
 def _machine(facts: Facts) -> Iterable[Line]:
-    memory = facts.memory
-    yield _fact("RAM", f"{format_size(memory.available)} available of {format_size(memory.total)}")
+    here = facts.here
+    machine = f" (the limit here; the machine has {format_size(facts.memory.total)})" if facts.limited else ""
+    yield _fact("RAM", f"{format_size(here.available)} available of {format_size(here.total)}{machine}")
     yield from _swaps(facts)
     yield _limit(facts)
     if facts.pressure:
@@ -149,7 +152,7 @@ def _gpus(facts: Facts) -> Iterable[Line]:
         yield _fact(f"GPU {gpu.index}", _gpu_text(gpu))
         for process in sorted(gpu.processes, key=lambda process: -(process.used or 0))[:4]:
             job = next((job for job in facts.jobs if process.pid in job.pids), None)
-            who = _cut(_command(job), 40) if job else "a process not seen from here"
+            who = cut(_command(job), 40) if job else "a process not seen from here"
             yield _fact("", f"{format_size(process.used):>9}  {who}  (pid {process.pid})", "dim")
         if gpu.note:
             yield _fact("", gpu.note, "dim")
@@ -166,11 +169,20 @@ def _fact(label: str, text: str, style: str = "") -> Line:
     return [(f"{label:<{_LABEL}}", "bold"), (text, style)]
 
 
+def _folded(fact: Line, width: int) -> Iterable[Line]:
+    """A fact that is too long for its line goes on below, under its text."""
+    (label, bold), (text, style) = fact
+    for number, part in enumerate(
+        textwrap.wrap(text, max(30, width - 1 - len(label)), break_on_hyphens=False)
+    ):
+        yield [(label if number == 0 else " " * len(label), bold), (part, style)]
+
+
 # --- rows, budget, risks, answers ---------------------------------------------------------------------------
 
 
 def _rows(rows: Sequence[Row], facts: Facts, width: int, bars: bool) -> Iterable[Line]:
-    total = max(1, facts.memory.total)
+    total = max(1, facts.here.total)
     bar = 16 if bars and width >= 76 else 0
     shown = [row for row in rows if abs(row.size) >= _TINY or row.kind == "free"]
     width_left = max(30, width - 14 - bar)
@@ -186,15 +198,16 @@ def _rows(rows: Sequence[Row], facts: Facts, width: int, bars: bool) -> Iterable
         yield line
         if row.job and row.job.swap >= _NOTEWORTHY_SWAP:
             yield [(f"    and {format_size(row.job.swap)} in swap", "dim")]
-    yield [(f"  {'total':<{column}}{format_size(facts.memory.total):>11}", "bold")]
+    yield [(f"  {'total':<{column}}{format_size(facts.here.total):>11}", "bold")]
     if any(row.job and not row.job.exact for row in shown):
-        yield [("  ~ shared pages estimated: not readable from here, or too many to count quickly", "dim")]
+        told = "shared pages estimated: not readable from here, or too many to count quickly"
+        yield from ([(line, "dim")] for line in folded("  ~ ", told, width))
 
 
 def _job_name(job: Job, width: int = 1000) -> str:
     more = f" +{len(job.pids) - 1}" if len(job.pids) > 1 else ""
     pid = f"  (pid {job.pid}{more})"
-    return _cut(_command(job), width - len(pid)) + pid
+    return cut(_command(job), width - len(pid)) + pid
 
 
 def _budget(budget: Budget) -> Iterable[Line]:
@@ -228,11 +241,11 @@ def _ledger(check: Check, width: int) -> Iterable[Line]:
             if running.claim.need is not None
             else "need unknown"
         )
-        yield [(_cut(f"  {run_text(running)}; {known}", width - 1), "")]
+        yield [(cut(f"  {run_text(running)}; {known}", width - 1), "")]
     for entry in snapshot.waiting:
         yield [
             (
-                _cut(
+                cut(
                     f"  {one_line(entry.name)} waits for {format_size(entry.need)}{_on_gpu(entry)}", width - 1
                 ),
                 "yellow",
@@ -283,10 +296,6 @@ def _command(job: Job) -> str:
         words = words[1:]  # a script of ours: its interpreter says nothing
     words[0] = os.path.basename(words[0]) or words[0]
     return one_line(" ".join(words))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -17,6 +18,8 @@ from oomproof.units import GIB, MIB, TIB, format_duration, format_size
 
 _SHORT = 3600.0  # seconds: below this, hundredths of a second can be told apart
 _EVENTS = 40
+_FEWEST = 4  # samples that make a curve
+_NOTICED = 0.02  # of the time: less pressure is no news
 _CLOSE = 0.05  # of the width: nearer marks share one label
 _LAYERS = (
     ("main", "main process"),
@@ -30,23 +33,26 @@ _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 
 
 def chart(story: Story) -> str:
-    """The whole figure; empty when nothing was sampled."""
+    """The whole figure: small for an end that is not about memory, none of a few samples, which draw no line."""
     timeline = story.timeline
-    if not timeline.host and not timeline.gpus:
+    if len(timeline.host) < _FEWEST and not timeline.gpus:
         return ""
     events = timeline.events[-_EVENTS:]
+    small = not story.may_be_memory
     parts = [_host(story, events)] if timeline.host else []
     parts += [_gpu(index, series, timeline, events) for index, series in timeline.gpus.items() if series]
+    if not small:
+        parts += [_machine(timeline, events), _swap(timeline, events), _pressure(timeline, events)]
     phases = _phases(timeline)
     axis = _axis(timeline)
     longer = timeline.begin < timeline.window
     about = "The last ten minutes" if longer else f"The whole run, {format_duration(-timeline.begin)}"
     return (
-        f'<figure id="chart" data-begin="{timeline.begin:.2f}" data-window="{timeline.window:.2f}" '
+        f'<figure id="chart"{" class=small" if small else ""} data-begin="{timeline.begin:.2f}" data-window="{timeline.window:.2f}" '
         f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall + _offset(timeline):.2f}">'
         f'<div class="controls" hidden><button type="button" data-show="window">{"Last 10 minutes" if longer else "Whole run"}</button>'
         + ('<button type="button" data-show="all">Whole run</button>' if longer else "")
-        + '<span class="hint">drag over the chart to zoom, double-click to go back</span></div>'
+        + '<span class="hint">drag to zoom, double-click to go back; keys: + − ← → 0</span></div>'
         f'<p class="about">{about}</p>'
         f"{''.join(parts)}{phases}{axis}{_overview(timeline) if longer else ''}"
         f'<p class="readout" aria-live="polite"></p>{_event_list(events, timeline)}{_note(story)}'
@@ -73,9 +79,72 @@ def _host(story: Story, events: Sequence[Mark]) -> str:
     if limit:
         extra = _line("limit", timeline, limit / top)
         labels = f'<span class="tag limit" style="bottom:{100 * limit / top:.2f}%">limit {format_size(limit)}</span>'
+    if rate := story.growth:
+        extra += _trend(points, rate, top, timeline)
+        labels += f'<span class="tag growth">grew by {format_size(rate)}/s</span>'
+    if not story.verdict.kind.good:
+        x = -0.002 * timeline.window * _scale(timeline)
+        extra += f'<line class="end" x1="{-x:.1f}" x2="{-x:.1f}" y1="0" y2="1000"/>'
+        clock = time.strftime("%H:%M:%S", time.gmtime(timeline.end_wall + _offset(timeline)))
+        labels += f'<span class="tag end">end {clock}</span>'
     legend = "".join(f'<li class="{name}">{text}</li>' for name, text in _LAYERS if name in used)
     caption = "Host memory of the job"
     return _plot("host", caption, legend, top, drawing + extra, labels, timeline, events)
+
+
+def _trend(points: Sequence[HostPoint], rate: float, top: float, timeline: Timeline) -> str:
+    """The growth as a straight line through the middle of the last ten minutes, as far as it lies on the chart."""
+    inside = [point for point in points if point.t >= timeline.window]
+    middle = sorted(point.use - rate * point.t for point in inside)[
+        len(inside) // 2
+    ]  # where the line stands at the end
+    begin = max(inside[0].t, -middle / rate)
+    scale = _scale(timeline)
+    y = [f"{1000 - 1000 * (middle + rate * t) / top:.1f}" for t in (begin, 0.0)]
+    return f'<line class="growth" x1="{begin * scale:.0f}" x2="0" y1="{y[0]}" y2="{y[1]}"/>'
+
+
+def _machine(timeline: Timeline, events: Sequence[Mark]) -> str:
+    """The machine's RAM on the same axis: what this job held of it, what everything else did, what was available."""
+    points = drawn(timeline.machine, timeline)
+    top = float(max((point.total for point in points), default=0))
+    if len(points) < _FEWEST or not top:
+        return ""
+    host, times = timeline.host, [point.t for point in timeline.host]
+
+    def own(t: float) -> int:
+        return host[max(0, bisect_right(times, t + 0.5) - 1)].use if host else 0
+
+    drawing = _area("others", [(p.t, p.use) for p in points], top, timeline)
+    drawing += _area("job", [(p.t, min(p.use, own(p.t))) for p in points], top, timeline)
+    legend = (
+        '<li class="job">this job</li><li class="others">everything else</li><li class="free">available</li>'
+    )
+    for number, job in enumerate(timeline.unmanaged):
+        drawing += _curve(f"u{number}", job.points, top, timeline)
+        legend += f'<li class="u{number}">{escape(job.name)}, unmanaged, up to {format_size(job.peak)}</li>'
+    return _plot(
+        "machine", f"RAM of the machine, {format_size(top)}", legend, top, drawing, "", timeline, events
+    )
+
+
+def _swap(timeline: Timeline, events: Sequence[Mark]) -> str:
+    points = drawn(timeline.machine, timeline)
+    top = float(max((point.swap_total for point in points), default=0))
+    used = [(point.t, max(0, point.swap_total - point.swap_free)) for point in points]
+    if len(points) < _FEWEST or not any(size for _, size in used):
+        return ""
+    drawing = _area("swap", used, top, timeline)
+    return _plot("strip", f"Swap in use, of {format_size(top)}", "", top, drawing, "", timeline, events)
+
+
+def _pressure(timeline: Timeline, events: Sequence[Mark]) -> str:
+    shares = [(point.t, point.stalled) for point in timeline.machine if point.stalled is not None]
+    if len(shares) < _FEWEST or max(share for _, share in shares) < _NOTICED:
+        return ""
+    drawing = _area("pressure", shares, 1.0, timeline)
+    caption = "Memory pressure: share of the time in which every task waited"
+    return _plot("strip", caption, "", 1.0, drawing, "", timeline, events, ((0.0, "0"), (1.0, "100 %")))
 
 
 def _gpu(index: int, points: Sequence[GpuPoint], timeline: Timeline, events: Sequence[Mark]) -> str:
@@ -95,19 +164,19 @@ def _gpu(index: int, points: Sequence[GpuPoint], timeline: Timeline, events: Seq
 
 def _plot(
     kind: str, caption: str, legend: str, top: float, drawing: str, labels: str, timeline: Timeline,
-    events: Sequence[Mark],
+    events: Sequence[Mark], ticks: Sequence[tuple[float, str]] = (),
 ) -> str:  # fmt: skip
     scale = _scale(timeline)
-    ticks = _size_ticks(top)
-    grid = "".join(_line("grid", timeline, tick / top) for tick in ticks if tick)
+    low = kind == "strip"
+    ticks = ticks or [
+        (tick, format_size(tick) if tick else "0") for tick in ((0, top) if low else _size_ticks(top))
+    ]
+    grid = "".join(_line("grid", timeline, tick / top) for tick, _ in ticks if tick)
     lines = "".join(
         f'<line class="event {_slug(mark.kind)}" x1="{mark.t * scale:.0f}" x2="{mark.t * scale:.0f}" y1="0" y2="1000"/>'
         for mark in events
     )
-    sizes = "".join(
-        f'<span style="bottom:{100 * tick / top:.2f}%">{format_size(tick) if tick else "0"}</span>'
-        for tick in ticks
-    )
+    sizes = "".join(f'<span style="bottom:{100 * tick / top:.2f}%">{words}</span>' for tick, words in ticks)
     marks = "".join(_marks(events, timeline)) if kind == "host" or not timeline.host else ""
     return (
         f'<div class="legend"><b>{escape(caption)}</b><ul>{legend}</ul></div>'
@@ -135,6 +204,13 @@ def _area(name: str, points: Sequence[tuple[float, float]], top: float, timeline
     if open_at is not None:
         path.append(f"V1000H{open_at}Z")
     return f'<path class="{name}" d="{"".join(path)}"/>'
+
+
+def _curve(name: str, points: Sequence[tuple[float, int]], top: float, timeline: Timeline) -> str:
+    """A line without what lies below it; a single look holds to the end."""
+    scale = _scale(timeline)
+    places = [f"{t * scale:.0f} {1000 - 1000 * min(value, top) / top:.1f}" for t, value in points]
+    return f'<path class="{name}" d="M{"L".join(places)}{"H0" if len(places) == 1 else ""}"/>'
 
 
 def _line(name: str, timeline: Timeline, share: float) -> str:
@@ -231,7 +307,7 @@ def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
         f'<b class="{_slug(mark.kind)}">{escape(mark.kind)}</b> {escape(mark.text)}</li>'
         for mark in events
     )
-    left_out = len(timeline.events) - len(events)
+    left_out = timeline.earlier_events + len(timeline.events) - len(events)
     more = f'<p class="note">{left_out} earlier events are not shown.</p>' if left_out > 0 else ""
     return f'<ol class="events">{rows}</ol>{more}'
 

@@ -3,6 +3,18 @@
 SCRIPT = r"""
 (function () {
   "use strict";
+  Array.prototype.forEach.call(document.querySelectorAll(".copy"), function (button) {
+    button.hidden = false;
+    button.addEventListener("click", function () {
+      var text = button.parentNode.querySelector("pre").textContent, area = document.createElement("textarea");
+      area.value = text; area.className = "away"; document.body.appendChild(area); area.select();
+      var done = false;
+      try { done = document.execCommand("copy"); } catch (error) { done = false; }
+      area.remove(); button.focus();
+      button.textContent = done ? "Copied" : "Select it and copy";
+      setTimeout(function () { button.textContent = "Copy"; }, 2000);
+    });
+  });
   var chart = document.getElementById("chart"), source = document.getElementById("samples");
   if (!chart || !source) return;
   var data = JSON.parse(source.textContent), begin = +chart.dataset.begin, narrow = +chart.dataset.window;
@@ -40,6 +52,8 @@ SCRIPT = r"""
       var t = +row.dataset.t;
       row.classList.toggle("away", t < from || t > to);
     });
+    all(".tag.end").forEach(function (tag) { tag.hidden = to < 0; });
+    all(".tag.growth").forEach(function (tag) { tag.hidden = from > narrow; });
     marks(); axis();
     var window_ = chart.querySelector(".overview .window");
     if (window_) {
@@ -146,6 +160,17 @@ SCRIPT = r"""
   });
   all("[data-show]").forEach(function (button) {
     button.addEventListener("click", function () { show(button.dataset.show === "all" ? begin : narrow, 0); });
+  });
+  chart.tabIndex = 0;
+  chart.addEventListener("keydown", function (event) {
+    var length = to - from, keys = {ArrowLeft: -0.2, ArrowRight: 0.2}, way = keys[event.key];
+    if (event.target !== chart || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (way) way = Math.min(-to, Math.max(begin - from, way * length)), show(from + way, to + way);
+    else if (event.key === "+") show(from + length / 4, to - length / 4);
+    else if (event.key === "-") show(from - length / 2, to + length / 2);
+    else if (event.key === "0" || event.key === "Escape") show(narrow, 0);
+    else return;
+    event.preventDefault();
   });
   chart.querySelector(".controls").hidden = false;
 })();

@@ -31,7 +31,8 @@ section,.card{background:var(--card);border:1px solid var(--line);border-radius:
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 .scroll{overflow-x:auto}
 th{font-weight:500;color:var(--soft);text-align:left;font-size:.8rem}
-td{overflow-wrap:anywhere}
+td{overflow-wrap:anywhere}td:first-child,.facts dd{min-width:4rem}#chart:focus-visible{outline:2px solid var(--main);outline-offset:4px}
+.away{position:fixed;left:-99rem}
 th,td{padding:.34rem .9rem .34rem 0;border-bottom:1px solid var(--grid);vertical-align:top}
 tr:last-child td{border-bottom:0}
 table.pairs td:first-child{color:var(--soft);width:34%;min-width:7rem}
@@ -54,16 +55,19 @@ button:hover{border-color:var(--soft)}button:focus-visible{outline:2px solid var
 .legend .free{--c:transparent}.legend .free::before{border:1px solid var(--soft)}
 .plot,.axis,.phases{display:grid;grid-template-columns:4.2rem 1fr}
 .plot .area{position:relative;height:15rem;border-bottom:1px solid var(--soft);touch-action:pan-y;cursor:crosshair}
-.plot.gpu .area{height:9rem}
+.plot.gpu .area,.plot.machine .area{height:9rem}.plot.strip .area{height:3rem}.small .plot .area{height:6rem}
 .plot svg,.overview svg{display:block;width:100%;height:100%;overflow:hidden}
 .sizes{position:relative;font-size:.75rem;color:var(--soft)}
 .sizes span{position:absolute;right:.5rem;transform:translateY(50%);white-space:nowrap}
 svg .main{fill:var(--main)}svg .workers{fill:var(--workers)}svg .other{fill:var(--other)}svg .shared{fill:var(--shared)}
-svg .swap{fill:var(--swap)}svg .cache{fill:var(--cache)}svg .job{fill:var(--job)}svg .others{fill:var(--others)}
+svg .u0,svg .u1,svg .u2{fill:none;stroke-width:2;vector-effect:non-scaling-stroke}svg .u0{stroke:var(--bad)}svg .u1{stroke:var(--ours)}svg .u2{stroke:var(--shared)}
+.legend .u0{--c:var(--bad)}.legend .u1{--c:var(--ours)}.legend .u2{--c:var(--shared)}svg .pressure{fill:var(--bad)}svg .swap{fill:var(--swap)}svg .cache{fill:var(--cache)}svg .job{fill:var(--job)}svg .others{fill:var(--others)}
 line{vector-effect:non-scaling-stroke}
 .grid{stroke:var(--grid);stroke-width:1}
 line.limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:5 4}
 .tag{position:absolute;left:.3rem;font-size:.75rem;color:var(--bad);background:var(--card);padding:0 .3rem;border-radius:3px;transform:translateY(50%)}
+line.growth{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:1 4;stroke-linecap:round}line.end{stroke:var(--tone,var(--bad));stroke-width:2}
+.tag.growth{left:.3rem;bottom:50%;color:var(--ink);border:1px solid var(--line)}.tag.end{left:auto;right:.3rem;bottom:4%;transform:none}.tag[hidden]{display:none}
 .event{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 3}
 .event.warn,.event.alert,.event.ask{stroke:var(--ours)}.event.term,.event.kill{stroke:var(--bad)}
 .mark{position:absolute;top:-.1rem;transform:translateX(-50%);min-width:1.3em;text-align:center;font-size:.7rem;line-height:1.35;
@@ -88,11 +92,20 @@ background:var(--card);border:1px solid var(--soft);border-radius:99px;padding:0
 .events b{font-weight:600}.events .warn,.events .alert,.events .ask,.events .pause,.events .resume{color:var(--ours)}.events .term,.events .kill{color:var(--bad)}
 .card-bar{display:flex;height:1.5rem;border-radius:5px;overflow:hidden;border:1px solid var(--line)}
 
+details{margin:.7rem 0 0}summary{cursor:pointer;color:var(--soft);font-size:.9rem}summary:focus-visible{outline:2px solid var(--main);outline-offset:2px}
+details[open]>summary{margin-bottom:.5rem}section>details:only-of-type:first-of-type{margin-top:0}
+.command{display:flex;align-items:flex-start;gap:.5rem}.command pre{flex:1;min-width:0}.copy{flex:none;margin:.5rem 0 0;font-size:.8rem}.copy[hidden]{display:none}
+.headline{font-weight:500}
+.stack{padding-left:1.5rem;margin:.4rem 0 0;font-size:.9rem}.stack li{margin:0 0 .5rem}.stack .library{color:var(--soft)}.stack b{font-weight:600}
+.stack .file{font:.92em ui-monospace,SFMono-Regular,Menlo,"Liberation Mono",monospace}
+.source{padding:.4rem 0;overflow-x:auto}.line{display:block;padding:0 .75rem;white-space:pre;min-width:max-content}.line i{display:inline-block;width:3.2em;font-style:normal;color:var(--soft);user-select:none}
+.line.here{background:var(--badsoft);font-weight:600}
+.log{max-height:28rem;overflow:auto}
 .keys{margin:.5rem 0 .4rem}.keys .reserved{--c:var(--swap)}
 .card-bar span{min-width:1px}.card-bar .job{background:var(--job)}.card-bar .reserved{background:var(--swap)}.card-bar .others{background:var(--others)}
 table.processes td:nth-child(2),table.processes th:nth-child(2){white-space:nowrap}
 ol.remedies,ul.plain{padding-left:1.3rem;margin:0}
-ol.remedies li,ul.plain li{margin:0 0 .75rem}
+ol.remedies>li,ul.plain>li{margin:0 0 .75rem}
 .basis{color:var(--soft);font-size:.82rem}
 .evidence{list-style:none;padding:0;margin:0}
 .evidence li{padding:.55rem 0;border-bottom:1px solid var(--grid)}.evidence li:last-child{border:0}
@@ -107,5 +120,5 @@ footer{color:var(--soft);font-size:.82rem;margin-top:1.6rem}
 --ours:#8a5a0b;--ourssoft:#f6ecd8;--good:#2b6e47;--goodsoft:#e2f0e6;--main:#3f6f9f;--workers:#86abc9;--other:#b9c6cb;--shared:#8e7cb3;--swap:#cf8a5b;
 --cache:#e2ddd0;--job:#3f7f74;--others:#c3c9c2;--p0:#dbe6ef;--p1:#e6dfef;--p2:#e0ecdf;--p3:#f3e6d6;--p4:#eadfdf}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}body{font-size:10.5pt}main{max-width:none;padding:0}
-section,.card{break-inside:avoid;border-color:#ddd;padding:.7rem .9rem}section.long{break-inside:auto}.controls,.readout{display:none!important}.plot .area{height:11rem}}
+section,.card{break-inside:avoid;border-color:#ddd;padding:.7rem .9rem}section.long{break-inside:auto}.controls,.readout,.copy{display:none!important}details:not([open])>summary::after{content:" (folded)"}.log{max-height:none}.plot .area{height:11rem}}
 """

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
 from oomproof.recording.run_folders import Run
-from oomproof.reports import gpu_account, report_file
+from oomproof.reports import gpu_account, report_file, text_document
 from oomproof.reports.chart import draw
+from oomproof.reports.environment import version
+from oomproof.reports.markdown_parts import code as _code
+from oomproof.reports.markdown_parts import fence as _fence
+from oomproof.reports.markdown_parts import table as _table
+from oomproof.reports.markdown_parts import text as _text
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import (
     Moment,
@@ -22,8 +26,8 @@ from oomproof.reports.story import (
     facts,
     held_note,
     prevention,
+    sentence,
     tell,
-    version,
     when,
     zone,
 )
@@ -36,11 +40,12 @@ _ROWS = 40
 _TEXT = 1000
 
 
-def write_markdown(verdict: Verdict, run: Run | None, path: Path, *, force: bool = False) -> None:
-    """Writes the report. Raises OomproofError when ``path`` exists (unless ``force``) or cannot be written."""
-    report_file.refuse_to_overwrite(path, force)
-    text = render(tell(verdict, run, Redactor()))
-    report_file.save(path, text.encode("utf-8", "replace"), force=force)
+def write_markdown(
+    verdict: Verdict, run: Run | None, path: Path, *, force: bool = False, **quoted: Any
+) -> None:
+    """Writes the report; ``quoted`` as ``tell`` takes it. Raises OomproofError when ``path`` exists (unless ``force``) or
+    cannot be written."""
+    report_file.write(path, lambda: render(tell(verdict, run, Redactor(), **quoted)), force=force)
 
 
 def render(story: Story) -> str:
@@ -49,6 +54,7 @@ def render(story: Story) -> str:
         ("What happened", _what_happened(story)),
         ("Timeline", _timeline(story)),
         ("Root cause", _root_cause(story)),
+        ("Where the code stood", _stack(story)),
         ("Who held the card's memory", _account(story)),
         ("Evidence", _evidence(story)),
         ("What was changed", _changed(story)),
@@ -56,9 +62,14 @@ def render(story: Story) -> str:
         ("What may help", _remedies(story)),
         ("Prevention", _prevention(story)),
         ("Next steps", _next_steps(story)),
-        ("Versions", _table(("", ""), story.versions)),
+        ("What it printed last", _fence("\n".join(story.log)) if story.log else ""),
+        ("Environment", _table(("", ""), story.environment)),
     ]
-    title = f"# {_text(story.title)}: {_text(story.verdict.headline)}"
+    if story.outage:
+        sections.insert(
+            2, ("The outage", text_document.markdown_of(text_document.parts_of(story.outage), "###"))
+        )
+    title = f"# {_text(story.title)}: {_text(sentence(story))}"
     parts = [title, *(f"## {name}\n\n{body}" for name, body in sections if body)]
     parts.append(f"<sub>Written by oomproof {version()} on {time.strftime('%F %T')}.</sub>")
     return printable("\n\n".join(parts)) + "\n"
@@ -192,6 +203,17 @@ def _root_cause(story: Story) -> str:
     return "\n\n".join(parts)
 
 
+def _stack(story: Story) -> str:
+    if story.stack is None:
+        return ""
+    lines = []
+    for shown in story.stack.frames:
+        lines.append(shown.frame.words)
+        here = shown.frame.line
+        lines += [f"{'>' if number == here else ' '} {number:5}  {line}" for number, line in shown.source]
+    return f"{_text(story.stack.title)}; innermost first.\n\n{_fence(chr(10).join(lines))}"
+
+
 def _evidence(story: Story) -> str:
     items = []
     decided, beside = decisive_first(story.verdict)
@@ -212,22 +234,22 @@ def _evidence(story: Story) -> str:
 def _changed(story: Story) -> str:
     if story.run is None:
         return ""
-    if story.earlier is None:
+    earlier = story.earlier.compared
+    if earlier is None:
         return "Nothing to compare with: this is the first recorded run of this command."
+    which = f"the {'last good run' if story.earlier.good else 'run before it'} ({earlier.id})"
     if not story.changed:
-        return (
-            f"Nothing, against the run before it ({story.earlier.id}): same arguments, same code, same limit."
-        )
+        return f"Nothing, against {which}: same arguments, same code, same limit."
     rows = [(name, _code(a), _code(b)) for name, a, b in story.changed[:_ROWS]]
-    return f"Against the run before it ({story.earlier.id}):\n\n" + _table(
+    return f"Against {which}:\n\n" + _table(
         ("", "before", "after"), [(_text(name), a, b) for name, a, b in rows], ready=True
     )
 
 
 def _before_after(story: Story) -> str:
-    if story.earlier is None or story.run is None:
+    if story.earlier.compared is None or story.run is None:
         return ""
-    head = ("", f"before: {story.earlier.id}", f"after: {story.run.id}")
+    head = ("", f"before: {story.earlier.compared.id}", f"after: {story.run.id}")
     return _table(head, story.measured[:_ROWS])
 
 
@@ -258,41 +280,6 @@ def _next_steps(story: Story) -> str:
         if cause.test
     ]
     return "\n".join(f"- [ ] {_text(item)}" for item in items)
-
-
-# --- Markdown's own words -----------------------------------------------------------------------------------
-
-
-def _text(text: str) -> str:
-    """One line that shows as it was, whatever a job printed."""
-    line = " ".join(text.split())
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", line)
-
-
-def _code(text: str) -> str:
-    line = " ".join(text.split()) or " "
-    longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
-    ticks = "`" * (longest + 1)
-    pad = " " if line.startswith("`") or line.endswith("`") else ""
-    return f"{ticks}{pad}{line}{pad}{ticks}"
-
-
-def _fence(text: str) -> str:
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    ticks = "`" * max(3, longest + 1)
-    return f"{ticks}text\n{text}\n{ticks}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], ready: bool = False) -> str:
-    """A table; ``ready`` cells are Markdown already, but for the bar that would split them."""
-    lines = [
-        "| " + " | ".join((re.sub(r"(?<!\\)\|", r"\\|", cell) if ready else _text(cell)) or " " for cell in row) + " |"
-        for row in rows
-    ]  # fmt: skip
-    if not lines:
-        return ""
-    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *lines])
 
 
 def _short(text: str, length: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from oomproof.diagnosis.outage_verdict import Outage
+from oomproof.evidence.case_evidence import other_text
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 
@@ -17,6 +18,9 @@ def outage_text(outage: Outage, *, width: int = 110) -> str:
         parts.append("\n".join(["Needed against there", *(f"  {line}" for line in sums)]))
     if outage.shares:
         parts.append(_runs(outage))
+    if facts.others:
+        lines = [f"  {other_text(job)}" for job in facts.others[:5]]
+        parts.append("\n".join(["Beside the runs, not started by oomproof", *lines]))
     minute = _minute(outage)
     if minute:
         parts.append("\n".join(["The last minute", *(f"  {line}" for line in minute)]))
@@ -47,6 +51,8 @@ def _why(outage: Outage) -> str:
         words.append("the kernel's log of that boot names no kill")
     if facts.host:
         words.append(_last(outage))
+    if outage.culprit is not None:
+        words.append(other_text(outage.culprit))
     if outage.shortfall is not None and outage.shortfall > 0 and outage.newest is not None:
         at_least = "at least " if outage.newest.run.at_least else ""
         words.append(f"{outage.newest.run.name} was short by {at_least}{format_size(outage.shortfall)}")
@@ -59,6 +65,9 @@ def _last(outage: Outage) -> str:
 
 
 def _next(outage: Outage) -> str:
+    if outage.kind in ("memory", "filling") and outage.culprit is not None:
+        names = ", ".join(share.run.name for share in outage.shares)
+        return f"start {outage.culprit.name} with oomproof run as well, or when {names} is done: then it waits its turn"
     if outage.kind in ("memory", "filling") and outage.newest is not None:
         others = [share.run.name for share in outage.shares if share is not outage.newest]
         first = f"wait for {', '.join(others)} to end, then " if others else ""

@@ -7,6 +7,7 @@ import textwrap
 from oomproof.causes import cause_of
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
 from oomproof.diagnosis.pattern_states import in_days
+from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
@@ -86,17 +87,13 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
         )
     # a column nobody can fill only takes space
     shown = [at for at in range(8) if at == 0 or any(row[at] != "-" for row in rows[1:])]
-    widths = {at: max(len(row[at]) for row in rows) for at in shown}
-    widths[7] = max(20, width - sum(widths[at] + 2 for at in shown if at != 7))
-    lines = []
-    for row in rows:
-        cut = row[7] if len(row[7]) <= widths[7] else row[7][: widths[7] - 1] + "…"
-        cells = [
-            cut if at == 7 else row[at].rjust(widths[at]) if at == 3 else row[at].ljust(widths[at])
-            for at in shown
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    cells = [[row[at] for at in shown] for row in rows]
+    place = {column: number for number, column in enumerate(shown)}
+    shrink = {place[at]: least for at, least in ((7, 12), (1, 12), (4, 14), (2, 8)) if at in place}
+    drop = [place[at] for at in (7, 5, 2, 1) if at in place]
+    return "\n".join(
+        table(cells, width, shrink=shrink, drop=drop, right=[place[at] for at in (3,) if at in place])
+    )
 
 
 def _when(death: Ending) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from oomproof.recording.prune import Stored
+from oomproof.reports.table_text import table
 from oomproof.units import format_size
 
 
@@ -26,20 +27,28 @@ def pruned(
         )
     if not going:
         return f"nothing to remove: {runs} runs take {format_size(used)}, and all of them stay"
-    rows = [("RUN", "STARTED", "SIZE", "")]
-    for stored in going:
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)) if stored.created else "?"
-        why = f"stays: {failed[stored.run.id]}" if stored.run.id in failed else ""
-        rows.append((stored.run.name, day, format_size(stored.size), why))
     what = "removed" if done else "would be removed"
     kept = runs - len(going) + len(failed)
     gone = len(going) - len(failed)
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[3]]).rstrip()
-        for row in rows
-    ]
+    lines = _rows(going, failed)
     lines.append(f"{gone} of {runs} runs {what}, {format_size(freed)} of {format_size(used)}; {kept} stay")
     if not done:
         lines.append("nothing has been removed yet: the same command with --yes does it")
     return "\n".join(lines)
+
+
+def removed(chosen: Sequence[Stored], failed: Mapping[str, str], done: bool) -> str:
+    """What `runs rm` removed, or would remove."""
+    gone = [stored for stored in chosen if stored.run.id not in failed]
+    what = "removed" if done else "would be removed"
+    size = format_size(sum(stored.size for stored in gone))
+    return "\n".join([*_rows(chosen, failed), f"{len(gone)} run{'s' * (len(gone) != 1)} {what}, {size}"])
+
+
+def _rows(going: Sequence[Stored], failed: Mapping[str, str]) -> list[str]:
+    rows = [("RUN", "ID", "STARTED", "SIZE", "")]
+    for stored in going:
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)) if stored.created else "?"
+        why = f"stays: {failed[stored.run.id]}" if stored.run.id in failed else ""
+        rows.append((stored.run.name, stored.run.id, day, format_size(stored.size), why))
+    return table(rows)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from oomproof.errors import USAGE, OomproofError
+
+STDOUT = Path("-")
+
+
+def write(path: Path, make: Callable[[], str], *, force: bool = False) -> None:
+    """The report that ``make`` makes, in that file or, for ``-``, on standard output."""
+    if path == STDOUT:
+        sys.stdout.write(make())
+        return
+    refuse_to_overwrite(path, force)
+    save(path, make().encode("utf-8", "replace"), force=force)
 
 
 def refuse_to_overwrite(path: Path, force: bool) -> None:

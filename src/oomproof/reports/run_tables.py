@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from oomproof.diagnosis.conclusion import Conclusion, conclusion_of
 from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
 from oomproof.machine.clock import boottime
+from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary
 from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.position_record import best, read_all
@@ -26,6 +27,7 @@ from oomproof.recording.series import PhaseMark
 from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
+from oomproof.reports.table_text import cut, folded, table
 from oomproof.reports.verdict_text import three_lines
 from oomproof.runner.code_identity import hash_file
 from oomproof.units import format_duration, format_size, format_time
@@ -33,9 +35,20 @@ from oomproof.units import format_duration, format_size, format_time
 _EVENTS = 20  # of the newest, in `runs show`
 
 
-def summaries_of(listed: Iterable[Run]) -> list[Summary]:
+def summaries_of(listed: Iterable[Run], failed_only: bool = False) -> Iterator[Summary]:
     """Each run on its own: one whose files are damaged is listed as such, with what can be told."""
-    return [_summary_of(run) for run in listed]
+    for run in listed:
+        summary = _summary_of(run)
+        if not failed_only or _failed(summary):
+            yield summary
+
+
+def _failed(summary: Summary) -> bool:
+    """It is over, and not as it should be."""
+    if summary.cause is None:
+        return summary.state in ("machine went down", "vanished", "failed to start", "damaged")
+    cause = cause_of(summary.cause)
+    return not cause.good and cause.stopped_by != "person"
 
 
 def _summary_of(run: Run) -> Summary:
@@ -99,11 +112,22 @@ def _end(summary: Summary) -> str:
     return cause_of(summary.cause).title if summary.cause else "ended"
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+_COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 
 
-def history(summaries: list[Summary], width: int = 100) -> str:
+def _painted(text: str, summary: Summary) -> str:
+    """In the colour of how it ended; of one that lives, only where something is the matter."""
+    if summary.cause is not None:
+        tone = cause_of(summary.cause).tone
+    else:
+        tone = "bad" if _failed(summary) else "ours" if summary.state in _MATTERS else "good"
+    return f"\x1b[{_COLOURS[tone]}m{text}\x1b[0m"
+
+
+_MATTERS = ("paused", "unguarded", "waiting", ELSEWHERE)
+
+
+def history(summaries: list[Summary], width: int = 100, colour: bool = False) -> str:
     """Newest first, one line each; where the machine itself went down, when that was and how it stood then."""
     if not summaries:
         return "no runs yet; start one: oomproof run -- python train.py"
@@ -113,7 +137,7 @@ def history(summaries: list[Summary], width: int = 100) -> str:
         mark = " *" if summary.script_changed else ""
         rows.append(
             (
-                _cut(label, 24),
+                cut(label, 24),
                 _clock(summary.created),
                 format_duration(summary.seconds) if summary.seconds is not None else "-",
                 format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
@@ -121,26 +145,27 @@ def history(summaries: list[Summary], width: int = 100) -> str:
                 summary.command,
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    width_left = max(16, width - sum(widths) - 10)
-    lines = []
-    for row, of in zip(rows, (None, *summaries), strict=True):
-        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, _cut(row[5], width_left)]))
-        if of is not None and of.cause == "machine-down":
-            lines += [f"    {text}" for text in (of.headline, of.why) if text]
+
+    def paint(row: int, column: int, text: str) -> str:
+        return _painted(text, summaries[row - 1]) if colour and row and column == 4 else text
+
+    fitted = table(rows, width, shrink={5: 16, 0: 12, 4: 14}, drop=(5, 2, 1), paint=paint)
+    lines = fitted[:1]
+    for line, of in zip(fitted[1:], summaries, strict=True):
+        lines.append(line)
+        if of.cause == "machine-down":
+            lines += [part for text in (of.headline, of.why) if text for part in folded("    ", text, width)]
     if any(summary.script_changed for summary in summaries):
         lines.append("* the script was changed after this run started")
     if damaged := [summary for summary in summaries if _end(summary) == "damaged"]:
-        lines.append(
-            f"damaged: some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
-        )
+        told = f"some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
+        lines += folded("damaged: ", told, width)
     lines.append("")
-    lines.append(f"next: oomproof runs show {summaries[0].id}")
+    lines.append(f"next: oomproof runs show {one_line(summaries[0].id)}")
     return "\n".join(lines)
 
 
-def show(run: Run, width: int = 80) -> str:
+def show(run: Run, width: int = 80, colour: bool = False) -> str:
     """One run in full: what it was, how it went, a chart, the verdict."""
     told = conclusion_of(run)
     summary, recording = summarize(run, told), run.attempt.recording()
@@ -171,7 +196,10 @@ def show(run: Run, width: int = 80) -> str:
         rows.append(("missing", recording.meta["trouble"]))
     for problem in {recording.problem, summary.problem} - {None}:
         rows.append(("missing", str(problem)))
-    lines = [f"{name:>8}  {value}" for name, value in rows]
+    lines = []
+    for name, value in rows:
+        part = folded(f"{name:>8}  ", value, width)
+        lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
     columns = max(20, min(100, width - 22))
     with recording.series() as series:
         samples, phases = series.use.highest(columns), phase_rows(series)
@@ -181,20 +209,22 @@ def show(run: Run, width: int = 80) -> str:
         lines.append(draw(samples, width=columns, limit=settings.get("limit")))
     oom = last_oom(run.attempt)
     if oom is not None and summary.cause == "cuda-oom":
-        lines += ["", *gpu_account.lines(oom, width)]
-    lines += _phase_table(phases)
+        lines += ["", *map(printable, gpu_account.lines(oom, width))]
+    lines += _phase_table(phases, width)
     if events:
         lines += ["", "  what happened"]
-        lines += [
-            f"  {_clock(event.t + recording.wall_offset)}  {event.kind}: {event.text}" for event in events
-        ]
+        for event in events:
+            head = f"  {_clock(event.t + recording.wall_offset)}  "
+            lines += folded(head, f"{event.kind}: {event.text}", width)
     lines.append("")
     if told is not None:
-        lines.append(three_lines(told.verdict))
+        lines.append(three_lines(told.verdict, colour=colour, width=width))
     elif summary.state == "unguarded":
-        lines.append(f"next: oomproof watch {run.id}   (the job runs unguarded; this guards it again)")
+        lines.append(
+            f"next: oomproof watch {one_line(run.id)}   (the job runs unguarded; this guards it again)"
+        )
     else:
-        lines.append(f"next: oomproof logs -f {run.id}")
+        lines.append(f"next: oomproof logs -f {one_line(run.id)}")
     return "\n".join(lines)
 
 
@@ -250,16 +280,16 @@ def phases_json(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _phase_table(rows: list[PhaseRow]) -> list[str]:
+def _phase_table(rows: list[PhaseRow], width: int) -> list[str]:
     if not rows:
         return []
     gpu = any(row.gpu_peak for row in rows)
-    table = [
+    cells = [
         ["phase", "entered", "time in it", "at entry", "peak", "at exit", "floor", "GPU peak", "last step"]
     ]
     for row in rows:
         sizes = (row.entry, row.peak, row.exit, row.floor, row.gpu_peak)
-        table.append(
+        cells.append(
             [
                 row.name,
                 str(row.entered),
@@ -269,13 +299,8 @@ def _phase_table(rows: list[PhaseRow]) -> list[str]:
             ]
         )
     if not gpu:
-        table = [[*cells[:7], cells[8]] for cells in table]
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(table[0]))]
-    lines = ["", "  phases"]
-    lines += [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip() for cells in table
-    ]
-    return lines
+        cells = [[*row[:7], row[8]] for row in cells]
+    return ["", "  phases", *(f"  {line}" for line in table(cells, width - 2, drop=(6, 3, 1, 5)))]
 
 
 def _limit_text(limit: int | None, enforcer: str) -> str:
@@ -419,9 +444,5 @@ def _step_pace(marks: list[PhaseMark]) -> str | None:
 
 def compare(left: Run, right: Run, width: int = 100) -> str:
     rows = [("", left.name, right.name), *compare_rows(left, right)]
-    first = max(len(row[0]) for row in rows)
-    width_left = max(12, (width - first - 4) // 2)
-    return "\n".join(
-        f"{name:<{first}}  {_cut(a, width_left):<{width_left}}  {_cut(b, width_left)}".rstrip()
-        for name, a, b in rows
-    )
+    half = max(12, (width - max(len(row[0]) for row in rows) - 4) // 2)
+    return "\n".join(table(rows, width, shrink={2: half, 1: half, 0: 12}))

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
-import sys
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Sequence
 
 from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.evidence.case_evidence import growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
-from oomproof.machine import processes
-from oomproof.recording.run_folders import Run, list_runs
+from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
+from oomproof.reports import code_shown
 from oomproof.reports.chart_numbers import load_numbers
+from oomproof.reports.code_shown import Stack
+from oomproof.reports.earlier_runs import Earlier, earlier_runs
+from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, summarize
 from oomproof.reports.timeline import Timeline
+from oomproof.trend import lasting_rate
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
 
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
+_OPEN_CAUSES = ("machine-down", "guard-lost", "killed-unknown", "silent-end")
 _NOTHING = Timeline(problem="there is no recording")
 
 
@@ -40,11 +43,14 @@ class Story:
     timeline: Timeline = _NOTHING
     command: str = ""
     limit: int | None = None
-    earlier: Run | None = None
+    earlier: Earlier = Earlier()
     measured: tuple[tuple[str, str, str], ...] = ()  # before and after
     changed: tuple[tuple[str, str, str], ...] = ()
-    versions: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
     gpu_oom: GpuOom | None = None  # the allocator's account, where the verdict is about it
+    stack: Stack | None = None
+    log: tuple[str, ...] = ()  # its last lines
+    outage: str = ""  # of the machine, as the terminal tells it but for its verdict
 
     @property
     def title(self) -> str:
@@ -56,18 +62,58 @@ class Story:
     def tone(self) -> str:
         return self.verdict.kind.tone
 
+    @property
+    def peak(self) -> int | None:
+        """The most the job held, of all who looked; the same figure wherever a page names it."""
+        sizes = [
+            self.summary.peaks.use if self.summary else None,
+            *(point.use for point in self.timeline.host),
+        ]
+        return max((size for size in sizes if size is not None), default=None)
 
-def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
-    """Everything gathered, everything masked."""
+    @property
+    def about_host_memory(self) -> bool:
+        return self.verdict.kind.memory and not self.verdict.kind.gpu
+
+    @property
+    def may_be_memory(self) -> bool:
+        """Whether what it held is worth a look: also where memory is one of several explanations."""
+        return self.verdict.kind.memory or self.verdict.kind.good or self.verdict.cause in _OPEN_CAUSES
+
+    @property
+    def growth(self) -> float | None:
+        """Bytes a second that it grew to the end, where that went on for long enough to be a trend."""
+        if self.verdict.growth is not None or self.verdict.culprit is not None:
+            return self.verdict.growth.bytes_per_second if self.verdict.growth is not None else None
+        return lasting_rate(
+            [(point.t, point.use) for point in self.timeline.host if point.t >= self.timeline.window]
+        )
+
+
+def tell(
+    verdict: Verdict,
+    run: Run | None,
+    redactor: Redactor,
+    *,
+    sources: Sequence[str] = (),
+    source: bool = True,
+    log: bool = True,
+    outage: str = "",
+) -> Story:
+    """Everything gathered, everything masked. ``outage``: the story of a machine that went down. ``sources``: the files that a verdict without a run was read from. ``source``
+    and ``log``: whether to quote the user's code and the end of what it printed."""
     clean = from_json(redactor.value(verdict.to_json(), "verdict"))
     if run is None:
-        return Story(clean, versions=tuple(_versions(None)))
+        last = code_shown.log_of_text(sources[0], redactor) if log and len(sources) == 1 else ()
+        return Story(clean, environment=tuple(environment_of(None)), log=last)
     attempt = run.attempt_of(verdict.attempt)
-    earlier = earlier_run(run)
+    earlier = earlier_runs(run, verdict.cause)
     rows = [
         (redactor.text(name, "comparison"), redactor.text(a, "comparison"), redactor.text(b, "comparison"))
-        for name, a, b in (compare_rows(earlier, run) if earlier else [])
+        for name, a, b in (compare_rows(earlier.compared, run) if earlier.compared else [])
     ]
+    oom = last_oom(attempt) if verdict.cause == "cuda-oom" else None
+    printed = code_shown.log_of(attempt, redactor)
     backend = run.started().get("rung") or {}
     settings = run.info.get("settings") or {}
     return Story(
@@ -80,14 +126,25 @@ def tell(verdict: Verdict, run: Run | None, redactor: Redactor) -> Story:
         earlier=earlier,
         measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
         changed=tuple(row for row in rows if not row[0].startswith(_MEASURED)),
-        versions=tuple((name, redactor.text(value, "versions")) for name, value in _versions(run)),
-        gpu_oom=_clean_oom(last_oom(attempt), redactor) if verdict.cause == "cuda-oom" else None,
+        environment=tuple(
+            (name, redactor.text(value, "environment")) for name, value in environment_of(run, oom)
+        ),
+        gpu_oom=_clean_oom(oom, redactor),
+        stack=code_shown.stack_of(
+            attempt,
+            oom,
+            printed,
+            redactor,
+            ended=attempt.exit().get("wall"),
+            folder=str(run.info.get("cwd") or ""),
+            source=source,
+        ),
+        log=printed if log else (),
+        outage=redactor.text(outage, "outage"),
     )
 
 
 def _clean_oom(oom: GpuOom | None, redactor: Redactor) -> GpuOom | None:
-    from oomproof.records import replace
-
     if oom is None:
         return None
     return replace(
@@ -106,20 +163,6 @@ def _clean_oom(oom: GpuOom | None, redactor: Redactor) -> GpuOom | None:
         ),
         stack=tuple(redactor.text(line, "stack") for line in oom.stack),
     )
-
-
-def earlier_run(run: Run) -> Run | None:
-    """The newest one before it of the same script in the same place, or of the same first words."""
-    script = (run.info.get("code") or {}).get("script")
-    for other in list_runs():
-        if other.id == run.id or (other.created, other.id) >= (run.created, run.id):
-            continue
-        if other.state() in ("running", "paused", "starting", "unguarded", "failed to start"):
-            continue
-        same = script and (other.info.get("code") or {}).get("script") == script
-        if same or (not script and other.argv[:2] == run.argv[:2] and _cwd(other) == _cwd(run)):
-            return other
-    return None
 
 
 def chronology(story: Story) -> list[Moment]:
@@ -161,8 +204,8 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
             ("Run it under watch: recorded, warned about and asked to save before memory is full.",
              f"oomproof run -- {command}")
         )  # fmt: skip
-    peak = story.summary.peaks.use if story.summary else None
-    if verdict.kind.memory and not verdict.kind.gpu and peak:
+    peak = story.peak
+    if story.about_host_memory and peak:
         need = _round_up(peak)
         advice.append(
             (f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
@@ -213,26 +256,13 @@ def zone(wall: float | None = None) -> str:
     return format_zone(wall)
 
 
-@lru_cache(maxsize=1)
-def version() -> str:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("oomproof")
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def facts(story: Story) -> list[tuple[str, str]]:
     """The run in a few rows."""
     run, summary = story.run, story.summary
     if run is None or summary is None:
         return []
     begin = float(run.started().get("wall") or run.created)
-    peaks = summary.peaks
-    seen = max((point.use for point in story.timeline.host), default=None)  # the guard's own looks included
-    peak = max((size for size in (peaks.use, seen) if size is not None), default=None)
+    peaks, peak = summary.peaks, story.peak
     rows = [
         ("command", story.command),
         ("run", run.id if run.name == run.id else f"{run.name} ({run.id})"),
@@ -249,46 +279,79 @@ def facts(story: Story) -> list[tuple[str, str]]:
     if story.verdict.phase != "unknown":
         step = f", step {story.verdict.step}" if story.verdict.step is not None else ""
         rows.append(("phase", story.verdict.phase + step))
+    if (seen := seen_before(story)) is not None:
+        rows.append(("seen before", seen))
     return rows
 
 
-def _versions(run: Run | None) -> list[tuple[str, str]]:
-    rows = [("oomproof", version())]
-    if run is None:
-        return rows
-    recorded = str(run.info.get("version") or "")
-    if recorded and recorded != rows[0][1]:
-        rows.append(("oomproof that recorded it", recorded))
-    code = run.info.get("code") or {}
-    if code.get("git_commit"):
-        dirty = ", with changes not committed" if code.get("git_dirty") else ""
-        rows.append(("commit", f"{code['git_commit'][:12]}{dirty}"))
-    if code.get("script"):
-        rows.append(("script", f"{code['script']} (sha256 {str(code.get('script_sha256'))[:12]})"))
-    if enforcer := run.limit_enforcer():
-        rows.append(("limit enforced by", enforcer))
-    rows.append(("host", str(run.info.get("host") or "?")))
-    if run.info.get("boot_id") == processes.boot_id():  # the same boot: what runs now ran then
-        rows.append(("system", f"{platform.system()} {platform.release()} {platform.machine()}"))
-        rows.append(("Python of oomproof", sys.version.split()[0]))
-    return rows
+def seen_before(story: Story) -> str | None:
+    """How often runs of this command ended in this way before."""
+    earlier = story.earlier
+    if story.verdict.kind.good or not earlier.times:
+        return None
+    if earlier.times == 1:
+        return f"once, {when(earlier.last, date=True)}"
+    return (
+        f"{earlier.times} times, first {when(earlier.first, date=True)}, last {when(earlier.last, date=True)}"
+    )
+
+
+def sentence(story: Story) -> str:
+    """The end in one sentence with its figures."""
+    verdict, summary, gpu = story.verdict, story.summary, story.verdict.gpu
+    after = f" after {format_duration(summary.seconds)}" if summary and summary.seconds is not None else ""
+    if story.run is None or not (verdict.kind.memory or verdict.kind.good):
+        told = verdict.headline + after.replace(" after", "; it had run for")
+    elif verdict.kind.good:
+        held = f"; held at most {format_size(story.peak)}" if story.peak is not None else ""
+        told = f"{verdict.headline}{after}{held}"
+    elif (
+        verdict.kind.gpu
+        and gpu is not None
+        and gpu.requested_bytes is not None
+        and gpu.free_bytes is not None
+    ):
+        of = f" of {format_size(gpu.total_bytes)}" if gpu.total_bytes else ""
+        told = f"out of GPU memory{after}: asked for {format_size(gpu.requested_bytes)} with {format_size(gpu.free_bytes)}{of} free"
+    elif story.about_host_memory and story.peak is not None:
+        did = (
+            "stopped" if verdict.kind.stopped_by else "killed" if verdict.kind.killed_by else "out of memory"
+        )
+        of = f" of {format_size(story.limit)}" if story.limit and story.limit >= story.peak else ""
+        told = f"{did} at {_beside(story.peak, of)}{after}{_growth(story)}"
+    else:
+        told = f"{verdict.headline}{after}"
+    return told[:1].upper() + told[1:]
+
+
+def _beside(size: int, of: str) -> str:
+    """``592 of 600 MiB``: one unit is enough where both have the same."""
+    words = format_size(size)
+    number, _, unit = words.partition(" ")
+    return f"{number}{of}" if of.endswith(f" {unit}") else words + of
+
+
+def _growth(story: Story) -> str:
+    rate, growth, culprit = story.growth, story.verdict.growth, story.verdict.culprit
+    if culprit is not None:
+        return f"; {culprit.name} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
+    if growth is not None:
+        return f"; {growth_text(growth)}, probably a leak"
+    return f"; grew by {format_size(rate)}/s to the end, probably a leak" if rate is not None else ""
 
 
 def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
-    from oomproof.records import replace
-
     return replace(
         timeline,
         events=tuple(replace(mark, text=redactor.text(mark.text, "events")) for mark in timeline.events),
         phases=tuple(replace(span, name=redactor.text(span.name, "phases")) for span in timeline.phases),
+        unmanaged=tuple(
+            replace(job, name=redactor.text(job.name, "processes")) for job in timeline.unmanaged
+        ),
         holders=tuple(
             replace(holder, name=redactor.text(holder.name, "processes")) for holder in timeline.holders
         ),
     )
-
-
-def _cwd(run: Run) -> Path:
-    return Path(str(run.info.get("cwd") or "."))
 
 
 def _round_up(size: int) -> str:

@@ -8,6 +8,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.system_history import SystemHistory
 from oomproof.evidence.system_kills import SystemKill
 from oomproof.reports.outage_report import outage_text
+from oomproof.reports.table_text import table
 from oomproof.units import format_size, format_time, format_zone
 
 _JOBS = 6
@@ -22,12 +23,12 @@ def system_text(history: SystemHistory, *, width: int = 110) -> str:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
         head = f"{count} kill{'s' * (count != 1)} for memory since {since}, {ours} of them of runs of ours"
-        parts = [head, _table(report.kills, width), *_shortage(report.kills)]
+        parts = [textwrap.fill(head, width), _table(report.kills, width), *_shortage(report.kills, width)]
     elif report.sources:
         told = f"no kill for memory since {since} (read: {read})"
         if not kernel_read:
             told += "; but the kernel's own log could not be read, so there may have been some"
-        parts = [told]
+        parts = [textwrap.fill(told, width)]
     else:
         parts = [f"whether anything was killed since {since} cannot be told: no log could be read"]
     lines = []
@@ -37,7 +38,7 @@ def system_text(history: SystemHistory, *, width: int = 110) -> str:
             told += f"; its log still tells {report.logged} of them"
         elif report.counted and not kernel_read:
             told += "; which, its log would tell"
-        lines.append(told)
+        lines += textwrap.wrap(told, width - 2)
     for cgroup in report.cgroups[:10]:
         lines.append(f"cgroup {cgroup.path}: {cgroup.kills} killed in it")
     if len(report.cgroups) > 10:
@@ -75,15 +76,10 @@ def _table(kills: tuple[SystemKill, ...], width: int) -> str:
                 kill.certainty,
             )
         )
-    widths = [max(len(row[at]) for row in rows) for at in range(6)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(widths[at]) if at == 2 else cell.ljust(widths[at]) for at, cell in enumerate(row)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join(table(rows, width, shrink={3: 14, 1: 12, 4: 8}, drop=(5, 4), right=(2,)))
 
 
-def _shortage(kills: tuple[SystemKill, ...]) -> list[str]:
+def _shortage(kills: tuple[SystemKill, ...], width: int) -> list[str]:
     """The last shortage that the kernel drew up an account of: who held what, asked for what, and what was there."""
     kill = next((kill for kill in reversed(kills) if kill.facts.jobs), None)
     if kill is None:
@@ -102,14 +98,10 @@ def _shortage(kills: tuple[SystemKill, ...]) -> list[str]:
                 else f"pid {kill.pid} of it killed" if kill.pid in job.pids else "",
             )
         )  # fmt: skip
-    widths = [max(len(row[at]) for row in rows) for at in range(6)]
     lines = [f"Who held what when {kill.name or '?'} ({kill.pid}) was killed, {format_time(kill.wall)}"]
-    for row in rows:
-        cells = [
-            cell.rjust(widths[at]) if at in (1, 3, 4) else cell.ljust(widths[at])
-            for at, cell in enumerate(row)
-        ]
-        lines.append(("  " + "  ".join(cells)).rstrip())
+    lines += [
+        f"  {line}" for line in table(rows, width - 2, shrink={0: 10, 5: 10}, drop=(2,), right=(1, 3, 4))
+    ]
     if facts.asked_by is not None:
         asked = f"{format_size(facts.asked)} " if facts.asked is not None else ""
         lines.append(f"  asked      {facts.asked_by} asked for {asked}more")

@@ -14,7 +14,10 @@ from oomproof.records import dataclass, field, replace
 
 WINDOW = 600.0  # seconds: the last ten minutes
 POINTS = 700  # of the window, and as many of the whole run: more than a screen shows, 100 KB of paths
-_MANY = 50_000  # rows of processes, above which not all of them are read
+_MANY = 50_000  # rows of a table, above which not all of them are read
+_EVENTS = 60
+_JOBS = 3  # unmanaged ones that are drawn
+_LOOKS = 150  # at the processes of a long run before its last ten minutes: between two, in proportion
 _MOMENT = 0.1  # seconds in no phase that are not worth a word
 _GONE = 45.0  # a living process leaves a row every 30 s at least (the sampler's sign of life), looked for every 4 s
 
@@ -59,6 +62,34 @@ class GpuPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class MachinePoint:
+    """The machine at one moment. ``stalled``: the share of the time since the point before in which every task waited."""
+
+    t: float
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+    stalled: float | None
+
+    @property
+    def use(self) -> int:
+        return self.total - self.available
+
+
+@dataclass(frozen=True, slots=True)
+class Unmanaged:
+    """A job on the machine that oomproof did not start: (when, bytes of RAM and swap)."""
+
+    name: str
+    points: tuple[tuple[float, int], ...]
+
+    @property
+    def peak(self) -> int:
+        return max(size for _, size in self.points)
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     t: float
     kind: str
@@ -87,11 +118,13 @@ class Timeline:
     begin: float = 0.0
     end_wall: float = 0.0
     host: tuple[HostPoint, ...] = ()
-    available: tuple[tuple[float, int], ...] = ()  # what the machine had available
+    machine: tuple[MachinePoint, ...] = ()
+    unmanaged: tuple[Unmanaged, ...] = ()  # the largest first
     gpus: dict[int, tuple[GpuPoint, ...]] = field(default_factory=dict)
     phases: tuple[Span, ...] = ()
     phase_rows: tuple[PhaseRow, ...] = ()
-    events: tuple[Mark, ...] = ()
+    events: tuple[Mark, ...] = ()  # the newest
+    earlier_events: int = 0  # how many came before them
     holders: tuple[Holder, ...] = ()
     problem: str | None = None
 
@@ -115,17 +148,18 @@ def load(attempt: Attempt) -> Timeline:
             return Timeline(problem="no sample was taken: the job ended at once")
         begin, end = limits
         spans = spans_of(series, end)
+        events = series.events(words_only=True, besides="agent")
         return Timeline(
             begin=begin - end,
             end_wall=end + recording.wall_offset,
             host=tuple(_with_actions(_host(series, begin, end), attempt, end)),
-            available=tuple(_available(series, begin, end)),
+            machine=tuple(_machine(series, begin, end)),
+            unmanaged=tuple(_unmanaged(series, begin, end)),
             gpus=_gpus(series, begin, end),
             phases=tuple(replace(span, begin=span.begin - end, end=span.end - end) for span in spans),
             phase_rows=tuple(phase_rows(series, spans)),
-            events=tuple(
-                Mark(event.t - end, event.kind, event.text) for event in series.events(words_only=True)
-            ),
+            events=tuple(Mark(event.t - end, event.kind, event.text) for event in events[-_EVENTS:]),
+            earlier_events=max(0, len(events) - _EVENTS),
             holders=tuple(_holders(series, end)),
             problem=recording.meta.get("trouble"),
         )
@@ -171,16 +205,17 @@ def drawn(points: Sequence[Point], timeline: Timeline) -> list[Point]:
 
 
 def _edges(begin: float, end: float) -> list[float]:
-    """Slices of time before the last ten minutes, as many as are drawn."""
-    border = max(begin, end - WINDOW)
-    count = POINTS if border > begin else 0
-    return [*(begin + (border - begin) * number / max(1, count) for number in range(count)), border]
+    """Slices of a time, as many as are drawn of it; without its end."""
+    return [begin + (end - begin) * number / POINTS for number in range(POINTS)] if end > begin else []
 
 
 def _sliced(series: Series, kind: type[Row], begin: float, end: float) -> list[Row]:
-    """All samples of the last ten minutes; before that, of each slice of time the one worth showing."""
-    edges = _edges(begin, end)
-    return series.highest(kind, edges) + series.between(kind, edges[-1], end + 1.0)
+    """All samples of the last ten minutes; before that, and of too many, of each slice of time the one worth showing."""
+    border: float = max(begin, end - WINDOW)
+    earlier = series.highest(kind, [*_edges(begin, border), border])
+    if series.is_long(kind, _MANY):
+        return earlier + series.highest(kind, [*_edges(border, end), end + 1.0])
+    return earlier + series.between(kind, border, end + 1.0)
 
 
 def _host(series: Series, begin: float, end: float) -> list[HostPoint]:
@@ -232,29 +267,53 @@ def _with_actions(points: list[HostPoint], attempt: Attempt, end: float) -> list
     return points
 
 
-def _available(series: Series, begin: float, end: float) -> list[tuple[float, int]]:
-    """(when, the least the machine had available then)."""
-    return [(row.t - end, row.mem_available or 0) for row in _sliced(series, HostRow, begin, end)]
+def _machine(series: Series, begin: float, end: float) -> list[MachinePoint]:
+    """Of each slice of time the moment at which it had least available."""
+    points: list[MachinePoint] = []
+    before: HostRow | None = None
+    for row in _sliced(series, HostRow, begin, end):
+        stalled = None
+        if (
+            before is not None
+            and row.psi_full_us is not None
+            and before.psi_full_us is not None
+            and row.t > before.t
+        ):
+            stalled = min(1.0, max(0, row.psi_full_us - before.psi_full_us) / 1e6 / (row.t - before.t))
+        available, total = row.mem_available or 0, row.mem_total or 0
+        swap = (row.swap_total or 0, row.swap_free or 0)
+        points.append(MachinePoint(row.t - end, max(total, available), available, *swap, stalled))
+        before = row
+    return points
+
+
+def _unmanaged(series: Series, begin: float, end: float) -> list[Unmanaged]:
+    by_job: dict[tuple[int, str], list[tuple[float, int]]] = {}
+    for t, pid, name, size in series.unmanaged(begin, end + 1.0):
+        by_job.setdefault((pid, name), []).append((t - end, size))
+    jobs = [Unmanaged(f"{name} (pid {pid})", tuple(points)) for (pid, name), points in by_job.items()]
+    return sorted(jobs, key=lambda job: job.peak, reverse=True)[:_JOBS]
 
 
 class _Shares:
     """How the anonymous memory was parted between main, workers and others, whenever that was looked at.
 
     Shares, not sums: pages shared after a fork stand with parent and child; the job's own figure counts them once. Of a
-    long recording, before its last ten minutes, only the look before each drawn moment is read."""
+    long recording, before its last ten minutes, only some looks are read."""
 
     def __init__(self, series: Series, begin: float, end: float) -> None:
-        self._series = series
-        self._border = max(begin, end - WINDOW) if series.is_long(ProcessRow, _MANY) else begin
-        self._looks = _shares(series.between(ProcessRow, self._border - _GONE, end + 1.0))
+        border = max(begin, end - WINDOW) if series.is_long(ProcessRow, _MANY) else begin
+        self._looks: list[tuple[float, Share]] = []
+        for number in range(_LOOKS if border > begin else 0):
+            t = begin + (border - begin) * number / _LOOKS
+            rows = series.living(t - _GONE, t + _MOMENT)
+            self._looks += _shares([row._replace(t=t) for row in rows])
+        self._looks += _shares(series.between(ProcessRow, border - _GONE, end + 1.0))
+        self._looks.sort(key=lambda look: look[0])
         self._at = [t for t, _ in self._looks]
 
     def at(self, t: float) -> Share:
-        if t >= self._border:
-            return _share_at(self._looks, self._at, t)
-        rows = self._series.living(t - _GONE, t + _MOMENT)
-        looks = _shares([row._replace(t=t) for row in rows])
-        return looks[0][1] if looks else (1.0, 0.0, 0.0)
+        return _share_at(self._looks, self._at, t)
 
 
 def _shares(rows: list[ProcessRow]) -> list[tuple[float, Share]]:
@@ -278,7 +337,9 @@ def _gpus(series: Series, begin: float, end: float) -> dict[int, tuple[GpuPoint,
     for row in _sliced(series, GpuRow, begin, end):
         by_card.setdefault(row.idx, []).append(GpuPoint(row.t - end, row.used, row.total, row.job_used))
     # A machine of eight cards and a job on one: the cards it never touched say nothing about it.
-    touched = series.cards_used()
+    touched = {index for index, points in by_card.items() if any(point.job for point in points)}
+    if len(touched) < len(by_card):
+        touched = series.cards_used(touched)
     return {index: tuple(by_card[index]) for index in sorted(by_card) if not touched or index in touched}
 
 

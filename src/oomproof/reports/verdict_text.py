@@ -9,7 +9,7 @@ from typing import TextIO
 from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
-from oomproof.printable import printable
+from oomproof.printable import printable, wants_colour
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_size, format_time
 
@@ -26,21 +26,27 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
         for name, text in (("verdict", headline), ("why", verdict.why), ("next", verdict.next))
     )
     if colour:
-        label = f"\x1b[1;{_COLOURS[verdict.kind.tone]}m{label}\x1b[0m"
+        label = _coloured(label, verdict.kind.tone)
     return "\n".join((label, why, following))
 
 
-def fitted(lines: str, stream: TextIO) -> str:
-    """The three lines for this stream: wrapped under their labels on a terminal, whole in a file or a pipe."""
+def fitted(lines: str, stream: TextIO, tone: str = "") -> str:
+    """The three lines for this stream: wrapped under their labels on a terminal, the verdict in the colour of its tone;
+    whole in a file or a pipe. What is coloured goes to ``coloured_stream``."""
     try:
         width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
         return lines
-    if width < _NARROW:
-        return lines
-    return "\n".join(
-        part for line in lines.splitlines() for part in _wrapped(line, "", width, _LABEL) or [""]
-    )
+    parts = lines.splitlines()
+    if width >= _NARROW:
+        parts = ["\n".join(_wrapped(line, "", width, _LABEL)) for line in parts]
+    if tone and parts and wants_colour(stream):
+        parts[0] = _coloured(parts[0], tone)
+    return "\n".join(parts)
+
+
+def _coloured(text: str, tone: str) -> str:
+    return f"\x1b[1;{_COLOURS[tone]}m{text}\x1b[0m"
 
 
 def _told(label: str, text: str, width: int | None) -> str:

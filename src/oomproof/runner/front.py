@@ -393,7 +393,7 @@ class Front:
             terminal,
             Output(self._spec["folder"], self._spec["output_cap"]),
             shown=not self.launch.detached,
-            on_closed=lambda letter: self._send(b"C", letter),
+            on_closed=self._reader_gone,
         )
         if self._socket is not None:
             self._selector.register(self._socket, selectors.EVENT_READ)
@@ -513,6 +513,11 @@ class Front:
         """With the leader dead, the end of its terminal is the end of the last one who has it open."""
         if "slave" in self._held:
             os.close(self._held.pop("slave"))
+
+    def _reader_gone(self, letter: bytes) -> None:
+        """As after `| head`: the job meets a closed pipe, and the verdict shall know whose."""
+        self._send(b"C", letter)
+        self.on_interrupt("SIGPIPE")
 
     def _drain(self, since: float) -> None:
         """What the dead left in the pipes; a slow reader of ours is waited for, an unrelated process with an open end is not."""

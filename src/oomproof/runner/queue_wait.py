@@ -314,11 +314,15 @@ def _held_on_cards(gpus: Gpus) -> dict[tuple[int, int], int]:
 
 def _largest_unmanaged(snapshot: LedgerSnapshot) -> list[str]:
     """The heaviest jobs that are no runs of ours, by name."""
-    from oomproof.machine import jobs, memory
+    from oomproof.machine import cgroup_limits, jobs, memory
 
+    limit = cgroup_limits.machine_here()
     try:
         now = memory.read()
-        heaviest = jobs.heaviest(jobs.scan(), anon_total=now.anon, shmem_total=now.shmem, at_least=256 << 20)
+        heaviest = jobs.heaviest(
+            jobs.scan(inside=limit.path if limit else None), anon_total=now.anon, shmem_total=now.shmem,
+            at_least=256 << 20,
+        )  # fmt: skip
     except OSError:
         return []
     ours = {

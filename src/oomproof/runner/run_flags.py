@@ -28,6 +28,7 @@ GRACE = 30.0  # seconds
 GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 RELEASE = ("warn", "auto", "always", "never")
+MEMORY, QUEUE, GPU, OUTPUT = "memory", "queue", "GPU", "output"  # the headings of --help
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Flag:
     adopt: str  # the help of `adopt`; empty: not there
     kept: bool  # in run.json
     load: Callable[[Any], Any]  # of what run.json says; raises ValueError or TypeError for what is damaged
+    group: str  # under which heading of --help
 
 
 FLAGS: dict[str, Flag] = {}  # in the order of --help
@@ -192,10 +194,11 @@ def flag(
     default: Any = None,
     adopt: str = "",
     load: Callable[[Any], Any] | None = None,
+    group: str = MEMORY,
 ) -> Any:
     """``load``: it stands in run.json, and is read from there by this."""
     made = field(default_factory=list) if default == [] else field(default=default)
-    _DECLARED.append((made, Flag(parse, metavar, help, adopt, load is not None, load or _whole)))
+    _DECLARED.append((made, Flag(parse, metavar, help, adopt, load is not None, load or _whole, group)))
     return made
 
 
@@ -214,25 +217,26 @@ class RunSettings:
     )
     need: int | None = flag(
         need, "SIZE", "start when this much is free and reserved by nobody (default: what this command held before)",
-        adopt="what it will need in all, such as 19G: others are let in beside that",
+        adopt="what it will need in all, such as 19G: others are let in beside that", group=QUEUE,
     )
     gpu_need: tuple[int, int | None] = flag(
         gpu_need, "SIZE[:GPU]", "the same for GPU memory (12G: the card with the most free memory, 12G:1: GPU 1)",
-        default=(None, None),
+        default=(None, None), group=QUEUE,
     )
-    priority: int = flag(priority, "N", "turn in the queue: higher first (default 0)", default=0)
-    no_wait: bool = flag(truth, "", "when memory is short: exit with 75 instead of waiting", default=False)
+    priority: int = flag(priority, "N", "turn in the queue: higher first (default 0)", default=0, group=QUEUE)
+    no_wait: bool = flag(truth, "", "when memory is short: exit with 75 instead of waiting", default=False, group=QUEUE)
     wait_max: float | None = flag(
-        lambda value: parse_duration(str(value)), "TIME", "wait at most this long, such as 2h, then exit with 75"
+        lambda value: parse_duration(str(value)), "TIME", "wait at most this long, such as 2h, then exit with 75",
+        group=QUEUE,
     )
     not_before: float | None = flag(
-        clock_time, "CLOCK", "start no sooner than this, such as 22:00 or 2030-01-31T06:00"
+        clock_time, "CLOCK", "start no sooner than this, such as 22:00 or 2030-01-31T06:00", group=QUEUE,
     )
     allow_twin: bool = flag(
         truth, "", "start although the same job runs already (same output folder, or same arguments on the same GPU)",
-        default=False,
+        default=False, group=QUEUE,
     )
-    name: str | None = flag(str, "NAME", "a name to call this run by", adopt="a name to call this run by")
+    name: str | None = flag(str, "NAME", "a name to call this run by", adopt="a name to call this run by", group=OUTPUT)
     margin: int | None = flag(
         size, "SIZE", "warn when less than this is available (default 5G, at most a quarter of RAM)", load=_whole
     )
@@ -247,7 +251,7 @@ class RunSettings:
     )
     alert_above: int | None = flag(size, "SIZE", "tell when the job holds more than this", load=_whole)
     alert_gpu_above: int | None = flag(
-        size, "SIZE", "tell when the job holds more than this of GPU memory", load=_whole
+        size, "SIZE", "tell when the job holds more than this of GPU memory", load=_whole, group=GPU,
     )
     alert_swap_growth: bool = flag(truth, "", "tell when the job's swap grows", default=False, load=_boolean)
     stop_file: Path | None = flag(
@@ -260,21 +264,21 @@ class RunSettings:
     )
     no_agent: bool = flag(
         truth, "", "look at the job from outside only: no phases, no steps, no Python stacks", default=False,
-        load=_boolean,
+        load=_boolean, group=OUTPUT,
     )
     gpu_limit: list[list[int | None]] = flag(
         gpu_limits, "SIZE[:GPU]",
         "each process of the job may hold this much of a GPU, such as 14G or 14G:0,20G:1 (PyTorch)",
-        default=[], load=_list,
+        default=[], load=_list, group=GPU,
     )
     release: str = flag(
         release, "WHEN",
         "give unused GPU memory back after eval or generate: warn, auto, always or never (default warn)",
-        default="warn", load=str,
+        default="warn", load=str, group=GPU,
     )
     trace_alloc: bool = flag(
         truth, "", "record the line of code behind each live GPU tensor (PyTorch; costs about 2 us an allocation)",
-        default=False, load=_boolean,
+        default=False, load=_boolean, group=GPU,
     )
     protect: bool = flag(
         truth, "", "never pause this run, and end it for the machine's sake only after all others", default=False,
@@ -288,16 +292,17 @@ class RunSettings:
     gpu_share: bool = flag(
         truth, "",
         "take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
-        default=False, load=_boolean,
+        default=False, load=_boolean, group=GPU,
     )
     gpu_turn: float = flag(
         seconds("--gpu-turn"), "SECONDS", "with --gpu-share: how long a turn lasts while another waits (default 120)",
-        default=GPU_TURN, load=float,
+        default=GPU_TURN, load=float, group=GPU,
     )
     oom_exit_code: int | None = flag(
-        exit_code, "N", "exit with N when the job died of memory, for engines that act on codes", load=_whole
+        exit_code, "N", "exit with N when the job died of memory, for engines that act on codes", load=_whole,
+        group=OUTPUT,
     )
-    ledger: str | None = flag(lambda value: str(value) or None, "FOLDER", "")
+    ledger: str | None = flag(lambda value: str(value) or None, "FOLDER", "", group=QUEUE)
     # fmt: on
 
     def agent_settings(self) -> dict[str, Any]:
@@ -309,16 +314,19 @@ for _made, _flag in _DECLARED:
     FLAGS[_made.name] = _flag
 
 
-def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> None:
+def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str, argparse._ArgumentGroup]:
+    """Under their headings, which are returned: a verb has flags of its own to add."""
+    groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, GPU, OUTPUT)}
     for name, known in FLAGS.items():
         text = known.adopt if adopt else known.help
         if not text:
             continue
-        word = f"--{name.replace('_', '-')}"
+        word, group = f"--{name.replace('_', '-')}", groups[known.group]
         if known.metavar:
-            parser.add_argument(word, metavar=known.metavar, help=text)
+            group.add_argument(word, metavar=known.metavar, help=text)
         else:
-            parser.add_argument(word, action="store_true", default=None, help=text)
+            group.add_argument(word, action="store_true", default=None, help=text)
+    return groups
 
 
 def settle(given: Resolved) -> RunSettings:
@@ -341,7 +349,31 @@ def settle(given: Resolved) -> RunSettings:
             "leave out one of the two",
             USAGE,
         )
+    _refuse_needless(given, settings)
     return settings
+
+
+# What one flag makes of another; told when both were typed, for a settings file speaks for many commands.
+_NEEDLESS = (
+    ("no_wait", "wait_max", "with --no-wait nothing waits"),
+    ("protect", "freeze_max", "with --protect the run is never paused"),
+    ("watch_only", "freeze_max", "with --watch-only the run is never paused"),
+    ("no_agent", "release", "GPU memory is given back by the agent inside the job, and --no-agent leaves it out"),
+    ("no_agent", "trace_alloc", "allocations are recorded by the agent inside the job, and --no-agent leaves it out"),
+)
+
+
+def _refuse_needless(given: Resolved, settings: RunSettings) -> None:
+    for first, second, why in _NEEDLESS:
+        if given.is_flag(first) and given.is_flag(second):
+            word = second.replace("_", "-")
+            raise OomproofError(f"--{word} does nothing here: {why}", "leave out one of the two", USAGE)
+    if given.is_flag("gpu_turn") and not settings.gpu_share:
+        raise OomproofError("--gpu-turn does nothing without --gpu-share", "add --gpu-share", USAGE)
+    if given.is_flag("margin") and given.is_flag("floor") and (settings.floor or 0) > (settings.margin or 0):
+        raise OomproofError(
+            "--floor is above --margin: there would be no warning before acting", "give a smaller --floor", USAGE
+        )
 
 
 def of_run(flags: Mapping[str, Any]) -> RunSettings:

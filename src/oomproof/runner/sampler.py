@@ -63,6 +63,7 @@ class Sampler:
         ] = {}  # pid → when its last row was written, and what it held
         self._pss: dict[int, int] = {}
         self._alerted: set[str] = set()
+        self._kills = 0
         self._swap_before: int | None = None
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
@@ -112,8 +113,9 @@ class Sampler:
         self._written = {pid: row for pid, row in self._written.items() if pid in living}
         self._moment.processes, self._moment.shm = (
             len(samples),
-            self._shm(),
+            self._shm(samples[:1]),
         )  # the guard writes them with its row
+        self._look_at_kills()
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(gpu_use)
 
@@ -153,9 +155,21 @@ class Sampler:
                 self._next_libraries = float("inf")
                 return
 
-    def _shm(self) -> tuple[int, int] | None:
-        """/dev/shm as the job sees it: in a container or a mount namespace it is another one than ours."""
-        for path in (f"/proc/{self._job.leader}/root/dev/shm", "/dev/shm"):
+    def _look_at_kills(self) -> None:
+        """A pool that lost a worker hangs without a word: said while it hangs, not when somebody has had enough of it."""
+        kills = self._job.kernel_kills()
+        if kills > self._kills:
+            self._kills = kills
+            self._alert(
+                f"the kernel killed a process of the job for memory ({kills} so far). If the job waits for its result, as "
+                "multiprocessing.Pool does, it never ends: stop it, then fewer or smaller workers"
+            )
+
+    def _shm(self, heaviest: list[processes.ProcessMemory]) -> tuple[int, int] | None:
+        """/dev/shm as the job sees it: in a container or a mount namespace it is another one than ours, and than its
+        shell's."""
+        pids = [*(process.pid for process in heaviest), self._job.leader]
+        for path in (*(f"/proc/{pid}/root/dev/shm" for pid in pids), "/dev/shm"):
             try:
                 shm_stat = os.statvfs(path)
             except OSError:

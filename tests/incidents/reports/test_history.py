@@ -124,7 +124,9 @@ def test_intervals_come_from_the_kills_never_from_the_files(tmp_path: Path) -> N
     gaps = answer(tmp_path, "--all", *names)["gaps"]["days"]
     assert [round(gap, 3) for gap in gaps] == [7.9, 8.2, 7.9]
     # a training log without a date has none: not the moment of its copy
-    undated = [write(tmp_path, f"t{n}.log", f"step {n}1/900 loss 0.3\n" * 9, now - n * DAY) for n in range(3)]
+    undated = [
+        write(tmp_path, f"t{n}.log", f"step {n}1/900 loss 0.3\n" * 9, now - (n + 1) * DAY) for n in range(3)
+    ]
     patterns = answer(tmp_path, "--all", *undated)
     assert [death["time"] for death in patterns["deaths"]] == [None] * 3 and patterns["gaps"]["days"] == []
 

@@ -114,4 +114,4 @@ def test_of_workers_killed_one_by_one_the_first_table_tells_the_job(tmp_path: Pa
 
 def test_the_kernels_own_line_is_no_complaint_of_a_job(tmp_path: Path, dump: str) -> None:
     says = [item["says"] for item in why(tmp_path, kern=dump)["evidence"]]
-    assert len(says) == 1 and "the text speaks of trouble" not in says[0]
+    assert says and not any("the text speaks of trouble" in words for words in says)

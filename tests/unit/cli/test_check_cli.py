@@ -206,6 +206,27 @@ def test_memory_high_without_swap(freeze: Facts) -> None:
     assert "memory limit here" in text_of(check)
 
 
+def test_in_a_container_the_limit_is_the_machine(tmp_path: Path) -> None:
+    """700 MiB of a machine of 31 GiB: nothing of what is outside is shown, saved or in the way."""
+    machine = freeze_machine(tmp_path)
+    machine.process(7000, "python", 3000, argv=("python", "inside.py"), anon=300)
+    folder = "sys/fs/cgroup/user.slice/user-1000.slice/session-2.scope"
+    machine.write(f"{folder}/memory.max", f"{700 * MIB}\n")
+    machine.write(f"{folder}/memory.current", f"{400 * MIB}\n")
+    machine.write(
+        f"{folder}/memory.stat", f"anon {330 * MIB}\nactive_file {40 * MIB}\ninactive_file 0\nshmem 0\n"
+    )
+    machine.write(f"{folder}/cgroup.procs", "7000\n")
+    check = verb.examine(look(machine), 420 * MIB)
+    text = text_of(check)
+    assert "340 MiB available of 700 MiB (the limit here; the machine has 31.0 GiB)" in text
+    assert "inside.py" in text and "train.py" not in text.partition("Next")[0] and "firefox" not in text
+    assert sum(row.size for row in check.rows) == 700 * MIB
+    assert "  total  " in text and "31.0 GiB" not in text.partition("Where the RAM is")[2]
+    assert [job["pid"] for job in report.to_json(check)["jobs"]] == [7000]
+    assert check.next_step[0] == "when pid 7000 (300 MiB) is done, ask again:"
+
+
 def test_twins_are_named(tmp_path: Path) -> None:
     machine = freeze_machine(tmp_path)
     for pid in (7000, 7001):
@@ -340,3 +361,10 @@ def test_gather_survives_an_empty_machine(tmp_path: Path) -> None:
     check = verb.examine(facts, GIB)
     assert facts.pressure is None and facts.jobs == () and check.answers[0].status == "never"
     assert text_of(check) and facts_module.budget_of(facts).total == GIB
+
+
+def test_sixty_columns(freeze: Facts) -> None:
+    """Only commands, which are copied, stay whole."""
+    check = verb.examine(freeze, 20 * GIB)
+    lines = [line for line in text_of(check, 60).splitlines() if not line.startswith("      ")]
+    assert max(map(len, lines)) <= 60, max(lines, key=len)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from oomproof.cli.main import main
+from oomproof.cli.main import VERBS, main
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> str:
+    assert main(list(words)) == status
+    return capsys.readouterr().err
+
+
+def helped(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    assert left.value.code == 0
+    return capsys.readouterr().out
 
 
 def test_python_dash_m_is_the_same_command() -> None:
@@ -23,9 +36,95 @@ def test_python_dash_m_is_the_same_command() -> None:
 
 def test_the_older_names_of_pause_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
     for older, verb in (("freeze", "pause"), ("thaw", "resume")):
-        with pytest.raises(SystemExit):
-            main([older, "--help"])
-        assert f"usage: oomproof {verb} " in capsys.readouterr().out
+        assert f"usage: oomproof {verb} " in helped(capsys, older, "--help")
     assert main([]) == 0
     shown = capsys.readouterr().out
     assert "pause" in shown and "freeze" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["rnu"], "unknown verb 'rnu'; did you mean 'run'?"),
+        (["runs", "--jsno"], "unknown flag '--jsno'; did you mean '--json'?"),
+        (["runs", "shwo"], "unknown action 'shwo'; did you mean 'show'?"),
+        (["runs", "show", "--josn"], "unknown flag '--josn'; did you mean '--json'?"),
+        (["run", "--limti", "2G", "--", "true"], "unknown flag '--limti'; did you mean '--limit'?"),
+        (["run", "--lim", "2G", "--", "true"], "unknown flag '--lim'; did you mean '--limit'?"),
+        (["--verison"], "unknown flag '--verison'; did you mean '--version'?"),
+        (["help", "rnu"], "unknown verb 'rnu'; did you mean 'run'?"),
+        (["check", "somewhere"], "unknown argument 'somewhere'"),
+        (["check", "--need", "1G", "--need", "2G"], "--need is given twice: 1G and 2G"),
+        (["run", "--need", "1G", "--need", "2G", "--", "true"], "--need is given twice: 1G and 2G"),
+    ],
+)
+def test_what_is_not_known_is_named_with_what_was_meant(
+    capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    said = refused(capsys, *words)
+    assert said.startswith(f"oomproof: {says}\n") and "usage:" not in said
+
+
+def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean" not in refused(capsys, "runs", "--quux")
+    assert "did you mean" not in refused(capsys, "xyzzy")
+
+
+def test_the_commands_own_flags_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also those that we have, twice, or misspelt."""
+    assert main(["run", "--", "echo", "--need", "1G", "--need", "2G", "--limti"]) == 0
+    assert "--need 1G --need 2G --limti" in capfd.readouterr().out
+
+
+def test_help_of_a_verb_is_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["run"], ["runs", "show"], ["help"]):
+        assert helped(capsys, "help", *words) == helped(capsys, *words, "--help")
+    assert main(["help"]) == 0 and "oomproof help run" in capsys.readouterr().out
+    assert main(["-V"]) == 0 and capsys.readouterr().out.startswith("oomproof ")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_and_has_an_example(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = helped(capsys, verb, "--help")
+    assert f"oomproof {verb}" in shown.partition("\n\n")[2]
+    sentences = [line for line in shown.splitlines() if not line.lstrip().startswith(("oomproof", "dmesg"))]
+    assert max(map(len, sentences)) <= 60, max(sentences, key=len)
+
+
+def test_help_of_run_is_grouped(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = helped(capsys, "run", "--help")
+    headings = ["memory", "queue", "GPU", "output"]
+    at = [shown.index(f"\n{heading}:\n") for heading in headings]
+    assert at == sorted(at)
+    for flag, heading in (
+        ("--limit", "memory"),
+        ("--need", "queue"),
+        ("--gpu-share", "GPU"),
+        ("--report", "output"),
+    ):
+        before = shown[: shown.rindex(f"  {flag} ")]
+        assert max(headings, key=lambda title: before.rfind(f"\n{title}:\n")) == heading
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "hint"),
+    [
+        (["loop.py", "--lr", "a b"], 127, "oomproof run -- python loop.py --lr 'a b'"),
+        (["./loop.py"], 126, "oomproof run -- python ./loop.py"),
+        (["--", "python loop.py 2"], 127, "without the quotes: oomproof run -- python loop.py 2"),
+        (["--", "python loop.py | tee log"], 127, "oomproof run -- sh -c 'python loop.py | tee log'"),
+        (["--", "tool"], 127, "oomproof run -- ./tool"),
+        (["--", "no'such thing"], 127, "check the spelling and PATH"),
+    ],
+)
+def test_a_command_that_is_none_is_answered_with_the_one_meant(
+    words: list[str], status: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").touch()
+    (tmp_path / "tool").touch(0o755)
+    assert hint in refused(capsys, "run", *words, status=status)

@@ -73,7 +73,7 @@ def test_cuda_numbers_and_neighbour_first(tmp_path: Path) -> None:
     assert said["verdict"]["cause"] == "cuda-oom"
     gpu = said["verdict"]["gpu"]
     assert gpu["requested_bytes"] == 2 << 30 and gpu["free_bytes"] == 1 << 30
-    assert "another process holds the card" in said["verdict"]["next"]
+    assert "process 777 on the card held 10.0 GiB" in said["verdict"]["next"]
     assert said["remedies"][0]["saves_bytes"] == 10 << 30
 
 
@@ -149,3 +149,42 @@ def test_a_large_kernel_log_is_read_at_greps_speed(tmp_path: Path) -> None:
     assert path.stat().st_size > 32 << 20
     verdict = judge_texts(read_texts([str(path)]))
     assert (verdict.cause, verdict.victim.pid if verdict.victim else None) == ("oom-kill-global", 4242)
+
+
+# --- documents ----------------------------------------------------------------------------------------------
+
+
+def said(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "60"}
+    command = [sys.executable, "-m", "oomproof.cli.main", "why", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_a_document_on_standard_output_stands_there_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(CUDA)
+    report = said(tmp_path, "--md", "-", "train.log")
+    assert report.stdout.startswith("# ") and "verdict  " not in report.stdout and report.stderr == ""
+    page = said(tmp_path, "--html", "-", "--no-log", "train.log")
+    assert page.stdout.startswith("<!DOCTYPE html>") and page.stdout.rstrip().endswith("</html>")
+    assert "loss.backward()" not in page.stdout and not (tmp_path / "-").exists()
+
+
+def test_the_analysis_of_many_deaths_is_a_document_too(tmp_path: Path) -> None:
+    for name, asked in (("a.log", "2.00 GiB"), ("b.log", "3.00 GiB")):
+        (tmp_path / name).write_text(CUDA.replace("2.00 GiB", asked))
+    report = said(tmp_path, "--all", "--md", "all.md", "--html", "all.html", "a.log", "b.log")
+    assert report.returncode == 0 and "2 deaths" in report.stdout and "wrote all.md" in report.stderr
+    markdown, page = (tmp_path / "all.md").read_text(), (tmp_path / "all.html").read_text()
+    assert (
+        markdown.startswith("# 2 deaths")
+        and markdown.count("Tried to allocate") >= 2
+        and "| CAUSE |" in markdown
+    )
+    assert "<h1>2 deaths" in page and "<th>CAUSE</th>" in page and "…" not in page
+    again = said(tmp_path, "--all", "--md", "all.md", "a.log", "b.log")
+    assert again.returncode == 2 and "exists already" in again.stderr
+
+
+def test_what_was_killed_on_the_machine_is_a_document_too(tmp_path: Path) -> None:
+    report = said(tmp_path, "--system", "--since", "1m", "--md", "-")
+    assert report.returncode == 0 and report.stdout.startswith("# ") and " kill" in report.stdout

@@ -29,7 +29,7 @@ def about(patterns: Patterns, topic: str) -> Statement:
 
 def deaths(*steps: int, **common: Any) -> list[Ending]:
     return [
-        Ending(f"run{n}", "silent", wall=1.7e9 + n * n * DAY, step=step, **common)
+        Ending(f"run{n}", "silent-end", wall=1.7e9 + n * n * DAY, step=step, **common)
         for n, step in enumerate(steps)
     ]
 
@@ -41,7 +41,9 @@ def i2() -> Patterns:
     settings = {"gradient_accumulation_steps": "16", "batch_size": "32"}
     return find_patterns(
         [
-            Ending(f"run{n}", "silent", wall=1.7e9 + n**2 * DAY, step=step, device=device, settings=settings)
+            Ending(
+                f"run{n}", "silent-end", wall=1.7e9 + n**2 * DAY, step=step, device=device, settings=settings
+            )
             for n, (step, device) in enumerate(I2)
         ]
     )
@@ -87,7 +89,7 @@ def test_i2_from_its_logs(tmp_path: Path) -> None:
         paths.append(str(path))
     endings = endings_of_texts(paths)
     assert [(each.step, each.device, each.cause, each.died) for each in endings] == [
-        (step, device, "silent", True) for step, device in I2
+        (step, device, "silent-end", True) for step, device in I2
     ]
     text = " ".join(patterns_text(find_patterns(endings)).split())
     assert "472 is no multiple of 16" in text
@@ -126,7 +128,7 @@ def test_the_log_interval_widens_what_counts_as_near() -> None:
 
 def test_steps_that_begin_anew_in_each_epoch_are_told_as_such() -> None:
     found = find_patterns(
-        [Ending(f"r{n}", "silent", step=50 * n, total=1234, epoch=n) for n in (1, 2, 3)], {"eval": 50}
+        [Ending(f"r{n}", "silent-end", step=50 * n, total=1234, epoch=n) for n in (1, 2, 3)], {"eval": 50}
     )
     statement = about(found, "evaluations")
     assert statement.strength == "weak" and "counted from the start of each epoch" in statement.text
@@ -154,7 +156,7 @@ def test_the_same_step_and_the_same_uptime() -> None:
 def test_early_deaths_are_not_one_step() -> None:
     """Seen with real runs: 35 and 70 of 2000 are close, and yet twice as far."""
     found = find_patterns(
-        [Ending(f"r{n}", "silent", step=step, total=2000) for n, step in enumerate((70, 70, 35))]
+        [Ending(f"r{n}", "silent-end", step=step, total=2000) for n, step in enumerate((70, 70, 35))]
     )
     assert about(found, "one step").found == "excluded"
     assert not [each for each in found.statements if "multiples of 35" in each.text], (
@@ -356,7 +358,7 @@ _numbers = st.one_of(st.none(), st.integers(-5, 10**9))
         st.builds(
             Ending,
             label=st.text(max_size=5),
-            cause=st.sampled_from(["silent", "segfault", "finished"]),
+            cause=st.sampled_from(["silent-end", "segfault", "finished"]),
             died=st.booleans(),
             wall=st.one_of(st.none(), st.floats(0, 2e9)),
             step=_numbers,

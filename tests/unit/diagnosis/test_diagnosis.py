@@ -296,8 +296,8 @@ def test_stopped_by_the_guard(attempt: Attempt, action: str, signal: int) -> Non
 
 def test_asked_by_the_guard_and_it_did(attempt: Attempt) -> None:
     attempt.act("ask", before=40)
-    verdict = check(attempt.verdict(), "stopped-by-guard", "proven")
-    assert verdict.headline.endswith("asked to save and stop, and it did")
+    verdict = check(attempt.verdict(), "stopped-by-guard", "likely")  # train.py is not there to be asked
+    assert verdict.headline.endswith("asked to save and stop, and it ended")
 
 
 def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:
@@ -599,7 +599,7 @@ def test_json_is_schema_1_and_comes_back(attempt: Attempt) -> None:
     verdict = attempt.verdict()
     value = json.loads(json.dumps(verdict.to_json()))
     assert list(value) == [
-        "schema", "run", "attempt", "verdict", "causes", "evidence", "kills", "missing", "remedies",
+        "schema", "run", "attempt", "verdict", "causes", "evidence", "kills", "missing", "remedies", "growth", "culprit",
     ]  # fmt: skip
     assert list(value["verdict"]) == [
         "cause", "certainty", "probability", "headline", "why", "next", "phase", "step", "victim", "gpu",

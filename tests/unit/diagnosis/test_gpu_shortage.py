@@ -311,9 +311,9 @@ def test_the_page_and_the_report_tell_who_held_the_card(
 def test_without_an_account_the_sentence_names_the_neighbours(tmp_path: Path) -> None:
     attempt = died(tmp_path)
     (attempt.dir / "agent/4067-cuda-oom-1.json").unlink()
-    assert "other process" not in attempt.verdict().remedies[0].title
+    assert "on the card" not in attempt.verdict().remedies[0].title
     attempt.output = SENTENCE.replace(
         b"is free. Incl", b"is free. Process 900 has 9.00 GiB memory in use. Incl"
     )
     first = attempt.verdict().remedies[0]
-    assert "other process" in first.title and first.saves_bytes == 9 * GIB
+    assert "process 900 on the card" in first.title and first.saves_bytes == 9 * GIB

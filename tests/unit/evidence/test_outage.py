@@ -223,6 +223,32 @@ def test_a_power_cut_with_room_is_not_called_memory(machine: Machine) -> None:
     assert "not for memory" in outage_text(outage)
 
 
+def test_the_loader_that_nobody_managed_is_named(machine: Machine) -> None:
+    """A training that held still; what filled the machine was started by hand."""
+    times = [float(t) for t in range(1980, 2041)]
+    host = [(t, int((11 - (t - 1980) * 0.18) * GIB), 0, 0) for t in times]
+    attempt = machine.run("training", TRAIN, 1000, [(t, 19 * GIB) for t in times], host)
+    writer = Writer(attempt / "recording.sqlite", {"boot_id": OLD_BOOT, "wall_offset": repr(WALL)})
+    for t in times[::5]:
+        writer.put("other_job", (t, 812, 190000, 1000, "python load.py", 0, int((t - 1979) * 0.18 * GIB), 0))
+        writer.put("other_job", (t, 900, 1000, 1000, "firefox", 0, 2 * GIB, 0))
+        writer.put("other_job", (t, 901, 1000, 1000, "python tune.py", 1, 3 * GIB, 0))
+    writer.close()
+    (facts,) = machine.outages()
+    outage = judge_outage(facts)
+    assert outage.kind in ("memory", "filling")
+    assert outage.culprit is not None and outage.culprit.pid == 812
+    text = outage_text(outage)
+    assert "python load.py (pid 812" in text and "held 11.0 GiB" in text and "MiB/s" in text
+    assert "firefox (pid 900" in text and "tune.py" not in text.partition("Timeline")[0], (
+        "a run of ours is above"
+    )
+    following = next(line for line in text.splitlines() if line.startswith("next"))
+    assert "start python load.py with oomproof run as well" in following and "training" in following
+    told = outage.to_json()["unmanaged"]
+    assert [(job["pid"], job["is_culprit"]) for job in told] == [(812, True), (900, False)]
+
+
 def test_runs_of_this_boot_or_long_gone_are_no_part_of_it(machine: Machine) -> None:
     freeze(machine)
     machine.run("vanished", TRAIN, 500, [(600.0, GIB)], [(600.0, 20 * GIB, 0, 0)])

@@ -120,7 +120,10 @@ LOSS = "{'loss': 0.5, 'grad_norm': 1.0, 'epoch': 0.1}"
 @pytest.mark.parametrize(
     ("lines", "phase"),
     [
-        ([BAR.format(10, 900), LOSS, BAR.format(11, 900)], "train"),  # a bar without words beside a loss
+        (
+            [BAR.format(10, 900), LOSS, BAR.format(11, 900), "done training"],
+            "train",
+        ),  # a bar without words beside a loss
         (["[10]\ttraining's auc: 0.86\tvalid_1's auc: 0.68", "best iteration: 4"], "train"),
         (["Epoch 2", BAR.format(9, 9), "[INFO] Evaluation", BAR.format(7, 7), "score 0.4"], "train"),
         (["Loading data ... done", "hello"], "unknown"),

@@ -108,6 +108,7 @@ class World:
 class Host:
     mem_total = ram = 32 * GIB
     swap_total = 8 * GIB
+    limit_folder = None
     psi = (0, 0)
 
     def __init__(self, world: World) -> None:
@@ -280,7 +281,7 @@ def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, objec
     for module in (guard_loop, actuator):
         patch.setattr(module, "boottime", lambda: world.clock)
     patch.setattr(
-        unmanaged_growth.UnmanagedGrowth, "look", lambda self, ours: setattr(self, "named", world.unmanaged)
+        unmanaged_growth.UnmanagedGrowth, "look", lambda self, *_: setattr(self, "named", world.unmanaged)
     )
     ticks = lambda self, one: int(world.t * 100) if _is_busy(situation, one.name) else 7  # noqa: E731
     patch.setattr(idle_runs.Idleness, "_cpu", ticks)

@@ -40,6 +40,7 @@ class Host:
     """Loses what the job takes."""
 
     mem_total = swap_total = ram = 16 * GIB
+    limit_folder = None
     psi = (0, 0)
 
     def __init__(self, job: Job) -> None:
@@ -326,7 +327,7 @@ def test_what_is_read_from_every_process_is_not_read_at_every_row(scene: Scene) 
     scene.host.headroom = lambda: (3 * GIB, 0)  # type: ignore[method-assign]  # below the margin, above the floor
     scans: list[float] = []
     looks: list[float] = []
-    scene.guard._unmanaged.look = lambda ours: scans.append(scene.clock)  # type: ignore[method-assign]
+    scene.guard._unmanaged.look = lambda *_: scans.append(scene.clock)  # type: ignore[method-assign]
     scene.pause.look = lambda: looks.append(scene.clock)  # type: ignore[method-assign]
     scene.steps(600)
     rows = [row for row in scene.rows.rows if row[0] == "job"]

@@ -50,6 +50,45 @@ def test_in_a_container_the_job_may_be_pid_1(tmp_path: Path) -> None:
     assert first.pids == (1, 9) and second.pids == (50,)
 
 
+def test_who_is_outside_a_limit_takes_nothing_of_it(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    machine.process(200, "python", 1, argv=("python", "train.py"), anon=400)
+    machine.process(300, "python", 1, argv=("python", "outside.py"), anon=900)
+    folder = tmp_path / "cgroup"
+    (folder / "below").mkdir(parents=True)
+    (folder / "cgroup.procs").write_text("")
+    (folder / "below" / "cgroup.procs").write_text("200\n")
+    assert set(jobs.scan(machine.proc, str(folder))) == {200}
+    assert set(jobs.scan(machine.proc, str(tmp_path / "gone"))) == set()
+
+
+def test_runs_of_ours_are_managed_and_each_a_job_of_its_own(tmp_path: Path) -> None:
+    """A sweep that starts two runs, and a job beside them."""
+    machine = FakeMachine(tmp_path)
+    machine.process(100, "python", 1, argv=("python", "sweep.py"), anon=30)
+    for pid in (200, 300):
+        machine.process(pid, "oomproof", 100, argv=("python", "/bin/oomproof", "run"), anon=20)
+        machine.process(pid + 1, "python", pid, argv=("python", "oomproof/runner/keeper.py"), anon=5)
+        machine.process(pid + 2, "python", pid + 1, argv=("python", "train.py"), anon=pid)
+    machine.process(500, "python", 1, argv=("python", "train.py"), anon=50)
+    found = heaviest(machine)
+    assert [(job.pids, job.managed) for job in found] == [
+        ((300, 301, 302), True),
+        ((200, 201, 202), True),
+        ((500,), False),
+        ((100,), False),
+    ]
+
+
+def test_without_walks_sharing_is_estimated(tmp_path: Path) -> None:
+    """A walk over page tables holds up who is walked: the guard never asks for one."""
+    machine = FakeMachine(tmp_path)
+    machine.process(200, "python", 1, anon=1000, pss=(250, 0))
+    machine.process(201, "python", 200, anon=1000, pss=(250, 0))
+    (job,) = heaviest(machine, anon_total=1100 * MIB, walk=0)
+    assert (job.use, job.exact) == (1100 * MIB, False)
+
+
 def test_processes_of_one_service_are_one_job_but_not_those_of_a_login(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path)
     for pid in (10, 11):

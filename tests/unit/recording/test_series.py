@@ -105,7 +105,7 @@ def test_samples_by_name_and_time(recording: Recording) -> None:
         assert series.limits() == (0, 999) and series.end() == 999
         assert {row.pid for row in series.living(150, 160)} == {7, 8}
         assert {row.pid for row in series.living(250, 999)} == {7}
-        assert len(list(series.exported())) == 1000 and series.cards_used() == {0, 1}
+        assert len(list(series.exported())) == 1000 and series.cards_used(set()) == {0, 1}
 
 
 def test_events_phases_and_processes(recording: Recording) -> None:

@@ -46,13 +46,14 @@ def test_sections_follow_the_data(state: Path) -> None:
         "Memory",
         "Who held the memory at the end",
         "Phases",
-        "What may help",
-        "Evidence",
-        "Versions",
+        "What to do",
+        "What decides it",
+        "What it printed last",
+        "Environment",
     } <= full
     write_html(verdict(), None, state / "text.html")
     text = (state / "text.html").read_text()
-    assert not titles(text) & {"Memory", "Who held the memory at the end", "Phases", "Before and after"}
+    assert not titles(text) & {"Memory", "Who held the memory at the end", "Phases", "Environment"}
     assert "The card when it failed" in titles(text) and "<figure" not in text
 
 
@@ -175,7 +176,8 @@ def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, list[str]]:
 def test_draws_without_errors_and_text_can_be_selected(state: Path, browser: Any) -> None:
     page, trouble = opened(browser, page_of(state))
     assert trouble == []
-    assert "the kernel killed the job" in page.inner_text("h1")
+    assert page.inner_text("h1").startswith("Killed at 31.1 GiB after 60 min")
+    assert "the kernel killed the job" in page.inner_text(".headline")
     area = page.locator(".plot.host .area")
     box = area.bounding_box()
     assert box["width"] > 600 and box["height"] > 150
@@ -186,7 +188,7 @@ def test_draws_without_errors_and_text_can_be_selected(state: Path, browser: Any
     selected = page.evaluate(
         "getSelection().selectAllChildren(document.querySelector('h1')), getSelection().toString()"
     )
-    assert "28.0 GiB" in selected
+    assert "31.1 GiB" in selected
     ticks = page.evaluate(
         "[...document.querySelectorAll('.axis span')].map(s => s.getBoundingClientRect().left)"
     )
@@ -239,11 +241,39 @@ def test_light_and_dark(state: Path, browser: Any, scheme: str) -> None:
     )
 
 
+@pytest.mark.parametrize("width", [360, 768, 1400])
 @pytest.mark.parametrize("texts", ["", "x" * 400], ids=["plain", "long-words"])
-def test_fits_360_pixels(state: Path, browser: Any, texts: str) -> None:
-    page, _ = opened(browser, page_of(state, texts=texts), viewport={"width": 360, "height": 740})
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
+def test_fits_the_screen(state: Path, browser: Any, texts: str, width: int) -> None:
+    page, _ = opened(browser, page_of(state, texts=texts), viewport={"width": width, "height": 740})
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 14
+
+
+def test_the_keyboard_is_enough(state: Path, browser: Any) -> None:
+    """Every fold and button in the order of the page; the chart zooms, moves and goes back; a command is copied."""
+    page, trouble = opened(browser, page_of(state))
+    focused, reached = "document.activeElement", []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        tag = page.evaluate(f"{focused}.id || {focused}.className || {focused}.tagName")
+        if tag == "BODY":
+            break
+        reached.append(tag)
+        if tag == "chart":
+            page.keyboard.press("+")
+            assert page.inner_text(".about >> nth=0").endswith("5 min")
+            page.keyboard.press("ArrowLeft")
+            page.keyboard.press("0")
+            assert page.inner_text(".about >> nth=0") == "The last ten minutes"
+        elif tag == "copy":
+            page.keyboard.press("Enter")
+            assert page.evaluate(f"{focused}.textContent") == "Copied"
+        elif tag == "SUMMARY":
+            page.keyboard.press("Enter")
+            assert page.evaluate(f"{focused}.parentNode.open")
+    assert reached.count("copy") == page.locator(".copy:visible").count() and "chart" in reached
+    assert reached.count("SUMMARY") == page.locator("summary").count() and trouble == []
 
 
 def test_prints(state: Path, browser: Any) -> None:
@@ -267,5 +297,5 @@ def test_nothing_of_the_job_runs(state: Path, browser: Any) -> None:
     assert page.evaluate("window.hacked") is None and trouble == []
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     assert page.evaluate("document.scripts.length") == 2
-    assert "<script>window.hacked=1</script>" in page.inner_text("h1")
+    assert "<script>window.hacked=1</script>" in page.inner_text(".headline")
     assert "unsafe-inline'; script" in path.read_text() and "script-src 'sha256-" in path.read_text()

@@ -9,7 +9,8 @@ import pytest
 from helpers_report import HOSTILE, WALL, make_run, verdict
 
 from oomproof.errors import OomproofError
-from oomproof.reports.markdown import _code, _text, write_markdown
+from oomproof.reports.markdown import write_markdown
+from oomproof.reports.markdown_parts import code, text
 
 
 def written(path: Path, *arguments: object) -> str:
@@ -29,7 +30,7 @@ def test_a_run_with_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     text = written(tmp_path / "report.md", verdict(run.id), run)
     assert sections(text) == [
         "What happened", "Timeline", "Root cause", "Evidence", "What was changed", "Before and after",
-        "What may help", "Prevention", "Next steps", "Versions",
+        "What may help", "Prevention", "Next steps", "What it printed last", "Environment",
     ]  # fmt: skip
     assert f"before: {old.id}" in text and "| workers | `32` | `16` |" in text
     assert "| peak, GPU | 21.0 GiB | 21.0 GiB |" in text
@@ -55,17 +56,18 @@ def test_what_a_job_printed_stays_text(tmp_path: Path, monkeypatch: pytest.Monke
     hostile = HOSTILE + " | cell `tick` ## head\n\n# title"
     run = make_run(tmp_path, seconds=60, texts=hostile, name=hostile, argv=["python", hostile])
     text = written(tmp_path / "r.md", verdict(run.id, hostile), run)
-    outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+    unfenced = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", unfenced)
     assert "<script" not in outside and "<img" not in outside
-    assert not re.search(r"^# title", text, re.MULTILINE) and text.count("\n# ") == 0
+    assert not re.search(r"^# title", outside, re.MULTILINE) and outside.count("\n# ") == 0
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(widths) == 1, table
 
 
 def test_words_of_markdown() -> None:
-    assert _text("a*b_c|d<e>") == r"a\*b\_c\|d&lt;e&gt;"
-    assert _code("x ` y") == "``x ` y``" and _code("`") == "`` ` ``"
+    assert text("a*b_c|d<e>") == r"a\*b\_c\|d&lt;e&gt;"
+    assert code("x ` y") == "``x ` y``" and code("`") == "`` ` ``"
 
 
 def test_refuses_to_overwrite(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import termios
 from pathlib import Path
 from signal import SIGKILL
 
+import pytest
 from helpers_case import OWN_KILL, Attempt, kernel
 
 from oomproof.reports.verdict_text import fitted, long_form, three_lines
@@ -71,6 +72,21 @@ def test_wrapped_on_a_terminal_whole_in_a_file(tmp_path: Path) -> None:
     )
     assert shown[1].startswith("         words") and shown[-1] == "next     nothing"
     assert " ".join(" ".join(shown).split()) == " ".join(lines.split())
+
+
+def test_the_verdict_has_its_colour_on_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    lines = "verdict  killed\nwhy      x\nnext     y"
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w") as terminal, (tmp_path / "log").open("w") as file:
+        assert fitted(lines, file, "bad") == lines
+        assert fitted(lines, terminal, "bad") == "\x1b[1;31mverdict  killed\x1b[0m\nwhy      x\nnext     y"
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert fitted(lines, terminal, "bad") == lines
+    os.close(master)
 
 
 def test_the_long_form_keeps_to_its_width(tmp_path: Path) -> None:

@@ -44,7 +44,12 @@ def parsed(*words: str, adopt: bool = False) -> dict[str, Any]:
     return vars(parser.parse_args(words))
 
 
-def everything(leave_out: tuple[str, ...] = ("no_agent",)) -> list[str]:
+# flags that make others needless, and those others: never typed together
+APART = [("no_agent", "no_wait", "protect", "watch_only"), ("no_agent", "wait_max", "freeze_max")]
+apart = pytest.mark.parametrize("leave_out", APART)
+
+
+def everything(leave_out: tuple[str, ...]) -> list[str]:
     words = []
     for name, flag in FLAGS.items():
         if flag.help and name not in leave_out:
@@ -52,25 +57,28 @@ def everything(leave_out: tuple[str, ...] = ("no_agent",)) -> list[str]:
     return words
 
 
-def test_every_flag_changes_its_setting() -> None:
-    chosen, plain = of_run(parsed(*everything())), RunSettings()
-    same = [name for name in FLAGS if getattr(chosen, name) == getattr(plain, name)]
-    assert same == ["no_agent", "ledger"]
+@apart
+def test_every_flag_changes_its_setting(leave_out: tuple[str, ...]) -> None:
+    chosen, plain = of_run(parsed(*everything(leave_out))), RunSettings()
+    same = {name for name in FLAGS if getattr(chosen, name) == getattr(plain, name)}
+    assert same == {*leave_out, "ledger"}
     assert (chosen.limit, chosen.gpu_need, chosen.grace) == (20 * GIB, (12 * GIB, 1), 60.0)
 
 
-def test_a_settings_file_says_the_same_as_the_flags(tmp_path: Path) -> None:
+@apart
+def test_a_settings_file_says_the_same_as_the_flags(tmp_path: Path, leave_out: tuple[str, ...]) -> None:
     lines = [
         f"{name} = {json.dumps(GIVEN.get(name, True))}"
         for name in FLAGS
-        if name not in ("no_agent", "ledger")
+        if name not in (*leave_out, "ledger")
     ]
     (tmp_path / "oomproof.toml").write_text("\n".join(lines))
-    assert of_run({}) == of_run(parsed(*everything()))
+    assert of_run({}) == of_run(parsed(*everything(leave_out)))
 
 
-def test_run_json_gives_back_what_was_asked_for() -> None:
-    chosen = of_run(parsed(*everything()))
+@apart
+def test_run_json_gives_back_what_was_asked_for(leave_out: tuple[str, ...]) -> None:
+    chosen = of_run(parsed(*everything(leave_out)))
     again = from_json(json.loads(json.dumps(to_json(chosen, 4 * GIB, GIB))))
     for name, flag in FLAGS.items():
         wanted = getattr(chosen if flag.kept else RunSettings(), name)

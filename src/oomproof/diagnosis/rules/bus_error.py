@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.advice import as_flag, command
+from oomproof.diagnosis.advice import NO_WORKERS, as_flag, command
 from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.lost_worker import explains_the_end
@@ -24,6 +24,7 @@ _SHM_SAID = Weight(200, "PyTorch says bus error and shared memory, the sample do
 _OTHER_FAULT = Weight(
     300, "SIGBUS with free space in /dev/shm: a file cut short under a mapping, or hardware"
 )
+_TINY = 256 << 20  # a container's 64 MiB: one batch of images is larger
 _UNLIKELY = Weight(20, "the other reading of a SIGBUS")
 
 
@@ -66,7 +67,9 @@ def _shm(
         why += f"; {words}"
     target = as_flag(_larger(case))
     enlarge = f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm)"
-    next_step = f"{enlarge}, or fewer workers: {command(case)}"
+    tiny = total is not None and total <= _TINY
+    fewer = "num_workers=0 (fewer workers do not help in one so small)" if tiny else "fewer workers"
+    next_step = f"{enlarge}, or {fewer}: {command(case)}"
     if total and _larger(case) <= total:
         next_step = f"/dev/shm is as large as RAM allows: halve the workers, then {command(case)}"
     return WeightedCause(
@@ -84,7 +87,11 @@ def _shm(
                 command=f"sudo mount -o remount,size={target} /dev/shm",
                 change=Change("system", "/dev/shm", before=str(total) if total else None, after=target),
             ),
-            Remedy("fewer workers: each holds its batches in /dev/shm", change=Change("code", "num_workers")),
+            NO_WORKERS
+            if tiny
+            else Remedy(
+                "fewer workers: each holds its batches in /dev/shm", change=Change("code", "num_workers")
+            ),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import guard_stop, paused, user_stop
+from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_duration, format_size
@@ -25,13 +25,19 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     stood, _ = paused(case)
     if stood:
         why += f"; it was paused for {format_duration(stood)}"
+    if (asked := ignored_request(case)) is not None:
+        why += "; the guard had asked it to save and stop"
+        if case.status is not None and case.status.boottime is not None:
+            why += f" {format_duration(case.status.boottime - asked.boottime)} before"
+        why += ", which nothing in it looks for: it ended by itself"
     headline, next_step, victim = "finished", "nothing to do", None
-    lost = len(case.our_kills) or case.moved.memcg_oom_kill or 0
+    kills = [kill for kill in case.our_kills if kill.sure]
+    lost = len(kills) or case.moved.memcg_oom_kill or 0
     if lost:
         headline = f"finished, but the kernel killed {lost} of its processes for memory on the way"
         why += "; the results may lack what those processes worked on"
         next_step = f"check the results, then give it more memory: {command(case)} with fewer workers"
-        victim = Victim.of(case.our_kills[-1]) if case.our_kills else None
+        victim = Victim.of(kills[-1]) if kills else None
     return [
         WeightedCause(
             "finished",
@@ -57,6 +63,6 @@ def _running(case: CaseFile) -> WeightedCause:
         if stands
         else "still running",
         "its keeper is alive and no exit status has been written",
-        f"oomproof resume {case.run}" if stands and case.run else "wait for its end",
+        f"oomproof resume {case.called}" if stands and case.run else "wait for its end",
         test="the keeper's pid and start time",
     )

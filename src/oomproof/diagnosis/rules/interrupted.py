@@ -6,6 +6,7 @@ import signal
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.lost_worker import hung_after_kill
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us
 from oomproof.diagnosis.verdict import WeightedCause
@@ -18,7 +19,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed or ended_by_us(case):
         return []
-    if death.signal != signal.SIGINT:
+    if death.signal != signal.SIGINT or hung_after_kill(case):
         return []
     return [
         WeightedCause(

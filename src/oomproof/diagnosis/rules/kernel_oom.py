@@ -11,18 +11,10 @@ from __future__ import annotations
 import signal
 
 from oomproof.causes import cause_of, kernel_kill
-from oomproof.diagnosis.advice import (
-    as_flag,
-    command,
-    higher_limit,
-    neighbours,
-    raise_limit,
-    smaller_job,
-    twin,
-)
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
-from oomproof.diagnosis.lost_worker import explains_the_end
+from oomproof.diagnosis.lost_worker import explains_the_end, hung_after_kill
+from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.stopping_actions import guard_stop
@@ -30,9 +22,10 @@ from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile, KernelKill
 from oomproof.evidence.job_processes import same_or_below
 from oomproof.records import dataclass
-from oomproof.units import format_size
+from oomproof.units import format_duration, format_size
 
 _KERNEL_LOG = Weight(1000, "the kernel's log names a process of ours and whose limit it was")
+_ALIKE = Weight(300, "the kernel's log names a process like those of the job, at the time of its end")
 _OWN_LIMIT = Weight(1000, "the job's cgroup counted a kill and its own limit's failure")
 _OWN_LIMIT_V1 = Weight(
     500,
@@ -54,6 +47,9 @@ _VMSTAT_UNKNOWN = Weight(30, "the same, and nobody knows how much memory was lef
 _VMSTAT_AMPLE = Weight(5, "the same, but memory was ample: the kill counted may be anybody's")
 
 _OWN, _ABOVE, _MACHINE = "own", "above", "machine"
+_RAISE_ABOVE = (
+    "raise that limit (container --memory, Slurm --mem, systemd MemoryMax) or halve batch or workers"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +98,9 @@ def _by_log(case: CaseFile) -> list[_Reading]:
         whose = _OWN if case.cgroups and _own_limit_failed(case) else _ABOVE
     else:
         whose = _OWN if same_or_below(kill.oom_memcg, case.cgroups) else _ABOVE
+    if not kill.sure:
+        because = "the kernel's log names a process called and numbered like this job's, which lived between two samples"
+        return [_Reading(whose, _ALIKE, "likely", because)]
     return [_Reading(whose, _KERNEL_LOG, "proven", "the kernel's log names the process")]
 
 
@@ -171,10 +170,16 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     if not death.direct and (case.moved.memcg_oom_kill or 0) > 0:
         certain = reading.certainty  # the counter proves what the shell's number only suggests
     why = reading.because + f"; it {death.phrase}"
+    if hung_after_kill(case):
+        end = case.status.boottime if case.status else None
+        later = f" {format_duration(end - kill.time)} later" if kill is not None and end is not None else ""
+        why += f"{later}, from outside: what waits for a killed process (a pool's map) can never finish"
     if (stop := guard_stop(case)) is not None:
         why += f"; the guard had sent {stop.action} as well ({stop.why or 'memory'}), the kernel came first"
     if story := _shared_memory(case, cause):
         why += f"; {story}"
+    memory = answer(case, limit if reading.whose == _OWN else None, machine=reading.whose != _OWN)
+    why = "; ".join((why, *memory.told))
     guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
     if guardless:
         why += "; the guard had been lost before, nobody watched"
@@ -184,18 +189,21 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
         certain,
         _headline(case, kill, death, reading.whose, limit, held),
         why,
-        _next(case, reading.whose, limit),
+        memory.next if reading.whose != _ABOVE or memory.culprit else _RAISE_ABOVE,
         evidence=case.evidence_from(
-            "exit", "counter.", "kernel.kill", "sample.host", "sample.job", "sample.twin"
+            "exit",
+            "counter.",
+            "kernel.kill",
+            "sample.host",
+            "sample.job",
+            "sample.growth",
+            "sample.twin",
+            "other.",
         ),
         test="the line 'oom-kill:constraint=' in the kernel log: sudo dmesg | grep -A1 oom-kill:",
         victim=Victim.of(kill) if kill else _leader(case, death),
-        remedies=(
-            *(twin(case) if reading.whose != _OWN else ()),
-            *(neighbours(case) if reading.whose == _MACHINE else ()),
-            *(raise_limit(case, limit) if reading.whose == _OWN else ()),
-            *smaller_job(case),
-        ),
+        remedies=memory.remedies,
+        culprit=memory.culprit,
     )
 
 
@@ -245,23 +253,6 @@ def _headline(
     else:
         full = "the whole machine was out of memory"
     return f"out of memory: the kernel killed {who}{holding}; {full}"
-
-
-def _next(case: CaseFile, whose: str, limit: int | None) -> str:
-    if whose == _OWN:
-        higher = higher_limit(case, limit)
-        if higher is not None:
-            return f"{command(case, f'--limit {as_flag(higher)}')}, or make the job smaller (batch, workers)"
-        if case.host is None:
-            return f"halve batch or workers, or give it a higher limit than {format_size(limit)}: {command(case)}"
-        return f"the machine has no memory for a higher limit: halve batch or workers, then {command(case)}"
-    if whose == _ABOVE:
-        return (
-            "raise that limit (container --memory, Slurm --mem, systemd MemoryMax) or halve batch or workers"
-        )
-    return (
-        f"see who else holds memory: oomproof check; wait for it, or halve batch or workers: {command(case)}"
-    )
 
 
 def _leader(case: CaseFile, death: Death) -> Victim | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 
 from oomproof.diagnosis.advice import as_flag, command
+from oomproof.diagnosis.memory_answer import answer, culprit_of
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.evidence.case_file import CaseFile
+from oomproof.records import replace
 from oomproof.units import format_size, format_time, format_zone
 
 _NO_SHUTDOWN = Weight(900, "the boot id changed and nobody wrote an exit status")
@@ -49,10 +51,13 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if short:
         headline += "; memory was nearly gone just before"
     next_step = f"to start it again: {command(case)}; for the kernel's last words: journalctl -k -b -1 -e"
-    if short:
-        next_step = _with_less(case)
     why = f"the boot id changed and no exit status was written; {_last(case)}"
-    return [_claim(case, _NO_SHUTDOWN, headline, why, next_step)]
+    claim = _claim(case, _NO_SHUTDOWN, headline, why, _with_less(case) if short else next_step)
+    if short and culprit_of(case) is not None:
+        memory = answer(case, None, machine=True)
+        why = "; ".join((why, *memory.told))
+        claim = replace(claim, why=why, next=memory.next, remedies=memory.remedies, culprit=memory.culprit)
+    return [claim]
 
 
 def _during_shutdown(case: CaseFile) -> list[WeightedCause]:
@@ -131,6 +136,6 @@ def _claim(case: CaseFile, weight: Weight, headline: str, why: str, next_step: s
         headline,
         why,
         next_step,
-        evidence=case.evidence_from("boot", "wtmp", "shutdown", "keeper.", "sample."),
+        evidence=case.evidence_from("boot", "wtmp", "shutdown", "keeper.", "sample.", "other."),
         test="last -x reboot shutdown; journalctl --list-boots",
     )

@@ -9,8 +9,9 @@ from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.headroom_at_end import headroom_at_end
+from oomproof.diagnosis.lost_worker import hung_after_kill
 from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import guard_stop, user_stop
+from oomproof.diagnosis.stopping_actions import guard_stop, passed_on, reader_went_away, user_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_evidence import signal_name
 from oomproof.evidence.case_file import CaseFile
@@ -36,7 +37,12 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or death.signal is None:
         return []
-    if guard_stop(case) is not None or user_stop(case) is not None:
+    if (
+        guard_stop(case) is not None
+        or user_stop(case) is not None
+        or reader_went_away(case)
+        or hung_after_kill(case)
+    ):
         return []
     if death.signal == signal.SIGKILL:
         return _sigkill(case, death)
@@ -104,12 +110,22 @@ def _less(death: Death) -> Certainty:
 def _other(case: CaseFile, death: Death) -> list[WeightedCause]:
     assert death.signal is not None
     headroom, name = headroom_at_end(case), signal_name(death.signal)
-    why = f"it {death.phrase}, which oomproof did not send; {headroom.phrase}"
+    if death.signal == signal.SIGPIPE:
+        headline = "ended by SIGPIPE: whoever read what it wrote (a pipe, a connection) went away"
+        why = f"it {death.phrase}, which the kernel sends to who writes into a closed pipe; {headroom.phrase}"
+        next_step = f"see which of its pipes was closed, then {command(case)}"
+        return [_claim(case, "interrupted", _OTHER_SIGNAL, _less(death), headline, why, next_step)]
     next_step = f"ask who or what sends {name} (a scheduler, a logout, kill), then {command(case)}"
-    headline = f"ended by {name} from somebody else"
+    if passed_on(case, name):
+        headline = f"ended by {name}: somebody sent it to `oomproof run`, which passed it on"
+        why = f"it {death.phrase}; {headroom.phrase}"
+    else:
+        headline = f"ended by {name} from somebody else"
+        why = f"it {death.phrase}, which oomproof did not send; {headroom.phrase}"
     if headroom.ample:
         headline += ", not for memory"
-    claims = [_claim(case, "interrupted", _OTHER_SIGNAL, _less(death), headline, why, next_step)]
+    certainty: Certainty = "proven" if passed_on(case, name) and death.direct else _less(death)
+    claims = [_claim(case, "interrupted", _OTHER_SIGNAL, certainty, headline, why, next_step)]
     if death.signal == signal.SIGTERM and headroom.ample is False:
         # earlyoom begins with SIGTERM
         text = "perhaps ended by earlyoom"
@@ -128,7 +144,14 @@ def _claim(
         why,
         next_step,
         evidence=case.evidence_from(
-            "exit", "counter.", "sample.host", "sample.job", "kernel.other", "handler.", "agent.position"
+            "exit",
+            "action.",
+            "counter.",
+            "sample.host",
+            "sample.job",
+            "kernel.other",
+            "handler.",
+            "agent.position",
         ),
         test=_TEST,
     )

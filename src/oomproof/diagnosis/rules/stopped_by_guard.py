@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import command, neighbours, smaller_job, twin
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
@@ -14,6 +14,7 @@ _ASKED = Weight(800, "our own record of the request, and the job ended cleanly a
 _ASKED_THEN_FAILED = Weight(60, "asked to stop, and it ended with an error of its own")
 _KERNEL_TOO = Weight(40, "we acted, but the kernel's counter moved too: the counter decides")
 
+_AT_LIMIT = "of its limit"  # in the reason of every action for the sake of the job's own limit
 _TOLD = {
     "ask": "asked to save and stop",
     "term": "ended with SIGTERM",
@@ -27,11 +28,18 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     weight, certainty = _weight(case, stop)
     headline = f"stopped by oomproof's guard: {_TOLD[stop.action]}"
+    heard = case.stop_answer == "heard"
     if stop.action == "ask" and not death.failed:
-        headline = "stopped by oomproof's guard: asked to save and stop, and it did"
+        headline += ", and it did" if heard else ", and it ended"
     end = case.status.boottime if case.status else None
     later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
+    at_limit = case.settings.limit is not None and _AT_LIMIT in stop.why
+    memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
     why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
+    if stop.action == "ask" and not heard:
+        why += "; whether it had looked for the request nobody saw"
+    named = memory.culprit is not None and f"(pid {memory.culprit.pid})" in stop.why
+    why = "; ".join((why, *(() if named else memory.told)))
     return [
         WeightedCause(
             "stopped-by-guard",
@@ -39,13 +47,11 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             certainty,
             headline,
             why,
-            f"see what holds memory: oomproof check; halve batch or workers, then {command(case)}",
-            evidence=case.evidence_from("action.", "exit", "counter.memcg_oom_kill", "sample."),
+            memory.next,
+            evidence=case.evidence_from("action.", "exit", "counter.memcg_oom_kill", "sample.", "other."),
             test="actions.jsonl in the run's folder",
-            remedies=(
-                *(twin(case) + neighbours(case) if case.settings.limit is None else ()),
-                *smaller_job(case),
-            ),
+            remedies=memory.remedies,
+            culprit=memory.culprit,
         )
     ]
 
@@ -55,4 +61,6 @@ def _weight(case: CaseFile, stop: Action) -> tuple[Weight, Certainty]:
         return _KERNEL_TOO, "possible"
     if not ended_by_us(case):  # asked, and answered with an error of its own, which then tells the story
         return _ASKED_THEN_FAILED, "possible"
-    return (_ASKED if stop.action == "ask" else _SIGNALLED), "proven"
+    if stop.action == "ask":
+        return _ASKED, "proven" if case.stop_answer == "heard" else "likely"
+    return _SIGNALLED, "proven"

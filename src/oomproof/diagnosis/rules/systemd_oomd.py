@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import command, smaller_job
 from oomproof.diagnosis.death import death_of
+from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.evidence.case_file import CaseFile
@@ -15,16 +15,19 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed or not case.moved.oomd_kill:
         return []
+    memory = answer(case, None, machine=True)
+    why = f"the mark user.oomd_kill on the job's cgroup moved; it {death.phrase}"
     return [
         WeightedCause(
             "systemd-oomd",
             _WEIGHT,
             "proven",
             "killed by systemd-oomd: the memory pressure of its slice was too high for too long",
-            f"the mark user.oomd_kill on the job's cgroup moved; it {death.phrase}",
-            f"halve batch or workers, then {command(case)}; see journalctl -u systemd-oomd",
-            evidence=case.evidence_from("exit", "counter.oomd_kill", "sample."),
+            "; ".join((why, *memory.told)),
+            f"{memory.next}; see journalctl -u systemd-oomd",
+            evidence=case.evidence_from("exit", "counter.oomd_kill", "sample.", "other."),
             test="journalctl -u systemd-oomd names the cgroup",
-            remedies=smaller_job(case),
+            remedies=memory.remedies,
+            culprit=memory.culprit,
         )
     ]

@@ -6,7 +6,15 @@ import signal
 from typing import TYPE_CHECKING
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.advice import again, command, merged, read_output, smaller_job, typed
+from oomproof.diagnosis.advice import (
+    again,
+    command,
+    kernel_ruled_out,
+    merged,
+    read_output,
+    smaller_job,
+    typed,
+)
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.gpu_shortage import same_failure, with_account
 from oomproof.diagnosis.handler_silence import silence
@@ -14,7 +22,7 @@ from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.lost_worker import told as lost_worker
 from oomproof.diagnosis.output_claims import output_claims
 from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import ended_by_us
+from oomproof.diagnosis.stopping_actions import ended_by_us, reader_went_away
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
@@ -48,7 +56,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed:
         return []
-    if ended_by_us(case) or explains_the_end(case):
+    if ended_by_us(case) or explains_the_end(case) or reader_went_away(case):
         return []  # the error is how the end showed, not why it came
     told = output_claims(case)
     if not told:
@@ -57,25 +65,35 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         weight = _weight(case, death, told[0])
         claims = _claims(case, death, told, weight) if weight is not None else []
     lost = lost_worker(case) if death.signal is None else None
+    if lost is not None and _by_itself(
+        lost
+    ):  # its own error: PyTorch says as much of a worker that was killed
+        claims = [claim for claim in claims if claim.cause != "dataloader-killed"]
     if lost is not None and not any(claim.cause == "dataloader-killed" for claim in claims):
         claims.append(_lost(case, death, lost))
     return claims
 
 
+def _by_itself(lost: str) -> bool:
+    return "with exit code" in lost
+
+
 def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
     """The job's own process saw it; what the parent then stumbled over is a race."""
+    exited, ruled_out = _by_itself(lost), kernel_ruled_out(case)
+    more = "" if exited or ruled_out else ", or half the workers"
     return WeightedCause(
-        "dataloader-killed",
+        "other-error" if exited else "dataloader-killed",
         _WORKER_LOST,
         "proven",
-        f"a DataLoader worker died under the job: {lost}",
+        f"a DataLoader worker {'ended by an error of its own' if exited else 'died under the job'}: {lost}",
         f"the job's own process found it dead: {lost}; it {death.phrase}",
-        f"once with num_workers=0 to see its own error, or half the workers: {command(case)}",
+        f"once with num_workers=0 to see its own error{more}: {command(case)}",
         evidence=case.evidence_from(
             "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
         ),
-        test="the kernel's log for the worker's pid",
-        remedies=smaller_job(case),
+        test="the same with num_workers=0" if ruled_out else "the kernel's log for the worker's pid",
+        remedies=() if exited else smaller_job(case),
     )
 
 
@@ -115,7 +133,8 @@ def _claims(
     """What the text alone says, weighed beside how the job ended."""
     told, cause = readings[0], cause_of(readings[0].cause)
     why = f"{told.why}; it {death.phrase}"
-    if case.moved.vmstat_oom_kill == 0 and cause.memory and not case.our_kills:
+    ruled_out = kernel_ruled_out(case)
+    if ruled_out and (cause.memory or told.cause == "dataloader-killed"):
         why += "; the kernel killed nothing"
     later = _another_ended_it(case, death, told)
     if later is not None:
@@ -137,7 +156,7 @@ def _claims(
             "agent.worker-lost",
             "agent.position",
         ),
-        test=told.test,
+        test="the same with num_workers=0" if ruled_out and "kernel's log" in told.test else told.test,
         victim=told.victim,
         gpu=told.gpu,
         remedies=typed(

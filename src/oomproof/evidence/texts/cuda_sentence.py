@@ -44,9 +44,11 @@ def gpu_numbers(text: str) -> GpuNumbers | None:
     reserved = size_after(_RESERVED, text)
     if spare is None and reserved is not None and allocated is not None:
         spare = max(0, reserved - allocated)
-    own, neighbours = _processes(text, allocated, spare)
+    own, others = _processes(text, allocated, spare)
+    neighbours = sum(size for size, _ in others) if others else None
     card = next((int(group) for group in index.groups() if group), None) if index else None
-    numbers = GpuNumbers(card, total, free, requested, allocated, spare, own, neighbours)
+    pids = tuple(pid for _, pid in sorted(others, reverse=True))
+    numbers = GpuNumbers(card, total, free, requested, allocated, spare, own, neighbours, pids)
     figures = (total, free, requested, allocated, own, neighbours)
     return numbers if any(value is not None for value in figures) else None
 
@@ -60,18 +62,22 @@ def _first(text: str, *patterns: re.Pattern[str]) -> int | None:
     return next((size for pattern in patterns if (size := size_after(pattern, text)) is not None), None)
 
 
-def _processes(text: str, allocated: int | None, spare: int | None) -> tuple[int | None, int | None]:
-    """Who holds the card: this process, and the sum of the others it names."""
+def _processes(
+    text: str, allocated: int | None, spare: int | None
+) -> tuple[int | None, list[tuple[int, int]]]:
+    """Who holds the card: this process, and (bytes, pid) of the others it names."""
     own = size_after(_OWN, text)
     named = [
-        size for process in _OTHERS.finditer(text) if (size := amount(process[2], process[3])) is not None
+        (size, int(process[1][:10]))
+        for process in _OTHERS.finditer(text)
+        if (size := amount(process[2], process[3])) is not None
     ]
     if own is None and named and allocated is not None:
         # PyTorch 2.1 and 2.2 list this process among the others: it is the smallest that can hold
         # what PyTorch itself has reserved (two decimals are printed, hence the slack)
         floor = (allocated + (spare or 0)) * 0.99
-        mine = min((size for size in named if size >= floor), default=None)
+        mine = min((process for process in named if process[0] >= floor), default=None)
         if mine is not None:
             named.remove(mine)
-            own = mine
-    return own, sum(named) if named else None
+            own = mine[0]
+    return own, named

@@ -35,6 +35,7 @@ class GpuNumbers:
     reserved_unallocated: int | None = None
     own: int | None = None  # this process, with context and libraries
     neighbours: int | None = None  # other processes on the card
+    neighbour_pids: tuple[int, ...] = ()  # the largest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +161,24 @@ class Progress:
     line: int = 0
     text: str = ""
     trained: bool = False  # some sign, if not the last, was of training
+    epochs: int | None = None  # as planned
+    bar: tuple[int, int] | None = None  # the last (step, total) that was told
+    uptime: float | None = None  # seconds that the last bar had run
+    at_end: bool = False  # the text stops with it
+    source: str = ""
+    loading: bool = False  # the step is a bar's that loads weights, maps a data set, downloads
+
+    @property
+    def unfinished(self) -> bool | None:
+        """Whether the text stops before the end of its own count; None: it counts without an end."""
+        if not self.at_end:
+            return False
+        if self.bar is not None and self.bar[0] < self.bar[1]:
+            return True
+        if self.epochs is not None and self.epoch is not None:
+            return self.epoch + 1 < self.epochs  # counted from 0 or from 1: the last one is left out
+        return False if self.bar is not None else None
+
+    @property
+    def training_step(self) -> int | None:
+        return None if self.loading else self.step

@@ -14,6 +14,8 @@ from oomproof.records import dataclass, field, replace
 SYSTEM = re.compile(r"^(?:<\d+>)?\[ *\d+\.\d+\]|\bkernel: |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ \S+\[\d+\]: ")
 _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
+_AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
+_STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
 _STACK = 60  # lines of a stack beside a fatal line
 
 
@@ -63,9 +65,18 @@ class LogTail:
 
     def progress(self, root: Finding | None) -> Progress:
         """The last sign of progress, in the phase of the death where that is known."""
-        last = self.signs.last
+        last = replace(self.signs.last, at_end=self._stops_with(self.signs.last.line))
         if root is not None and root.job.phase != "unknown":
             return replace(last, phase=root.job.phase)
         phase = self.loop_above(self.end)
         line = last.line or (self.end if phase != "unknown" else 0)
         return replace(last, phase=phase, line=line, trained=self.signs.trained)
+
+    def _stops_with(self, sign: int) -> bool:
+        """Hardly anything stands below the last sign, and nothing that ends a run."""
+        below = [line.strip() for number, line in self.recent if number > sign and line.strip()]
+        if sign <= 0 or len(below) > _AFTER_THE_SIGN or any(map(signs.is_finish, below)):
+            return False
+        return all(
+            _STILL_THE_LOG.search(line) for line in below
+        )  # a question below an excerpt is not its end

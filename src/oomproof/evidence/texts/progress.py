@@ -45,6 +45,7 @@ _STEP = re.compile(
 _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
+_ELAPSED = re.compile(r"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<")
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
@@ -106,7 +107,14 @@ def _epoch(text: str) -> float | None:
 
 
 def _sign(text: str, step: int | None, total: int | None, epoch: float | None) -> Progress:
-    return Progress(step, total, epoch, phases.of_bar(text), 0, text.strip()[:300])
+    planned = _EPOCH.search(text) if epoch is not None else None
+    epochs = int(planned[2]) if planned and planned[2] else None
+    uptime = None
+    if clock := _last(_ELAPSED, text):
+        uptime = int(clock[1] or 0) * 3600.0 + int(clock[2]) * 60 + int(clock[3])
+    return Progress(
+        step, total, epoch, phases.of_bar(text), 0, text.strip()[:300], epochs=epochs, uptime=uptime
+    )
 
 
 class ProgressTracker:
@@ -137,15 +145,25 @@ class ProgressTracker:
         phase = "unknown" if finished and sign.phase == "load" else self._phase(sign)
         self.trained = self.trained or phase == "train"
         # a sign that says no phase (or is over) does not speak for another loop
+        before, step, total = self.last, sign.step, sign.total
+        loading = sign.phase == "load"
+        if step is None:
+            step, total = before.step if sign.epoch == before.epoch else None, before.total
+            loading = before.loading
+        elif loading and before.training_step is not None:  # the training before it got as far as it got
+            step, total, loading = before.step, before.total, False
+        epoch = sign.epoch if sign.epoch is not None else self._known_epoch()
         self.last = replace(
             sign,
             line=number,
             phase=phase,
-            epoch=sign.epoch if sign.epoch is not None else self._known_epoch(),
-            step=sign.step
-            if sign.step is not None
-            else (self.last.step if sign.epoch == self.last.epoch else None),
-            total=sign.total if sign.step is not None else self.last.total,
+            step=step,
+            total=total,
+            epoch=epoch,
+            loading=loading,
+            epochs=sign.epochs or before.epochs,
+            bar=(sign.step, sign.total) if sign.step is not None and sign.total is not None else before.bar,
+            uptime=sign.uptime if sign.step is not None else before.uptime,
         )
         if sign.epoch is not None:
             if sign.epoch > self._marked_epoch >= 0 or sign.epoch > self._epoch >= 0:

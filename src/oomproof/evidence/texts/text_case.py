@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from oomproof.evidence.case_file import Missing
+from oomproof.evidence.log_file import LogFile
 from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.anchor_strings import shortest
+from oomproof.evidence.texts.belief_mentions import beliefs_in
 from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
@@ -17,10 +19,11 @@ from oomproof.evidence.texts.kernel_parser import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
 from oomproof.evidence.texts.kill_history import JobLog, dated, of_others, told_once
 from oomproof.evidence.texts.line_reader import marked_lines
+from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
 from oomproof.evidence.texts.training_parser import TrainingParser
-from oomproof.records import dataclass, field
+from oomproof.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,15 @@ class TextCase:
     command: tuple[str, ...] = ()  # the training's, where the opening of a text tells it
     missing: tuple[Missing, ...] = ()
     others: tuple[Finding, ...] = ()
+    system_logs: tuple[str, ...] = ()  # those of the sources that are the kernel's or the journal's
+    beliefs: frozenset[str] = frozenset()  # supposed cures that the texts mention
+    log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest(_ANCHORS)
 _OPENING = 200  # lines of each text
+_LINE = 400  # characters of a line that may name a cure
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -72,6 +79,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     missing: list[Missing] = []
     command: tuple[str, ...] = ()
     logs: list[JobLog] = []
+    system_logs: list[str] = []
+    beliefs: set[str] = set()
     progress, last_line = Progress(), ""
     for path in paths:
         sources.append(path)
@@ -89,6 +98,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
                 if not command and batch[0][0] <= _OPENING:
                     command = command_in(line for _, line in batch)
                 _feed_system(kernel, guards, batch)
+                beliefs |= beliefs_in("\n".join([line[:_LINE] for _, line in batch]))
                 for number, line in batch:
                     job.feed(number, line)
             # said once all is read, with the file's name in front
@@ -106,16 +116,26 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             pids = tuple(pid for finding in told for pid in finding.pids)
             logs.append(JobLog(path, job.last_date(), written, pids))
         if job.progress.line and (job.progress.text or not progress.text):
-            progress = job.progress  # a heading alone does not outdo another text's steps
+            # a heading alone does not outdo another text's steps
+            progress = replace(job.progress, source=path)
+        elif not job.end or SYSTEM.search(job.end[:200]):
+            system_logs.append(path)
         if not findings or not last_line:  # a kernel's log behind it does not hide how the job's own ended
             last_line = job.end or last_line
     system = told_once(system)
     others = of_others(system, logs)
-    system = [finding for finding in system if finding not in others]
     return TextCase(
-        tuple(sources), tuple(system), tuple(training), progress, last_line, command, tuple(missing),
+        tuple(sources),
+        tuple(finding for finding in system if finding not in others),
+        tuple(training),
+        progress,
+        last_line,
+        command,
+        tuple(missing),
         tuple(others),
-    )  # fmt: skip
+        tuple(system_logs),
+        frozenset(beliefs),
+    )
 
 
 def _written(path: str) -> float | None:

@@ -125,16 +125,16 @@ VANISHED = Rule(
     Row("KilledWorker", "distributed.scheduler.KilledWorker: Attempted to run task on 4 different workers"),
     Row("process_executor.Termin", "joblib.externals.loky.process_executor.TerminatedWorkerError: x"),
     Row("TerminatedWorkerError", "TerminatedWorkerError", r"TerminatedWorkerError$"),
-    Row("was OOM", "The worker was OOM-killed", r"was OOM[- ]killed"),
+    Row("was OOM", "The worker was OOM-killed", r"was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
+        other="My run was OOM-killed yesterday, today it went through"),
     Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
     Row("tried to allocate more memory than is available. It has restarted", "Your notebook tried to allocate more memory than is available. It has restarted."),
     Row("Killed signal terminated program", "g++: fatal error: Killed signal terminated program cc1plus"),
     loud=True, pids=pids_in, refine=_named_signal,
 )  # fmt: skip
 NANNY = Rule(
-    "killed-unknown", "dask ended a worker that used too much memory", 0.45,
+    "killed-unknown", "a worker of dask was killed, and its nanny does not know by whom", 0.45,
     Row("was killed by unknown signal", "distributed.nanny - INFO - Worker process 4242 was killed by unknown signal", r"Worker process \d+ was killed by unknown signal", {"pids": (4242,)}),
-    Row("% memory budget", "distributed.nanny - WARNING - Worker exceeded 95% memory budget. Restarting", r"exceeded \d{1,3}% memory budget"),
     kind="summary", pids=pids_in,
 )  # fmt: skip
 # mpirun's and a scheduler's last words, where no signal was at work

@@ -57,6 +57,17 @@ def _ended_by_it(said: FailureText, match: re.Match[str]) -> bool:
 
 
 HOST_MEMORY = (
+    Rule("heap-limit", "node's heap was full", 0.95,
+         Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory")),
+    Rule("heap-limit", "Java's heap was full: {what}", 0.95,
+         Row("OutOfMemoryError: ", "java.lang.OutOfMemoryError: Java heap space",
+             r"OutOfMemoryError: (?P<what>Java heap space|GC overhead limit exceeded|Metaspace|Compressed class space|(?:Cannot reserve .{0,40})?[Dd]irect buffer memory|Requested array size exceeds VM limit)",
+             other="torch.OutOfMemoryError: CUDA out of memory."),
+         unless="HeapDumpOnOutOfMemoryError"),
+    Rule("python-memory-error", "a library could not be mapped: the address space was limited (ulimit -v) or used up", 0.93,
+         Row("failed to map segment from shared object", "ImportError: libtorch_cpu.so: failed to map segment from shared object",
+             r"failed to map segment from shared object(?!: Operation not permitted)",
+             other="ImportError: /tmp/x.so: failed to map segment from shared object: Operation not permitted")),
     Rule("numpy-memory-error", "NumPy could not allocate an array", 0.95,
          Row("Unable to allocate ", "MemoryError: Unable to allocate 7.45 GiB for an array with shape (1000, 1000000) and data type float64", _ARRAY.pattern,
              {"requested": 8_000_000_000}),

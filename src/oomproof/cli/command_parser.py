@@ -1,0 +1,127 @@
+"""The parser of one verb: nothing is ignored, and what is not known is answered with what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from oomproof.errors import USAGE, OomproofError, did_you_mean
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for every flag it is told of; asked for the width itself, it imports shutil and all its archives."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Sentences are wrapped; examples stay as they are."""
+        import textwrap
+        from itertools import groupby
+
+        lines: list[str] = []
+        for fixed, part in groupby(text.strip("\n").split("\n"), _is_example):
+            block = list(part)
+            lines += block if fixed else textwrap.wrap(" ".join(block), width, break_on_hyphens=False)
+        return "\n".join(lines)
+
+
+def _is_example(line: str) -> bool:
+    return not line or line.startswith(("  ", "oomproof "))
+
+
+def _columns() -> int:
+    with contextlib.suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
+    return 80
+
+
+class _Once(argparse.Action):
+    """A value that is given once: of two, the first would be ignored."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        flag: str | None = None,
+    ) -> None:
+        given = vars(namespace).setdefault("given_flags", set())
+        if flag is not None and self.dest in given:
+            raise OomproofError(
+                f"{flag} is given twice: {getattr(namespace, self.dest)} and {values}", "give it once", USAGE
+            )
+        if flag is not None:
+            given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Errors are ours: one line and a hint."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{"formatter_class": Help, "allow_abbrev": False, **arguments})
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
+
+    def error(self, message: str) -> Any:
+        raise OomproofError(message.removeprefix("argument "), f"see: {self.prog} --help", USAGE)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = list(action.choices)
+        raise OomproofError(
+            f"unknown {(action.metavar or action.dest).lower()} {value!r}{did_you_mean(str(value), known)}",  # type: ignore[union-attr]
+            f"known: {', '.join(map(str, known))}; see: {self.prog} --help",
+            USAGE,
+        )
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        arguments, unknown = self.parse_known_args(list(words))
+        if unknown:
+            chosen = self.chosen(words)
+            name = unknown[0].partition("=")[0]
+            what = "flag" if name.startswith("-") else "argument"
+            raise OomproofError(
+                f"unknown {what} {name!r}{did_you_mean(name, flags_of(chosen)) if what == 'flag' else ''}",
+                f"see: {chosen.prog} --help",
+                USAGE,
+            )
+        return arguments
+
+    def chosen(self, words: Iterable[str]) -> CommandParser:
+        """The parser of `runs show` in `runs show X`."""
+        actions = actions_of(self)
+        return next((actions[word] for word in words if word in actions), self)
+
+
+def actions_of(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
+    """show, compare…: what a verb has parsers of its own for."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def flags_of(parser: argparse.ArgumentParser) -> list[str]:
+    return [flag for action in parser._actions for flag in action.option_strings]
+
+
+def count(what: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit()):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}")
+        return int(text)
+
+    return parse
+
+
+def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
+    """Flags that would be ignored here are an error."""
+    for name in names:
+        if getattr(arguments, name):
+            raise OomproofError(f"--{name.replace('_', '-')} {why}", hint, USAGE)

@@ -1,0 +1,194 @@
+"""What a death for memory calls for: something about another job, about growth, or about the job's size. Pure."""
+
+from __future__ import annotations
+
+from oomproof.diagnosis.advice import (
+    as_flag,
+    command,
+    higher_limit,
+    neighbours,
+    raise_limit,
+    smaller_job,
+    twin,
+)
+from oomproof.diagnosis.stopping_actions import guard_stop
+from oomproof.diagnosis.verdict import Change, Culprit, Remedy
+from oomproof.evidence.case_evidence import growth_text, other_text, user_name
+from oomproof.evidence.case_file import CaseFile, Growth, OtherJob
+from oomproof.guard.view import IN_VAIN, NOT_OURS
+from oomproof.records import dataclass
+from oomproof.units import MIB, format_duration, format_size
+
+_GREW = 32 * MIB  # by which another job must have grown to be what filled the machine
+_USABLE = 0.85  # of a limit: a job that fills it to the last page dies of the next breath
+_WORTH = 0.2  # of the job: workers that hold less are not what to change first
+
+KEPT = Remedy(
+    "find what is kept from step to step: losses and outputs without .item() or .detach(), lists and caches that only grow",
+    change=Change("code", "growth"),
+)
+KEPT_IN_EVAL = Remedy(
+    "keep less of each evaluation: metrics in place of all outputs, .cpu() for what must stay, torch.no_grad()",
+    change=Change("code", "growth"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    next: str
+    remedies: tuple[Remedy, ...]
+    told: tuple[str, ...] = ()  # what belongs into the verdict's why
+    culprit: Culprit | None = None
+
+
+def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
+    """``limit``: the job's own, where that was full; ``machine``: the machine, or a limit over the job, was."""
+    other = culprit_of(case) if machine else None
+    if other is not None:
+        return _about_the_other(case, other)
+    beside = (*twin(case), *neighbours(case)) if machine else ()
+    if case.growth is not None:
+        return _about_growth(case, case.growth, limit, beside)
+    return _about_size(case, limit, machine, beside)
+
+
+def culprit_of(case: CaseFile) -> OtherJob | None:
+    """The unmanaged job that filled the machine: the guard found the growth not to be this job's, or it grew more."""
+    grown = [job for job in case.others if not job.managed and job.grew >= _GREW]
+    if not grown:
+        return None
+    most = max(grown, key=lambda job: job.rate)
+    stop = guard_stop(case)
+    if stop is not None:  # it looked at both, at that very moment
+        return most if NOT_OURS in stop.why or IN_VAIN in stop.why else None
+    return most if case.job is None or most.rate > max(0.0, case.job.rate) else None
+
+
+def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:
+    who = f"{other.name} (pid {other.pid})"
+    need = as_flag(case.job_peak) if case.job_peak else None
+    again = command(case, *([f"--need {need}"] if need else []))
+    started = f"oomproof run --need {as_flag(other.held)} -- {other.name}"
+    remedies = (
+        Remedy(
+            f"pause {who} while this job runs, or let it finish first; it continues with kill -CONT {other.pid}",
+            "measured",
+            command=f"kill -STOP {other.pid}",
+        ),
+        Remedy(
+            f"start {other.name} with oomproof as well: then it waits its turn, or is the one that is paused",
+            "measured",
+            other.held,
+            command=started,
+        ),
+        Remedy("reserve what this job needs, so that runs that start later wait for it", command=again),
+    )
+    return MemoryAnswer(
+        f"pause or finish {who} first, or start it with oomproof run too; then {again}",
+        remedies,
+        (other_text(other),),
+        Culprit(
+            other.pid,
+            other.name,
+            user_name(other.uid) if other.uid is not None else None,
+            other.held,
+            other.swap,
+            other.grew,
+            other.seconds,
+            other.rate,
+        ),
+    )
+
+
+def _about_growth(
+    case: CaseFile, growth: Growth, limit: int | None, beside: tuple[Remedy, ...]
+) -> MemoryAnswer:
+    kept = KEPT_IN_EVAL if growth.phase in ("eval", "generate") else KEPT
+    told = f"it {growth_text(growth)}"
+    longer = _only_longer(case, growth, limit)
+    where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
+    following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
+    if growth.steps is None and longer:  # it told no steps: it may have been loading all the time
+        following = (
+            f"find what is kept as it runs; if it was still loading, it needs more: {longer[0].command}"
+        )
+    return MemoryAnswer(
+        following,
+        (*beside, kept, *longer),
+        (told, *_process_told(case)),
+    )
+
+
+def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:
+    """A higher limit is no remedy for growth; how far it would carry is worth knowing."""
+    higher = higher_limit(case, limit)
+    if higher is None or limit is None:
+        return ()
+    more = higher - limit
+    if growth.bytes_per_step:
+        carries = f"{int(more / growth.bytes_per_step)} steps"
+    else:
+        carries = format_duration(more / growth.bytes_per_second)
+    return (
+        Remedy(
+            f"for the time being, a higher limit: {as_flag(limit)} → {as_flag(higher)} lasts {carries} longer",
+            "predicted",
+            command=command(case, f"--limit {as_flag(higher)}"),
+            change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
+        ),
+    )
+
+
+def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[Remedy, ...]) -> MemoryAnswer:
+    raised = raise_limit(case, limit)
+    smaller = smaller_job(case, _allowed(case, limit, machine))
+    change = _first_change(case, smaller)
+    if raised and raised[0].command is not None:
+        or_else = f"or make the job smaller ({_named(change)})"
+        following = f"{raised[0].command}, {or_else}"
+    elif change is not None and change.command is not None:
+        following = change.command
+        if limit is not None and case.host is not None:
+            following = f"the machine has no memory for a higher limit: {following}"
+    elif machine:
+        following = f"see who else holds memory: oomproof check; wait for it, or halve batch or workers: {command(case)}"
+    elif case.host is None or limit is None:
+        higher = f", or give it a higher limit than {format_size(limit)}" if limit is not None else ""
+        following = f"halve batch or workers{higher}: {command(case)}"
+    else:
+        following = (
+            f"the machine has no memory for a higher limit: halve batch or workers, then {command(case)}"
+        )
+    return MemoryAnswer(following, (*beside, *raised, *smaller), _process_told(case))
+
+
+def _allowed(case: CaseFile, limit: int | None, machine: bool) -> int | None:
+    """What the job may hold."""
+    if machine and case.host is not None and case.job is not None:
+        return max(0, case.job.used + case.host.available - (case.settings.margin or 0))
+    return int(limit * _USABLE) if limit is not None else None
+
+
+def _first_change(case: CaseFile, remedies: tuple[Remedy, ...]) -> Remedy | None:
+    """The argument to change first: the workers where they hold a good part, else the batch."""
+    typed = [remedy for remedy in remedies if remedy.command is not None]
+    held = case.job.used if case.job is not None else 0
+    large = [remedy for remedy in typed if held and (remedy.saves_bytes or 0) >= _WORTH * held]
+    return next(iter(large), typed[-1] if typed else None)
+
+
+def _named(remedy: Remedy | None) -> str:
+    change = remedy.change if remedy is not None else None
+    return f"{change.key} {change.before} → {change.after}" if change is not None else "batch, workers"
+
+
+def _process_told(case: CaseFile) -> tuple[str, ...]:
+    """Which process of the job grew at the end."""
+    if not case.grown:
+        return ()
+    most = case.grown[0]
+    what = f", {most.role}" if most.role and most.role != "main" else ""
+    sizes = f"from {format_size(most.before)} to {format_size(most.after)}"
+    return (
+        f"{most.name} (pid {most.pid}{what}) grew {sizes} in its last {format_duration(max(1.0, most.seconds))}",
+    )

@@ -1,0 +1,67 @@
+"""A table that fits its terminal: columns are cut or left out by their weight, and a cell is one line whatever it holds."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+
+from oomproof.printable import one_line
+
+Paint = Callable[[int, int, str], str]  # row, column and padded cell → the same with its colour
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    shrink: Mapping[int, int] | None = None,
+    drop: Sequence[int] = (),
+    right: Sequence[int] = (),
+    paint: Paint | None = None,
+) -> list[str]:
+    """``shrink``: column → the least it may have, in the order in which they give way. ``drop``: columns that go when
+    that is not enough, first first. The first row is the heading."""
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    columns = list(range(len(cells[0])))
+    widths = _fitted(cells, columns, width, shrink or {})
+    for column in drop:
+        if width is None or _total(widths) <= width:
+            break
+        columns.remove(column)
+        widths = _fitted(cells, columns, width, shrink or {})
+    lines = []
+    for number, row in enumerate(cells):
+        parts = []
+        for column in columns:
+            text, size = cut(row[column], widths[column]), widths[column]
+            last = column == columns[-1] and column not in right
+            text = text if last else text.rjust(size) if column in right else text.ljust(size)
+            parts.append(paint(number, column, text) if paint else text)
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def _fitted(
+    cells: list[list[str]], columns: list[int], width: int | None, shrink: Mapping[int, int]
+) -> dict[int, int]:
+    widths = {column: max(len(row[column]) for row in cells) for column in columns}
+    for column, least in shrink.items():
+        if width is not None and column in widths and (over := _total(widths) - width) > 0:
+            widths[column] = max(min(least, widths[column]), widths[column] - over)
+    return widths
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + 2 * (len(widths) - 1)
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def folded(head: str, text: str, width: int) -> list[str]:
+    """``head`` and the text behind it, on lines of that width; what follows stands under the text's beginning."""
+    lines = textwrap.wrap(
+        one_line(text), max(20, width - len(head)), break_on_hyphens=False, drop_whitespace=True
+    )
+    return [(head if number == 0 else " " * len(head)) + line for number, line in enumerate(lines or [""])]

@@ -1,0 +1,116 @@
+"""I0 with an unmanaged loader, and its relatives: who filled the machine, growth or size, a container's limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cgroup, Lab, Running, until
+
+from oomproof.recording import state_files
+
+SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
+SmallMachine = Callable[[int], Cgroup]
+
+GROW = """
+import sys, time
+held, rate, total = [], float(sys.argv[1]), int(sys.argv[2])
+begun = time.monotonic()
+while len(held) < total:
+    held.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(max(0.0, begun + len(held) / rate - time.monotonic()))
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def unmanaged() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a process that oomproof knows nothing of, inside the small machine; it grows and then stays."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(machine: Cgroup, script: Path, rate: float, total: int) -> subprocess.Popen[bytes]:
+        script.write_text(GROW)
+        words = [*machine.prefix, sys.executable, str(script), str(rate), str(total)]
+        started.append(subprocess.Popen(words, stdin=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.kill()
+        process.wait()
+
+
+def reasons(running: Running) -> list[dict[str, Any]]:
+    return state_files.read_lines(running.attempt / "actions.jsonl")
+
+
+def test_the_loader_was_unmanaged(
+    lab: Lab, small_machine: SmallMachine, unmanaged: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """A machine of 500 MiB: 200 in training, and a loader nobody manages that takes 40 MiB/s."""
+    machine = small_machine(500 << 20)
+    lab.prefix = machine.prefix
+    training = lab.start("training", *SHORT, "--", *lab.job("grow.py", 400, 200))
+    training.output_has("ready")
+    loader = unmanaged(machine, tmp_path / "load_model.py", 40, 400)
+    training.wait()
+    lab.prefix = []
+    verdict = training.verdict()
+    assert verdict["verdict"]["cause"] == "stopped-by-guard"
+    culprit = verdict["culprit"]
+    assert (culprit["pid"], culprit["name"]) == (loader.pid, f"{Path(sys.executable).name} load_model.py")
+    assert 100 << 20 < culprit["held_bytes"] < 500 << 20 and culprit["bytes_per_second"] > 5 << 20
+    named = f"load_model.py (pid {loader.pid})"
+    assert any(named in line["why"] for line in reasons(training)), "the guard said so at that moment"
+    assert named in verdict["verdict"]["why"] and named in verdict["verdict"]["next"]
+    text = lab.run("why", "training").stdout + str(verdict)
+    assert "halve" not in text and "half the batch" not in text
+    assert "oomproof run --name training --grace 2 --need" in verdict["verdict"]["next"]
+    assert loader.poll() is None, "nobody ended it"
+
+
+def test_in_a_container_the_limit_is_the_machine(
+    lab: Lab, small_machine: SmallMachine, unmanaged: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """700 MiB around oomproof; outside it, on the same machine, somebody who holds 300."""
+    outside = unmanaged(small_machine(600 << 20), tmp_path / "outsider.py", 600, 300)
+    lab.prefix = small_machine(700 << 20).prefix
+    checked = lab.run("check").stdout
+    assert "of 700 MiB (the limit here" in checked and f"pid {outside.pid}" not in checked
+    lone = lab.start("lone", *SHORT, "--", *lab.job("grow.py", 120, 2000))
+    assert lone.wait() != 0
+    lab.prefix = []
+    verdict = lone.verdict()
+    assert verdict["verdict"]["cause"] == "stopped-by-guard"
+    (host,) = [item["text"] for item in verdict["evidence"] if item["id"] == "sample.host"]
+    assert "of 700 MiB available" in host
+    for remedy in verdict["remedies"]:
+        assert (remedy["saves_bytes"] or 0) <= 700 << 20, remedy
+    text = lab.run("why", "lone").stdout
+    assert "outsider.py" not in text and "GiB saved" not in text and "free what others held" not in text
+
+
+def test_the_limit_was_all_that_was_short(lab: Lab, tmp_path: Path) -> None:
+    """300 MiB of a limit, with the whole machine free: raise it; and which process it was."""
+    job = lab.start("capped", "--limit", "300M", "--", *lab.job("grow.py", 60, 2000))
+    assert job.wait() != 0
+    verdict = job.verdict()
+    assert verdict["verdict"]["next"].startswith("oomproof run --name capped --limit 375M -- ")
+    assert "halve" not in verdict["verdict"]["next"]
+    assert f"(pid {job.job_pid}) grew from" in verdict["verdict"]["why"]
+
+
+def test_a_straight_line_is_told_as_growth(lab: Lab) -> None:
+    job = lab.start("leak", "--limit", "300M", "--", *lab.job("grow.py", 10, 2000))
+    until(lambda: job.process.poll() is not None, "the guard to end the leak", 120)
+    verdict = job.verdict()
+    growth = verdict["growth"]
+    assert growth["kind"] == "growing" and growth["bytes_per_second"] == pytest.approx(10 << 20, rel=0.3)
+    assert "without levelling off" in verdict["verdict"]["why"]
+    assert "half the batch" not in str(verdict) and "halve" not in str(verdict)

@@ -1,0 +1,217 @@
+"""What to do about a death for memory: about the other job, about growth, about size; and the answers that were wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Any
+
+import pytest
+from helpers_case import END, GIB, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
+
+from oomproof.diagnosis.advice import merged, smaller_job
+from oomproof.diagnosis.cause_texts import REMEDIES
+from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.verdict import Verdict, from_json
+from oomproof.evidence.agent_files import AgentMessage
+from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth, ProcessSeen
+from oomproof.guard.view import NOT_OURS
+from oomproof.records import replace
+
+LOADER = OtherJob(812, "python3 load.py", None, False, 3 * GIB, 0, 2 * GIB, 20.0, END - 1)
+LEAK = Growth("growing", "train", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
+AT_LIMIT = "the job holds 592 MiB of its limit 600 MiB, grows by 10 MiB/s"
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return Attempt(tmp_path)
+
+
+def stopped(attempt: Attempt, why: str, *, limit: int | None = None, **facts: Any) -> Verdict:
+    attempt.run["settings"]["limit"] = limit
+    attempt.ended(signal=SIGTERM)
+    attempt.act("term", why=why)
+    case = replace(attempt.case(), **facts)
+    return judge(case)
+
+
+def everything(verdict: Verdict) -> str:
+    return json.dumps(verdict.to_json(), ensure_ascii=False)
+
+
+# --- somebody else's growth
+
+
+def test_ended_for_an_unmanaged_jobs_growth(attempt: Attempt) -> None:
+    attempt.run["name"] = "night"
+    verdict = stopped(attempt, f"58 MiB of RAM available; {NOT_OURS}", others=(LOADER,), job_peak=4 * GIB)
+    assert "python3 load.py (pid 812) held 3.0 GiB and grew by 2.0 GiB in 20 s (102 MiB/s)" in verdict.why
+    assert verdict.culprit is not None and verdict.culprit.bytes_per_second == pytest.approx(2 * GIB / 20)
+    assert "python3 load.py (pid 812)" in verdict.next
+    assert "oomproof run --name night --need 4G -- python train.py" in verdict.next, "another one than died"
+    text = everything(verdict)
+    assert "halve" not in text and "half the batch" not in text and "fewer" not in text
+    assert [remedy.command for remedy in verdict.remedies][:2] == [
+        "kill -STOP 812",
+        "oomproof run --need 3072M -- python3 load.py",
+    ]
+    assert from_json(json.loads(text)) == verdict
+
+
+def test_what_the_guard_named_is_not_told_twice(attempt: Attempt) -> None:
+    why = f"58 MiB of RAM available; {NOT_OURS}: python3 load.py (pid 812) grew by 2.0 GiB in 20 s"
+    assert stopped(attempt, why, others=(LOADER,)).why.count("load.py") == 1
+
+
+def test_its_own_growth_is_not_blamed_on_a_neighbour_that_grew_less(attempt: Attempt) -> None:
+    why = "58 MiB of RAM available, the job holds 4 GiB and grows by 400 MiB/s"
+    verdict = stopped(attempt, why, others=(LOADER,))
+    assert verdict.culprit is None and "load.py" not in verdict.next, "the guard looked at both"
+    attempt.actions = []
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL)
+    case = replace(attempt.case(), others=(LOADER,))
+    assert case.job is not None
+    grew = replace(case, job=replace(case.job, rate=400.0 * MIB))
+    assert judge(grew).culprit is None and judge(case).culprit is not None
+
+
+def test_a_run_of_ours_beside_it_is_no_unmanaged_culprit(attempt: Attempt) -> None:
+    verdict = stopped(attempt, f"58 MiB available; {NOT_OURS}", others=(replace(LOADER, managed=True),))
+    assert verdict.culprit is None
+
+
+def test_the_kernel_killed_the_job_that_did_not_grow(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL)
+    attempt.run["settings"]["limit"] = None
+    verdict = judge(replace(attempt.case(), others=(LOADER,)))
+    assert verdict.cause == "oom-kill-global" and verdict.culprit is not None
+    assert "load.py (pid 812) held 3.0 GiB" in verdict.why and "halve" not in everything(verdict)
+
+
+def test_at_its_own_limit_nobody_else_is_to_blame(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    verdict = judge(replace(attempt.case(), others=(LOADER,)))
+    assert verdict.cause == "oom-kill-memcg" and verdict.culprit is None and "load.py" not in verdict.next
+
+
+def test_the_machine_that_went_down_names_who_filled_it(attempt: Attempt) -> None:
+    attempt.exit = {}
+    attempt.boot(OTHER_BOOT)
+    attempt.samples = []
+    attempt.sample(available=200 * MIB)
+    verdict = judge(replace(attempt.case(), others=(LOADER,)))
+    assert verdict.cause == "machine-down" and verdict.culprit is not None
+    assert "load.py (pid 812) held 3.0 GiB" in verdict.why and "load.py" in verdict.next
+
+
+# --- the guard's own verdict
+
+
+def test_the_limit_was_the_only_thing_in_the_way(attempt: Attempt) -> None:
+    """22 GiB were free, and the advice was to halve batch or workers."""
+    attempt.samples = []
+    attempt.sample(available=22 * GIB, used=592 * MIB)
+    grown = ProcessGrowth(4100, "pt_data_worker", "worker", 60 * MIB, 410 * MIB, 22.0)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, grown=(grown,))
+    assert verdict.next.startswith("oomproof run --limit 750M -- python train.py")
+    (raised,) = [remedy for remedy in verdict.remedies if remedy.change and remedy.change.key == "--limit"]
+    assert raised.change is not None and (raised.change.before, raised.change.after) == ("600M", "750M")
+    assert "pt_data_worker (pid 4100, worker) grew from 60 MiB to 410 MiB" in verdict.why
+    assert verdict.growth is None
+
+
+def test_no_higher_limit_is_offered_where_the_machine_has_none(attempt: Attempt) -> None:
+    attempt.samples = []
+    attempt.sample(available=GIB, used=592 * MIB)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
+    assert "no memory for a higher limit" in verdict.next and "--limit 600M" in verdict.next
+
+
+# --- growth or size
+
+
+def test_growth_is_not_answered_with_half_the_batch(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "train.py", "--batch-size", "32"]
+    attempt.samples = []
+    attempt.sample(available=22 * GIB, used=592 * MIB)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, growth=LEAK)
+    assert "it grew 12 MiB a step for 48 steps without levelling off, nearly all in train" in verdict.why
+    assert "find what is kept from step to step" in verdict.next
+    text = everything(verdict)
+    assert "half the batch" not in text and "halve" not in text
+    assert "600M → 750M lasts 12 steps longer" in text, "no remedy, and it says how far it carries"
+    told = verdict.to_json()["growth"]
+    assert (told["kind"], told["phase"], told["steps"], told["bytes_per_step"]) == (
+        "growing",
+        "train",
+        48,
+        12 * MIB,
+    )
+    assert from_json(json.loads(text)) == verdict
+
+
+def test_growth_in_evaluation_only(attempt: Attempt) -> None:
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, growth=replace(LEAK, phase="eval"))
+    assert "in each evaluation" in verdict.next and "keep less of each evaluation" in everything(verdict)
+
+
+# --- remedies that name the argument
+
+
+def test_the_batch_argument_with_its_old_and_new_value(attempt: Attempt) -> None:
+    attempt.run |= {"name": "night", "argv": ["python", "train.py", "--batch-size", "32", "--accum-steps=2"]}
+    attempt.run["settings"] |= {"grace": 90.0, "stop_file": "/tmp/stop here"}
+    verdict = stopped(attempt, "58 MiB of RAM available and grows by 10 MiB/s")
+    (half,) = [remedy for remedy in verdict.remedies if "half the batch" in remedy.title]
+    assert "--batch-size 32 → 16" in half.title
+    flags = "--name night --grace 90 --stop-file '/tmp/stop here'"
+    assert half.command == f"oomproof run {flags} -- python train.py --batch-size 16 --accum-steps=4"
+    assert verdict.next == half.command, "a command that differs from the one that died"
+
+
+def test_accumulation_grows_as_the_batch_shrinks(attempt: Attempt) -> None:
+    words = ["python", "t.py", "--per_device_train_batch_size=8", "--gradient_accumulation_steps", "4"]
+    attempt.run["argv"] = words
+    verdict = stopped(attempt, "58 MiB of RAM available and grows by 10 MiB/s")
+    assert verdict.next.endswith("--per_device_train_batch_size=4 --gradient_accumulation_steps 8")
+
+
+def test_workers_as_asked_for_and_as_many_as_fit(attempt: Attempt) -> None:
+    """16 were asked for; ten were seen at the last sample, each with 60 MiB of its own."""
+    attempt.run["argv"] = ["python", "train.py", "--workers", "16", "--batch-size", "64"]
+    attempt.samples = []
+    attempt.sample(available=GIB, used=1300 * MIB)
+    workers = {
+        pid: ProcessSeen(pid, "worker", "pt_data_worker", END - 60, END - 1, 90 * MIB, 60 * MIB)
+        for pid in range(5000, 5010)
+    }
+    verdict = stopped(attempt, AT_LIMIT, limit=1300 * MIB, processes=workers)
+    (fewer,) = [remedy for remedy in verdict.remedies if "fewer DataLoader workers" in remedy.title]
+    # 85 % of 1300 MiB, less the 700 that are not the workers': 405 of 60 each
+    assert "--workers 16 → 6; each held 60 MiB of its own" in fewer.title
+    assert fewer.change is not None and (fewer.change.before, fewer.change.after) == ("16", "6")
+    assert fewer.command is not None and "--workers 6 --batch-size 64" in fewer.command
+    assert verdict.next.endswith(fewer.command)
+
+
+def test_the_checkpoint_to_resume_from_is_named(attempt: Attempt) -> None:
+    told = (AgentMessage(END - 30, "saved", "saved out/ckpt-40.pt at step 40"),)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, told=told)
+    assert verdict.next.endswith("; resume from out/ckpt-40.pt at step 40")
+    attempt.actions = []
+    attempt.ended(code=0)
+    assert "resume" not in judge(replace(attempt.case(), told=told)).next
+
+
+def test_an_argument_and_the_general_word_for_it_are_one_remedy(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "train.py", "--workers", "8", "--batch-size", "32"]
+    case = attempt.case()
+    general = tuple(REMEDIES[name] for name in ("half-the-batch", "fewer-workers"))
+    first, *rest = merged(general, smaller_job(case))
+    assert "--workers 8 → 4" in first.title and "--batch-size 32 → 16" in rest[-1].title
+    assert len(rest) == 2, "and one copy of the data"

@@ -1,0 +1,192 @@
+"""Whose doing an end was: ours, the kernel's, a person's, the job's own. Each with the wrong answer it once got."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from signal import SIGINT, SIGPIPE, SIGTERM
+
+import pytest
+from helpers_case import END, GIB, MACHINE_KILL, Attempt, kernel
+
+from oomproof.diagnosis.judge import judge
+from oomproof.evidence.agent_files import AgentMessage
+from oomproof.records import replace
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return Attempt(tmp_path)
+
+
+def asked(attempt: Attempt, before: float, script: str | None) -> None:
+    attempt.act("ask", before=before)
+    if script is not None:
+        attempt.run["argv"] = ["python", "-c", script]
+
+
+# asked to stop
+
+
+def test_a_job_that_never_listens_and_ends_later_finished_by_itself(attempt: Attempt) -> None:
+    asked(attempt, 148, "import time; time.sleep(300)")
+    attempt.run["settings"]["grace"] = 30
+    verdict = attempt.verdict()
+    assert verdict.cause == "finished"
+    assert "asked it to save and stop 2 min before, which nothing in it looks for" in verdict.why
+    assert "and it did" not in verdict.headline
+
+
+def test_a_job_that_looks_for_the_file_did_as_it_was_asked(attempt: Attempt) -> None:
+    asked(attempt, 148, "import os; os.environ['OOMPROOF_STOP_FILE']")
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "proven")
+    assert verdict.headline.endswith("asked to save and stop, and it did")
+
+
+def test_the_agents_mark_shows_that_it_did(attempt: Attempt) -> None:
+    asked(attempt, 148, None)
+    (attempt.dir / "agent").mkdir()
+    (attempt.dir / "agent/stop.taken").touch()
+    assert attempt.verdict().headline.endswith("and it did")
+
+
+def test_whoever_listens_and_did_not_take_it_up_ended_by_itself(attempt: Attempt) -> None:
+    asked(attempt, 148, None)
+    (attempt.dir / "agent").mkdir()
+    (attempt.dir / "agent/4067-listens.txt").write_text("save stop\nthe Hugging Face Trainer\n")
+    assert attempt.verdict().cause == "finished"
+
+
+def test_an_error_long_after_a_request_nobody_heard_is_the_jobs_own(attempt: Attempt) -> None:
+    attempt.ended(code=1)
+    attempt.output = b"cannot go on\n"
+    asked(attempt, 148, "raise SystemExit(1)")
+    assert attempt.verdict().cause == "other-error"
+
+
+# signals that we handed on
+
+
+def test_a_sigterm_that_was_passed_on_is_told_as_such(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGTERM)
+    attempt.act("signal", by="user", before=0.2, why="SIGTERM")
+    verdict = attempt.verdict()
+    assert verdict.cause == "interrupted"
+    assert "sent it to `oomproof run`, which passed it on" in verdict.headline
+    assert "did not send" not in verdict.why
+
+
+def test_one_that_was_not_is_somebody_elses(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGTERM)
+    assert "which oomproof did not send" in attempt.verdict().why
+
+
+@pytest.mark.parametrize("output", [b"0\n", b"0\nTraceback (most recent call last):\n  File \"a.py\", line 2, in <module>\n    print(i)\nBrokenPipeError: [Errno 32] Broken pipe\n"])  # fmt: skip
+def test_a_reader_that_went_away(attempt: Attempt, output: bytes) -> None:
+    attempt.ended(**({"signal": SIGPIPE} if output == b"0\n" else {"code": 1}))
+    attempt.output = output
+    attempt.act("signal", by="user", before=0.2, why="SIGPIPE")
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
+    assert "the reader of its output went away" in verdict.headline
+    assert "who or what sends" not in verdict.next and "read the traceback" not in verdict.next
+
+
+def test_a_closed_pipe_of_the_jobs_own_asks_for_no_sender(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGPIPE)
+    verdict = attempt.verdict()
+    assert "whoever read what it wrote" in verdict.headline and "ask who" not in verdict.next
+
+
+# a pool that lost a worker
+
+
+def pool(attempt: Attempt, *, pid: int = 4090, before: float = 40.0, name: str = "python3") -> None:
+    """Without a cgroup of its own; the worker lived between two samples."""
+    attempt.started["rung"] = {"name": "watch"}
+    attempt.ended(signal=SIGINT, memcg_oom_kill=None, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(
+        [line.replace("python3", name) for line in MACHINE_KILL], at=END - before, pid=pid, cgroup="/user"
+    )
+
+
+def test_a_pools_worker_between_two_samples_is_of_this_job(attempt: Attempt) -> None:
+    pool(attempt)
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("oom-kill-global", "likely")
+    assert "(python3, pid 4090)" in verdict.headline
+    assert (
+        "40 s later, from outside: what waits for a killed process (a pool's map) can never finish"
+        in verdict.why
+    )
+    assert not any("not of this job" in item.says for item in verdict.evidence)
+
+
+@pytest.mark.parametrize("other", [{"pid": 9000}, {"name": "chrome"}])
+def test_a_kill_of_something_else_stays_somebody_elses(attempt: Attempt, other: dict[str, object]) -> None:
+    pool(attempt, **other)  # type: ignore[arg-type]
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
+    assert any("not of this job" in item.says for item in verdict.evidence)
+
+
+def test_a_job_killed_itself_is_not_explained_by_another_python(attempt: Attempt) -> None:
+    pool(attempt)
+    attempt.exit["signal"] = 9
+    assert attempt.verdict().cause == "killed-unknown"
+
+
+def test_a_pools_worker_killed_in_the_jobs_own_cgroup(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGINT, memcg_oom_kill=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL, at=END - 300, pid=4090)
+    attempt.started["boottime"] = END - 400
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("oom-kill-global", "proven")
+    assert "5 min later, from outside" in verdict.why
+
+
+def test_ctrl_c_of_a_job_that_went_on_after_it_is_ctrl_c(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGINT, memcg_oom_kill=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL, at=END - 80, pid=4090)
+    verdict = judge(replace(attempt.case(), step=900, step_time=END - 1))
+    assert verdict.cause == "interrupted"
+
+
+# a loader's worker
+
+
+LOST = b"RuntimeError: DataLoader worker (pid(s) 4100) exited unexpectedly\n"
+
+
+def test_a_worker_that_exited_by_its_own_error_was_not_killed(attempt: Attempt) -> None:
+    attempt.ended(code=1)
+    attempt.output = b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\n' + LOST
+    told = AgentMessage(
+        END - 1, "worker-lost", "DataLoader worker (pid 4100) exited unexpectedly with exit code 3."
+    )
+    verdict = judge(replace(attempt.case(), told=(told,)))
+    assert verdict.cause == "other-error" and "ended by an error of its own" in verdict.headline
+    assert "killed" not in verdict.headline and "dmesg" not in verdict.next
+    assert not any("worker" in remedy.title for remedy in verdict.remedies)
+
+
+def test_counters_that_rule_the_kernel_out_send_nobody_to_its_log(attempt: Attempt) -> None:
+    attempt.ended(code=1)
+    attempt.output = b'Traceback (most recent call last):\n  File "a.py", line 2, in <module>\n' + LOST
+    verdict = attempt.verdict()
+    assert verdict.cause == "dataloader-killed"
+    assert "the kernel killed nothing" in verdict.why
+    assert "dmesg" not in verdict.next and "kernel's log" not in verdict.causes[0].test
+
+
+# shared memory of the job's own
+
+
+def test_shm_of_the_jobs_own_namespace(attempt: Attempt) -> None:
+    """The sample was of its own 64 MiB; at the exit only the machine's 23.5 GiB could be read."""
+    attempt.ended(signal=7)
+    attempt.exit["shm"] = {"total": 24 * GIB, "free": 24 * GIB}
+    attempt.samples = []
+    attempt.sample(shm_free=4 << 20)
+    case = attempt.case()
+    assert (case.shm_total, case.shm_free) == (16 * GIB, 4 << 20)  # of one and the same /dev/shm

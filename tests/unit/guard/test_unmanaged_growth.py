@@ -1,0 +1,91 @@
+"""Who else grew: named by its job, recorded in few rows, and never somebody from outside the limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_machine import FakeMachine
+
+from oomproof.guard.unmanaged_growth import Look, Seen, UnmanagedGrowth, fastest
+from oomproof.machine.cgroups import JobMemory
+from oomproof.recording.schema import INSERTS
+
+MIB = 1 << 20
+OURS = JobMemory(100 * MIB, 0, 0, 0, 0, 100 * MIB)
+
+
+def look(t: float, **held: int) -> Look:
+    """pid as pNNN; those called rNNN are runs of ours."""
+    return Look(
+        t, {(int(key[1:]), 0): Seen("python load.py", mib * MIB, key[0] == "r") for key, mib in held.items()}
+    )
+
+
+def test_the_fastest_is_named_with_what_it_held_and_in_how_long() -> None:
+    text = fastest(look(100, p1=500, p2=100), look(105, p1=510, p2=300))
+    assert text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, held 300 MiB"
+
+
+def test_one_that_has_just_begun_grew_from_nothing() -> None:
+    assert "(pid 3) grew by 200 MiB" in fastest(look(100, p1=500), look(105, p1=500, p3=200))
+
+
+@pytest.mark.parametrize("now", [{"p1": 520}, {"p1": 400}, {"p1": 500, "r2": 900}, {}])
+def test_a_breath_and_a_run_of_ours_are_not_named(now: dict[str, int]) -> None:
+    assert fastest(look(100, p1=500), look(105, **now)) == ""
+
+
+class Scene:
+    def __init__(self, folder: Path, inside: str | None = None) -> None:
+        self.machine = FakeMachine(folder)
+        self.machine.meminfo(AnonPages=8 << 20)
+        self.growth = UnmanagedGrowth(inside, self.machine.proc)
+        self.rows: list[tuple[Any, ...]] = []
+
+    def look(self, t: float, **held: int) -> None:
+        for name, mib in held.items():
+            self.machine.process(
+                int(name[1:]), "python", 1, argv=("python", "load.py", "--key", "secret"), anon=mib
+            )
+        self.growth._look(t, {7, 8}, OURS, self.put)
+
+    def put(self, table: str, row: tuple[object, ...]) -> None:
+        assert table == "other_job" and INSERTS[table].count("?") == len(row)
+        self.rows.append(row)
+
+
+def test_what_changed_is_a_row_and_what_did_not_is_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.look(100.0, p7=900, p30=200, p31=20)
+    scene.look(101.0, p30=201)
+    scene.look(102.0, p30=260)
+    scene.look(140.0)
+    assert [(row[0], row[1], row[6] >> 20) for row in scene.rows] == [
+        (100.0, 30, 200),
+        (102.0, 30, 260),
+        (140.0, 30, 260),
+    ], "neither our own pid 7 nor the small one"
+    assert all("secret" not in str(row) for row in scene.rows)
+    assert scene.rows[0][4:6] == ("python load.py", 0)
+
+
+def test_growth_is_told_over_the_last_seconds(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    for number in range(12):
+        scene.look(100.0 + number, p30=100 + 10 * number)
+    assert scene.growth.named == "python load.py (pid 30) grew by 50 MiB in 5.0 s, held 210 MiB"
+    for number in range(8):
+        scene.look(112.0 + number)
+    assert scene.growth.named == "", "it has stopped: nobody is blamed for what was before"
+
+
+def test_who_is_outside_the_limit_is_neither_named_nor_recorded(tmp_path: Path) -> None:
+    inside = tmp_path / "limited"
+    inside.mkdir()
+    (inside / "cgroup.procs").write_text("30\n")
+    scene = Scene(tmp_path / "m", str(inside))
+    scene.look(100.0, p30=100, p40=500)
+    scene.look(106.0, p30=150, p40=5000)
+    assert {row[1] for row in scene.rows} == {30} and "(pid 30)" in scene.growth.named

@@ -1,0 +1,80 @@
+"""Phases of all lengths have the same figures however their samples are read, and many of them few queries."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from oomproof.recording import phase_spans
+from oomproof.recording.reader import open_recording
+from oomproof.recording.schema import INSERTS, TABLES
+from oomproof.recording.series import Series
+
+MIB = 1 << 20
+
+
+def recorded(path: Path, seed: int, phases: int) -> Path:
+    """Samples at odd times, gaps, phases from a blink to minutes, some before the first sample and after the last."""
+    random = Random(seed)
+    connection = sqlite3.connect(path)
+    connection.executescript(TABLES)
+    t = 1000.0
+    for _ in range(2000):
+        t += random.choice((0.1, 1.0, 1.0, random.random(), 100 * random.random() ** 8))
+        connection.execute(
+            INSERTS["job"], (t, random.randrange(900) * MIB, MIB, 5, 0, 0, None, 2, None, None)
+        )
+        for card in (0, 1) if random.random() < 0.5 else ():
+            connection.execute(
+                INSERTS["gpu"], (t, card, MIB, 24 * MIB, random.choice((None, random.randrange(9) * MIB)))
+            )
+    end, begin = t, 990.0
+    while begin < end + 20 and phases:
+        phases -= 1
+        name = random.choice(("train", "eval", "load", "unknown"))
+        gpu = random.choice((None, MIB))
+        connection.execute(INSERTS["phase"], (begin, name, 1, 7, random.choice((None, 5 * MIB)), gpu))
+        begin += random.choice((0.01, 0.5, 2.0, 2.0, 29.9, 30.0, 90.0))
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_read_together_or_each_on_its_own(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path / "recording.sqlite", seed, 400)
+    rows = []
+    for short in (30.0, 0.0, 300.0):
+        monkeypatch.setattr(phase_spans, "_SHORT", short)
+        with open_recording(path).series() as series:
+            rows.append(phase_spans.phase_rows(series))
+    assert rows[0] == rows[1] == rows[2] and len(rows[0]) >= 3
+
+
+def test_many_short_phases_take_few_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand phases of two seconds took 30,000 queries, and two seconds."""
+    path = recorded(tmp_path / "recording.sqlite", 1, 100)
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM phase")
+    for number in range(600):
+        connection.execute(
+            INSERTS["phase"], (1000.0 + 2 * number, ("train", "eval")[number % 2], 1, 7, None, None)
+        )
+    connection.commit()
+    asked: list[str] = []
+    real = Series._within
+
+    def counted(self: Series, name: str, *rest: object, **more: object) -> object:
+        asked.append(name)
+        return real(self, name, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Series, "_within", counted)
+    with open_recording(path).series() as series:
+        assert {row.name: row.entered for row in phase_spans.phase_rows(series)} == {
+            "train": 300,
+            "eval": 300,
+        }
+    assert len(asked) < 20

@@ -1,0 +1,263 @@
+"""What the crash page says and quotes: its sentence, the user's code, the log, what was seen before; and what it never quotes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers_report import END, GIB, MIB, WALL, make_run, verdict
+
+from oomproof.diagnosis.verdict import Culprit, Gpu, Verdict
+from oomproof.evidence.case_file import Evidence, Growth
+from oomproof.recording.run_folders import Run
+from oomproof.reports import html, text_document
+from oomproof.reports.redaction import Redactor
+from oomproof.reports.story import sentence, tell
+
+SECRET = "hf_" + "Ab1" * 12
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def page(found: Verdict, run: Run | None, **quoted: object) -> str:
+    return html.render(tell(found, run, Redactor({}), **quoted))  # type: ignore[arg-type]
+
+
+def told(found: Verdict, run: Run | None = None) -> str:
+    return sentence(tell(found, run, Redactor({})))
+
+
+def test_the_sentence_has_its_figures(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
+    found = verdict(run.id)
+    assert re.fullmatch(
+        r"Killed at 30\.3 of 32\.0 GiB after 15 min; grew by \d+ MiB/s to the end, probably a leak",
+        told(found, run),
+    )
+    stopped = replace(found, cause="stopped-by-guard", headline="stopped by oomproof's guard")
+    assert told(stopped, run).startswith("Stopped at 30.3 of 32.0 GiB after 15 min;")
+    crashed = replace(found, cause="segfault", headline="crashed: segmentation fault at a.py:3")
+    assert told(crashed, run) == "Crashed: segmentation fault at a.py:3; it had run for 15 min"
+    assert (
+        told(replace(found, cause="finished", headline="finished"), run)
+        == "Finished after 15 min; held at most 30.3 GiB"
+    )
+    full = replace(found, cause="cuda-oom", gpu=Gpu(0, 24 * GIB, 412 * MIB, 2 * GIB, None, None))
+    assert (
+        told(full, run) == "Out of GPU memory after 15 min: asked for 2.0 GiB with 412 MiB of 24.0 GiB free"
+    )
+    assert told(replace(found, headline="no crash found here")) == "No crash found here"
+
+
+def test_the_sentence_says_what_the_verdict_says_of_growth(state: Path) -> None:
+    run = make_run(state, seconds=900, settings={"limit": 32 * GIB})
+    grew = Growth("growing", "eval", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
+    text = told(replace(verdict(run.id), growth=grew), run)
+    assert text.endswith(
+        "; grew 12 MiB a step for 48 steps without levelling off, nearly all in eval, probably a leak"
+    )
+    other = Culprit(812, "python load.py", None, 3 * GIB, 0, 2 * GIB, 20.0, 102.0 * MIB)
+    text = told(replace(verdict(run.id), culprit=other), run)
+    assert text.endswith("; python load.py (pid 812) beside it grew by 102 MiB/s") and "leak" not in text
+
+
+def test_no_leak_is_claimed_of_a_level_line(state: Path) -> None:
+    run = make_run(state, seconds=900)
+    with sqlite3.connect(run.attempt / "recording.sqlite") as db:
+        db.execute("UPDATE job SET anon = ?, shmem = 0, swap = 0", (9 * GIB,))
+    text = page(verdict(run.id), run)
+    assert "leak" not in re.findall(r"<h1>(.*?)</h1>", text)[0] and 'line class="growth"' not in text
+
+
+def crash(run: Run, *frames: tuple[str, int]) -> None:
+    run.attempt.agent_folder.mkdir(exist_ok=True)
+    lines = [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x00007f0000000000 (most recent call first):",
+    ]
+    lines += [f'  File "{file}", line {line} in work' for file, line in frames]
+    (run.attempt.agent_folder / "4067-fault.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_the_stack_has_three_lines_around_the_users_own(state: Path) -> None:
+    run = make_run(state, seconds=60)
+    source = state / "train.py"
+    source.write_text(
+        "\n".join(f"line_{number} = {number}" for number in range(1, 30)) + f"\ntoken = '{SECRET}'\n"
+    )
+    library = state / "site-packages" / "lib.py"
+    library.parent.mkdir()
+    library.write_text("secret_of_a_library = 1\n")
+    crash(run, (str(library), 1), (str(source), 10), (str(source), 29))
+    text = page(verdict(run.id), run)
+    shown = re.findall(r'class="line[^"]*"><i>(\d+)</i>', text)
+    assert shown == [str(number) for number in (*range(7, 14), *range(26, 32))]
+    assert '<span class="line here"><i>10</i>line_10 = 10</span>' in text
+    assert "secret_of_a_library" not in text and SECRET not in text and "•••" in text
+    without = page(verdict(run.id), run, source=False)
+    assert f"{source}:10" in without and "line_10" not in without
+
+
+@pytest.mark.parametrize("name", ["id_rsa", "notes.txt", "fifo.py", "huge.py", "folder.py"])
+def test_a_path_in_a_stack_opens_no_other_file(state: Path, name: str) -> None:
+    """The job writes the stack: it may name anything this user can read."""
+    run, path = make_run(state, seconds=60), state / name
+    if name == "fifo.py":
+        os.mkfifo(path)
+    elif name == "folder.py":
+        path.mkdir()
+    else:
+        path.write_text("stolen = 1\n" * (400_000 if name == "huge.py" else 1))
+    crash(run, (str(path), 1))
+    text = page(verdict(run.id), run)
+    assert str(path) in text and "stolen" not in text
+
+
+def test_the_last_traceback_is_the_stack(state: Path) -> None:
+    run, source = make_run(state, seconds=60), state / "net.py"
+    source.write_text("def forward(x):\n    return x.view(3)\n")
+    log = f'step 1\nTraceback (most recent call last):\n  File "{source}", line 2, in forward\n    return x.view(3)\nAttributeError: view\n'
+    run.attempt.output_file.write_text(log)
+    text = page(verdict(run.id), run)
+    assert f"{source}:2" in text and '<span class="line here"><i>2</i>' in text
+
+
+def test_the_log_is_folded_short_and_without_secrets(state: Path) -> None:
+    run = make_run(state, seconds=60)
+    bar = "\r".join(f"{done}%" for done in range(100))
+    run.attempt.output_file.write_text(
+        "".join(f"step {n}\n" for n in range(200)) + f"login --token {SECRET}\n{bar}\n"
+    )
+    text = page(verdict(run.id), run)
+    log = re.findall(
+        r'<details><summary>the last 50 lines</summary><pre class="log">(.*?)</pre>', text, re.DOTALL
+    )[0]
+    assert log.startswith("step 152\n") and log.endswith("\n99%") and SECRET not in text
+    without = page(verdict(run.id), run, log=False)
+    assert "What it printed last" not in without and "step 199" not in without
+
+
+def test_the_log_of_a_text_is_in_its_page(state: Path) -> None:
+    path = state / "train.log"
+    path.write_text(f"step 1\nHF_TOKEN={SECRET}\nstep 2\n")
+    text = page(verdict(), None, sources=[str(path)])
+    assert "step 2" in text and SECRET not in text
+    assert "step 2" not in page(verdict(), None, sources=[str(path)], log=False)
+
+
+def test_three_facts_open_and_the_silent_ones_folded(state: Path) -> None:
+    run = make_run(state, seconds=60)
+    items = (
+        Evidence("exit", "wait status", None, "ended by SIGKILL", "ended by a signal"),
+        Evidence("counter.memcg_oom", "cgroup", None, "memcg_oom: 0 at start, 0 at death", "times"),
+        Evidence(
+            "counter.failcnt",
+            "cgroup",
+            None,
+            "failcnt: 0 at start, 57 at death",
+            "times its limit was reached",
+        ),
+        Evidence("action.1", "actions.jsonl", None, "guard: warn", "what oomproof did"),
+        Evidence("action.2", "actions.jsonl", None, "guard: kill", "what oomproof did"),
+        Evidence("kernel.kill.1", "kernel log", None, "Killed process 4067", "of this job"),
+        Evidence(
+            "kernel.other.1", "kernel log", None, "Killed process 99 (chrome)", "which is not of this job"
+        ),
+    )
+    found = verdict(run.id)
+    first = replace(found.causes[0], evidence=tuple(item.id for item in items[:-1]))
+    text = page(replace(found, evidence=items, causes=(first, *found.causes[1:])), run)
+    opened = text[text.index("What decides it") : text.index("<details>", text.index("What decides it"))]
+    assert re.findall(r"<code>(.*?)</code>", opened) == [
+        "Killed process 4067",
+        "guard: kill",
+        "ended by SIGKILL",
+    ]
+    assert (
+        "<summary>2 more facts</summary>" in text and "<summary>checked, nothing found: 1</summary>" in text
+    )
+    assert "chrome" not in text, "somebody else's kill"
+
+
+def test_beside_the_last_good_run_and_seen_before(state: Path) -> None:
+    def ended(name: str, cause: str, wall: float, workers: str) -> Run:
+        run = make_run(
+            state,
+            name,
+            seconds=300,
+            created=wall,
+            name=None,
+            argv=["python", "train.py", "--workers", workers],
+        )
+        (run.attempt / "verdict.json").write_text(json.dumps(replace(verdict(name), cause=cause).to_json()))
+        return run
+
+    good = ended("20260918-100000-aaa", "finished", WALL, "4")
+    ended("20260919-100000-bbb", "oom-kill-memcg", WALL + 86400, "8")
+    ended("20260920-100000-ccc", "oom-kill-memcg", WALL + 2 * 86400, "8")
+    ended("20260920-110000-ddd", "segfault", WALL + 2 * 86400 + 3600, "8")
+    run = make_run(state, seconds=900, created=WALL + END + 3 * 86400)
+    text = page(verdict(run.id), run)
+    assert "Beside the last good run" in text and good.id in text
+    assert "<td>workers</td><td>4</td><td>16</td>" in text
+    assert "<dt>seen before</dt><dd>2 times, first " in text
+
+
+def test_an_end_that_is_not_about_memory_has_a_small_chart(state: Path) -> None:
+    run = make_run(state, seconds=60)
+    crashed = replace(verdict(run.id), cause="segfault", headline="crashed")
+    assert '<figure id="chart" class=small' in page(crashed, run)
+    text = page(verdict(run.id), run)
+    assert "class=small" not in text and "RAM of the machine, 32.0 GiB" in text and "Swap in use" in text
+
+
+OUTAGE = """verdict  the machine went down; memory was nearly gone (likely)
+why      the boot id changed
+next     start it again: oomproof run -- python train.py
+
+Needed against there
+  it needed 4.0 GiB (as last time)
+  short by 1.0 GiB
+
+Who was alive
+  RUN      STARTED              HELD     COMMAND
+  nightly  2026-09-22 14:48:20  3.3 GiB  python train.py --token hf_Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1Ab1"""
+
+
+def test_a_report_of_the_terminal_as_markdown_and_as_a_page() -> None:
+    text = text_document.markdown_page(OUTAGE)
+    assert text.startswith("# The machine went down; memory was nearly gone (likely)\n")
+    assert "## Needed against there\n\n- it needed 4.0 GiB (as last time)\n- short by 1.0 GiB" in text
+    assert "| RUN | STARTED | HELD | COMMAND |" in text and "hf_Ab1" not in text
+    assert "| nightly | 2026-09-22 14:48:20 | 3.3 GiB | python train.py --token" in text
+    shown = text_document.html_page(OUTAGE)
+    assert (
+        "<h1>The machine went down; memory was nearly gone (likely)</h1>" in shown and "hf_Ab1" not in shown
+    )
+    assert "<dt>next</dt><dd>start it again: oomproof run -- python train.py</dd>" in shown
+    assert "<h2>Who was alive</h2>" in shown and "<th>HELD</th>" in shown and "<td>3.3 GiB</td>" in shown
+
+
+def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
+    run = make_run(state, seconds=300)
+    assert "unmanaged" not in page(verdict(run.id), run)
+    with sqlite3.connect(run.attempt / "recording.sqlite") as db:
+        columns = "t REAL, pid INT, start INT, uid INT, name TEXT, managed INT, ram INT, swap INT"
+        db.execute(f"CREATE TABLE IF NOT EXISTS other_job ({columns})")
+        for second in range(0, 300, 10):
+            row = (END - 300 + second, 77, 1, 1000, "python load.py", 0, (1 + second // 30) * GIB, 0)
+            db.execute("INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)", row)
+        db.execute("INSERT INTO other_job VALUES (?,9,1,0,'a run of ours',1,?,0)", (END - 5, 20 * GIB))
+    text = page(verdict(run.id), run)
+    assert "python load.py (pid 77), unmanaged, up to 10.0 GiB" in text and '<path class="u0"' in text
+    assert "a run of ours" not in text
