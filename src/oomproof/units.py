@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 from oomproof.errors import USAGE, OomproofError
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _UNITS = {"": 1, "B": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _LARGEST = 1 << 62  # bytes; what is larger is no size of memory, and SQLite could not keep it
+_SINCE_BOOT = 1e8  # seconds: a smaller time is since boot, not since 1970
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 
 
@@ -77,3 +79,19 @@ def format_duration(seconds: float | None) -> str:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d}" if hours < 48 else f"{hours // 24} d"
+
+
+def format_time(wall: float | None, *, date: bool = True, zone: bool = True) -> str:
+    """``2026-11-03 04:12:07 UTC+05:30``: local, with its zone. A kernel's uptime, as dmesg prints it, is no clock."""
+    if wall is None:
+        return ""
+    if wall < _SINCE_BOOT:
+        return f"{wall:.1f} s after boot"
+    clock = time.strftime("%F %T" if date else "%T", time.localtime(wall))
+    return f"{clock} {format_zone(wall)}" if zone else clock
+
+
+def format_zone(wall: float | None = None) -> str:
+    """The zone of a local time: ``UTC``, ``UTC+05:30``."""
+    offset = time.strftime("%z", time.localtime(wall))
+    return f"UTC{offset[:3]}:{offset[3:]}" if offset.strip("+-0") else "UTC"

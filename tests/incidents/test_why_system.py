@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE, Lab
 
+from oomproof.diagnosis.system_history import SystemHistory
 from oomproof.evidence.system_kills import system_kills
 from oomproof.machine import kernel_log
 from oomproof.recording.run_folders import Run
@@ -41,7 +42,7 @@ def test_a_strangers_death_is_listed(small_machine) -> None:
     # its cgroup still stands: the kernel's own count beside the log's words
     assert any(each.path.endswith(machine.directory.name) and each.kills == 1 for each in found.cgroups)
     assert found.counted is None or found.counted >= found.logged
-    text = system_text(found)
+    text = system_text(SystemHistory(found))
     assert f"({victim.pid})" in text and "kernel: cgroup limit 120 MiB" in text
 
 
@@ -55,7 +56,7 @@ def test_our_own_runs_death_is_joined_with_its_run(lab: Lab, tmp_path: Path) -> 
     ours = [each for each in found.kills if each.run == folder.name]
     assert len(ours) == 1, "once, though the log, the counters and the run tell of it"
     assert (ours[0].cause, ours[0].run_name) == ("oom-kill-memcg", "mine")
-    assert f"oomproof why {folder.name}" in system_text(found)
+    assert f"oomproof why {folder.name}" in system_text(SystemHistory(found))
 
 
 def test_a_quiet_second_has_no_kills_of_ours(lab: Lab) -> None:

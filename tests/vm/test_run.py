@@ -365,7 +365,7 @@ def test_power_cut_and_shutdown_are_told_apart(lab_image: None, tmp_path: Path) 
         booted = float(m.run("awk '/^btime/ {print $2}' /proc/stat").out)
         rows = samples(ada, "cut")
         assert len(rows) >= 4 and int(rows[-1][1]) > 20 << 20
-        span = f"between {clock(float(rows[-1][0]))} (last sample) and {clock(booted)} (next boot)"
+        span = f"between {clock(float(rows[-1][0]))} (last sample) and {clock(booted)} UTC (next boot)"
         shown = ada.oomproof("runs show cut")
         assert f"the machine went down {span}, without a shutdown" in shown
         assert "was available, no swap, the job held" in shown

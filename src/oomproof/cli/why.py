@@ -312,13 +312,13 @@ def _intervals(words: list[str]) -> dict[str, int]:
 
 
 def _system(arguments: argparse.Namespace) -> int:
-    from oomproof.evidence.system_kills import system_kills
+    from oomproof.diagnosis.system_history import system_history
     from oomproof.evidence.time_expressions import parse_since
     from oomproof.reports.system_kill_table import system_text
 
     now = time.time()
     since = parse_since(arguments.since, now) if arguments.since else now - _WEEK
-    kills = system_kills(since)
+    history = system_history(since)
     if arguments.md or arguments.html:
-        _write_documents(arguments, system_text(kills, width=_DOCUMENT))
-    return _show(arguments, kills.to_json(), system_text(kills, width=_width()))
+        _write_documents(arguments, system_text(history, width=_DOCUMENT))
+    return _show(arguments, history.to_json(), system_text(history, width=_width()))

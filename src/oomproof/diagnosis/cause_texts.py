@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomproof.causes import CAUSES
 from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY
+from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_text, next_command
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.leaf.allocator_memory import OLD_NAME
@@ -22,12 +25,14 @@ def victim_text(finding: Finding) -> str:
         return "a process"
     name = victim.name or "a process"
     pid = f" (pid {victim.pid})" if victim.pid is not None else ""
+    if together := job_text(finding):
+        return f"{name}{pid}, {together}"
     held = (victim.anon_rss or 0) + (victim.shmem_rss or 0)
     return f"{name}{pid}" + (f", which held {format_size(held)}" if held else "")
 
 
-def fill(finding: Finding) -> tuple[str, str]:
-    """(headline, next) with this finding's own names and figures."""
+def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
+    """(headline, next) with this finding's own names and figures, and the command that died where a text tells it."""
     cause = CAUSES[finding.cause]
     victim = victim_text(finding)
     limit = (
@@ -58,7 +63,10 @@ def fill(finding: Finding) -> tuple[str, str]:
         "message_in": f" ({_short(job.message)})" if job.message else "",
         "xid": f" {kernel.xid}" if kernel.xid is not None else "",
     }
-    return cause.headline.format_map(values), cause.next.format_map(values)
+    advice = cause.next.format_map(values)
+    if (fewer := fewer_workers(finding, argv)) is not None:
+        advice = next_command(fewer, argv) + (f"; or {advice.partition(', or ')[0]}" if finding.limit else "")
+    return cause.headline.format_map(values), advice
 
 
 def _short(text: str, width: int = 160) -> str:
@@ -139,23 +147,13 @@ REMEDIES = {
 }
 
 
-def remedies(finding: Finding) -> tuple[Remedy, ...]:
+def remedies(finding: Finding, argv: Sequence[str] = ()) -> tuple[Remedy, ...]:
     """Twin or neighbour first, then fragmentation; then what helps against the cause in general."""
-    general = (REMEDIES[name] for name in CAUSES[finding.cause].remedies)
-    return (*_beside(finding), *_on_the_card(finding), *general)
-
-
-def _beside(finding: Finding) -> list[Remedy]:
-    """Who else was large when the machine ran out, by the kernel's own table."""
-    if finding.cause != "oom-kill-global" or finding.victim is None:
-        return []
-    large = [
-        task for task in finding.kernel.largest if task.rss >= 1 << 30 and task.pid != finding.victim.pid
-    ]
-    others = [f"{task.name or '?'} ({task.pid}) {format_size(task.rss)}" for task in large[:3]]
-    if not others:
-        return []
-    return [Remedy(f"end or move what else was large then: {', '.join(others)}", "measured")]
+    general = tuple(REMEDIES[name] for name in CAUSES[finding.cause].remedies)
+    fewer = fewer_workers(finding, argv)
+    if fewer is not None:
+        general = (fewer, *(remedy for remedy in general if remedy is not REMEDIES["fewer-workers"]))
+    return (*beside(finding), *_on_the_card(finding), *general)
 
 
 def _on_the_card(finding: Finding) -> list[Remedy]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oomproof.diagnosis.judge import judge_texts
+from oomproof.diagnosis.kill_endings import explained, is_history, kill_endings
 from oomproof.diagnosis.pattern_facts import Ending, MemoryAtEnd
 from oomproof.diagnosis.silent_end import is_running, with_log_file
 from oomproof.diagnosis.stored_verdict import verdict_of
@@ -15,6 +16,7 @@ from oomproof.evidence import run_settings
 from oomproof.evidence.json_files import part, string
 from oomproof.evidence.log_file import closing_text, opening_lines
 from oomproof.evidence.recording_tail import last_samples
+from oomproof.evidence.texts.kill_history import JobLog
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.text_case import TextCase, read_texts
 from oomproof.recording import run_folders, run_summary
@@ -122,12 +124,17 @@ def _memory(attempt: Attempt) -> MemoryAtEnd | None:
 
 
 def endings_of_texts(paths: Iterable[str]) -> list[Ending]:
-    """One ending for each text, which is one run's log. Raises OomproofError for what cannot be read at all."""
-    return [_of_text(path) for path in paths]
+    """One for each log of a run, and one for each kill that a system's log tells, however often. Raises OomproofError
+    for what cannot be read at all."""
+    cases = [(path, read_texts([path])) for path in paths]
+    kills = [finding for _, case in cases if is_history(case) for finding in case.system]
+    logs = [_of_text(path, case) for path, case in cases if not is_history(case)]
+    endings, left = explained(logs, kills)
+    return [*endings, *kill_endings(left)]
 
 
-def _of_text(path: str) -> Ending:
-    case = with_log_file(read_texts([path]))
+def _of_text(path: str, case: TextCase) -> tuple[Ending, JobLog]:
+    case = with_log_file(case)
     verdict = judge_texts(case)
     opening, tail = opening_lines(path), closing_text(path)
     settings = run_settings.told_in(opening)
@@ -138,11 +145,11 @@ def _of_text(path: str) -> Ending:
     stopped = progress.step is not None and progress.step != progress.total and not is_running(case)
     if cause == "not-a-crash" and stopped and not any(map(is_finish, tail.splitlines()[-30:])):
         cause, died = "silent-end", True
-    return Ending(
+    ending = Ending(
         label=os.path.basename(path) if path != "-" else "-",
         cause=cause,
         died=died,
-        wall=_wall(path, tail),
+        wall=end,  # never the file's own date: a copy does not keep it
         device=run_settings.device(settings) or verdict.kind.device or None,
         step=progress.training_step,
         total=progress.total,
@@ -152,12 +159,4 @@ def _of_text(path: str) -> Ending:
         uptime=end - begin if begin is not None and end is not None and end > begin else progress.uptime,
         settings=settings,
     )
-
-
-def _wall(path: str, tail: str) -> float | None:
-    """The last date in the text; else the file's own, which a copy does not keep."""
-    told = run_settings.last_date(tail)
-    try:
-        return told if told is not None else os.stat(path).st_mtime
-    except OSError:
-        return None
+    return ending, JobLog(path, end)

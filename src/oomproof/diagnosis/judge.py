@@ -168,8 +168,7 @@ def _kills(case: CaseFile) -> tuple[Kill, ...]:
     offset = None
     if case.started is not None and case.started_wall is not None:
         offset = case.started_wall - case.started
-    ordered = sorted((*case.our_kills, *case.other_kills), key=lambda kill: kill.time)
-    return tuple(_kill(kill, offset) for kill in ordered)
+    return tuple(_kill(kill, offset) for kill in sorted(case.our_kills, key=lambda kill: kill.time))
 
 
 def _kill(kill: KernelKill, offset: float | None) -> Kill:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from oomproof.records import dataclass, field
@@ -32,6 +32,7 @@ class Ending:
     cause: str  # a slug of the design; "silent-end": the text just stops
     died: bool = True
     wall: float | None = None  # epoch seconds of the end
+    since_boot: float | None = None  # where only the kernel's uptime is known
     device: str | None = None
     step: int | None = None
     total: int | None = None
@@ -42,6 +43,17 @@ class Ending:
     memory: MemoryAtEnd | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
+    job: str = ""  # whose death it was, where a log tells of several programs
+
+
+def moments(endings: Sequence[Ending]) -> list[float]:
+    """When they came, oldest first, on one clock; empty unless all of them tell: a gap over one that is missing would
+    be too long."""
+    for times in ([ending.wall for ending in endings], [ending.since_boot for ending in endings]):
+        known = [moment for moment in times if moment is not None]
+        if len(known) == len(endings):
+            return sorted(known)
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class Patterns:
     intervals: Mapping[str, int] = field(default_factory=dict)
     untested: tuple[tuple[str, str], ...] = ()  # (what, why not)
     caution: str = ""
+    others: tuple[Ending, ...] = ()  # deaths of other programs in the same logs, oldest first
 
     @property
     def deaths(self) -> tuple[Ending, ...]:
@@ -109,6 +122,7 @@ class Patterns:
             "intervals": dict(self.intervals),
             "untested": [{"topic": topic, "reason": reason} for topic, reason in self.untested],
             "caution": self.caution,
+            "others": [_ending_json(death) for death in self.others],
         }
 
 
@@ -117,6 +131,7 @@ def _ending_json(ending: Ending) -> dict[str, Any]:
     return {
         "label": ending.label,
         "time": ending.wall,
+        "job": ending.job,
         "cause": ending.cause,
         "device": ending.device,
         "step": ending.step,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from oomproof.diagnosis.coincidence import alike_lifetimes
-from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, tied
+from oomproof.diagnosis.pattern_facts import Ending, Statement, excluded, moments, tied
 from oomproof.diagnosis.pattern_steps import percent
 from oomproof.units import format_duration, format_size
 
@@ -112,10 +112,9 @@ def _one_of(deaths: Sequence[Ending], topic: str, values: Sequence[str | None], 
 
 
 def _rhythm(deaths: Sequence[Ending], untested: list[tuple[str, str]]) -> list[Statement]:
-    walls = sorted(death.wall for death in deaths if death.wall is not None)
-    between = [later - earlier for earlier, later in pairwise(walls)]
+    between = [later - earlier for earlier, later in pairwise(moments(deaths))]
     if len(between) < 2:
-        untested.append(("a regular interval in days", "it takes three deaths with a date"))
+        untested.append(("a regular interval in days", "it takes three deaths, and a date for each"))
         return []
     low, high, middle = min(between), max(between), _middle(between)
     spread = f"{in_days(low)} to {in_days(high)} apart"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from oomproof.diagnosis.coincidence import at_least, range_within
-from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, excluded, tied
+from oomproof.diagnosis.pattern_facts import Ending, Gaps, Statement, excluded, moments, tied
 from oomproof.evidence import run_settings
 from oomproof.records import replace
 
@@ -159,10 +159,9 @@ def _part_of_epoch(ending: Ending) -> float | None:
 
 
 def gaps(deaths: Sequence[Ending], intervals: Mapping[str, int]) -> Gaps:
-    walls = sorted(death.wall for death in deaths if death.wall is not None)
     batches = {batch for death in deaths if (batch := run_settings.batch_size(death.settings))}
     return Gaps(
-        tuple((later - earlier) / 86400 for earlier, later in pairwise(walls)),
+        tuple((later - earlier) / 86400 for earlier, later in pairwise(moments(deaths))),
         tuple(death.step for death in deaths if death.step is not None),
         batches.pop() if len(batches) == 1 else None,  # runs of different batches have no common count
         intervals.get("accumulation"),

@@ -142,7 +142,8 @@ def _readings(case: TextCase, ids: tuple[str, ...]) -> tuple[list[RankedCause], 
         outside, machine = outside * _EARLY, machine * _EARLY
     if case.system_logs:
         kernel, crash = kernel * _NOT_TOLD, crash * _NOT_TOLD
-        seen.append(f"{' and '.join(case.system_logs)} tells of no kill and no crash")
+        of = " of this job" if case.others else ""
+        seen.append(f"{' and '.join(case.system_logs)} tells of no kill and no crash{of}")
     if file is not None and file.booted is not None:
         if file.changed < file.booted:
             if file.booted - file.changed < _REBOOT:

@@ -6,16 +6,20 @@ import re
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES, cause_of
-from oomproof.diagnosis.cause_texts import fill, remedies
+from oomproof.diagnosis.cause_texts import fill, remedies, victim_text
+from oomproof.diagnosis.kernel_dump import machine_text, whole_job
 from oomproof.diagnosis.rule_weights import trust
 from oomproof.diagnosis.silent_end import evidence_of_silence, silent_end
 from oomproof.diagnosis.verdict import Certainty, Gpu, Kill, Victim, WeightedCause
 from oomproof.evidence.case_file import Evidence
 from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.kill_history import oldest_first
 from oomproof.evidence.texts.main_finding import settle
 from oomproof.evidence.texts.progress import is_finish
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.text_case import TextCase
+from oomproof.records import replace
+from oomproof.units import format_time
 
 _CITED = 20  # pieces of evidence of one cause: more are only the same again
 _UNCATCHABLE = (9, 11, 7, 10, 6)
@@ -33,12 +37,15 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
     system, job = settle(case.system), root(case.training)
     if system is not None and system.cause == "not-a-crash":
         system = None
+    if system is not None:
+        system = whole_job(system, case.system)
     best, joined = _join(system, job)
     if best is None:
-        return silent_end(case) or _nothing(case)
+        silent = [replace(claim, why=claim.why + _others_text(case)) for claim in silent_end(case)]
+        return silent or _nothing(case)
     others, ids = _others(best, case)
     shares = _shares(best, case, joined, others)
-    headline, advice = fill(best)
+    headline, advice = fill(best, case.command)
     first = WeightedCause(
         best.cause,
         shares[best.cause],
@@ -50,7 +57,7 @@ def claims_of_texts(case: TextCase) -> list[WeightedCause]:
         test=CAUSES[best.cause].test,
         victim=_victim(best) or _named_elsewhere(best, joined, case),
         gpu=_gpu(best),
-        remedies=remedies(best),
+        remedies=remedies(best, case.command),
         phase=_phase(best, case),
         step=case.progress.training_step,
     )
@@ -75,7 +82,7 @@ def _perhaps(cause: str, share: float, first: WeightedCause, ids: Sequence[str] 
 def kills_in_texts(case: TextCase) -> tuple[Kill, ...]:
     return tuple(
         Kill(finding.seconds, finding.cause, victim)
-        for finding in case.system
+        for finding in oldest_first((*case.system, *case.others))
         if cause_of(finding.cause).kill and (victim := _victim(finding)) is not None
     )
 
@@ -190,14 +197,26 @@ def _why(best: Finding, case: TextCase, joined: Finding | None) -> str:
         )
     if best.job.signal in _UNCATCHABLE and not any(map(_traceback, case.training)):
         why += "; no exception was printed: nothing in Python saw it coming"
+    if machine := machine_text(best):
+        why += f"; {machine}"
     progress = case.progress
     if progress.training_step is not None:
         of = f" of {progress.total}" if progress.total else ""
         why += f"; the last progress was step {progress.step}{of}"
-    kills = sum(cause_of(finding.cause).kill for finding in case.system)
-    if cause_of(best.cause).kill and kills > 1:
-        why += f"; it is the last of {kills} kills in the text"
-    return why
+    kills = [kill for kill in kills_in_texts(case) if kill.victim.pid is not None]
+    if cause_of(best.cause).kill and len(kills) > 1:
+        why += f"; it is the last of {len(kills)} kills in the text (oomproof why --all shows them)"
+    return why + _others_text(case)
+
+
+def _others_text(case: TextCase) -> str:
+    """Kills of other jobs or of another day are told, and prove nothing."""
+    if not case.others:
+        return ""
+    last = case.others[-1]
+    when = f" at {format_time(last.seconds)}" if last.seconds is not None else ""
+    more = f" and {len(case.others) - 1} more" if len(case.others) > 1 else ""
+    return f"; {last.source} tells of the kill of {victim_text(last)}{when}{more}: not of this job"
 
 
 def _traceback(finding: Finding) -> bool:
@@ -269,7 +288,7 @@ def _gpu(finding: Finding) -> Gpu | None:
 
 
 def evidence_of_texts(case: TextCase) -> tuple[Evidence, ...]:
-    findings = [*case.system, *case.training]
+    findings = [*case.system, *case.training, *case.others]
     told = tuple(
         Evidence(
             f"text.{number}", f"{finding.source}:{finding.line}", finding.seconds, finding.text, finding.says
@@ -282,7 +301,7 @@ def evidence_of_texts(case: TextCase) -> tuple[Evidence, ...]:
 def _nothing(case: TextCase) -> list[WeightedCause]:
     cause = CAUSES["not-a-crash"]
     last = f"; the last line is {_quote(case.last_line)}" if case.last_line else ""
-    why = f"no line of {', '.join(case.sources)} tells of a death{last}"
+    why = f"no line of {', '.join(case.sources)} tells of a death{last}{_others_text(case)}"
     share, certain = _peaceful(case)
     # a run that trains evaluates and saves between its epochs: without a death it is a training all the same
     phase = "train" if case.progress.trained else case.progress.phase

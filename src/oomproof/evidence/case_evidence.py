@@ -191,7 +191,7 @@ def _kernel(case: CaseFile) -> Iterator[_Item]:
             fault.text,
             fault.says or f"{fault.kind} in this job",
         )
-    for index, kill in enumerate(case.other_kills[-_MOST:], 1):
+    for index, kill in enumerate(case.kills_beside[-_MOST:], 1):
         says = f"the kernel killed {kill.name}, which is not of this job"
         yield f"kernel.other.{index}", "kernel log", kill.time, kill.text, says
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # the parsers behind it are read in only for a run that faile
     from oomproof.evidence.texts.text_case import TextCase
 
 
+_BESIDE = 120.0  # seconds: a shortage that took one job often takes the next
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One fact with its source. ``says`` is what it means in a few words, ``text`` the fact itself."""
@@ -353,6 +356,12 @@ class CaseFile:
     def kernel_killed(self) -> bool:
         """The kernel's OOM killer took a process of ours; for whose lack of memory is another question."""
         return bool(self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+
+    @property
+    def kills_beside(self) -> tuple[KernelKill, ...]:
+        """Kills of others around the end, which tell that memory was short then; those of another day tell nothing."""
+        end = self.last_sign
+        return tuple(kill for kill in self.other_kills if end is not None and abs(end - kill.time) <= _BESIDE)
 
     @property
     def rebooted(self) -> bool:

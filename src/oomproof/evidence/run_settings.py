@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -34,6 +35,21 @@ _BATCH_WORDS = re.compile(
 _DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d)[:h](\d\d)(?::(\d\d))?(?:[.,]\d{1,9})?\s?(Z|UTC|[+-]\d\d:?\d\d)?"
 )
+# "+ python train.py --workers 16" of a shell's trace, "Command: torchrun …", "$ python …"
+_COMMAND = re.compile(
+    r"(?:^|[$#+>:]\s|\s)(?P<command>(?:\S*/)?(?:python[\d.]*|torchrun|accelerate launch|deepspeed)\s[^|;&<>]*?\S+\.py\b[^|;&<>]*)"
+)
+
+
+def command_in(lines: Iterable[str]) -> tuple[str, ...]:
+    """The training's command, where the opening of a log tells it; empty where it does not."""
+    for line in lines:
+        if ".py" in line and "File " not in line and (match := _COMMAND.search(line[:4000])):
+            try:
+                return tuple(shlex.split(match["command"].strip().rstrip("'\"`)]")))
+            except ValueError:  # an open quote
+                continue
+    return ()
 
 
 def options(argv: Sequence[str]) -> dict[str, str]:

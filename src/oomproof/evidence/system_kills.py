@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, Literal
 
 from oomproof.causes import cause_of
@@ -13,11 +12,13 @@ from oomproof.errors import OomproofError
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.journal import feed_journal
 from oomproof.evidence.kill_owners import OurRuns, guard_stops
-from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.finding import Finding, KernelFacts, TaskJob
 from oomproof.evidence.texts.guard_parser import ANCHORS as GUARD_ANCHORS
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as KERNEL_ANCHORS
 from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.kill_history import SAME_KILL, told_twice, wall_of
+from oomproof.evidence.texts.line_prefixes import date_without_year
 from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.machine import kernel_log
 from oomproof.machine.clock import boottime
@@ -27,7 +28,6 @@ from oomproof.records import dataclass, replace
 
 LOG_FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
 _MACOS = "log show --last 2h --predicate 'eventMessage CONTAINS \"memorystatus\"' | oomproof why -"
-_SAME = 60.0  # seconds within which two sources may date one kill; pids come round later than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,11 @@ class SystemKill:
     limit: int | None = None
     run: str | None = None  # the id of the run of ours it belonged to
     run_name: str | None = None
+    facts: KernelFacts = KernelFacts()  # who held what, and the machine, where the kernel's report has them
+
+    @property
+    def job(self) -> TaskJob | None:
+        return self.facts.job_of(self.pid)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -61,6 +66,25 @@ class SystemKill:
             "limit_bytes": self.limit,
             "source": self.source,
             "text": self.text,
+            "jobs": [
+                {
+                    "name": job.name,
+                    "uid": job.uid,
+                    "pids": list(job.pids),
+                    "ram_bytes": job.ram,
+                    "swap_bytes": job.swap,
+                    "victim": self.pid in job.pids,
+                }
+                for job in self.facts.jobs
+            ],
+            "machine": {
+                "ram_bytes": self.facts.machine.ram,
+                "free_bytes": self.facts.machine.free,
+                "swap_total_bytes": self.facts.machine.swap_total,
+                "swap_free_bytes": self.facts.machine.swap_free,
+            },
+            "asked_by": self.facts.asked_by,
+            "asked_bytes": self.facts.asked,
         }
 
 
@@ -215,6 +239,7 @@ def _kills(findings: Iterable[Finding], offset: float, now: float) -> list[Syste
                 text=" ".join(finding.text.split())[:600],
                 cgroup=finding.cgroup,
                 limit=finding.limit,
+                facts=finding.kernel,
             )
         )
     return kills
@@ -228,25 +253,19 @@ def _held(finding: Finding) -> int | None:
 
 
 def _wall(finding: Finding, offset: float, now: float) -> float | None:
-    if finding.seconds is not None and finding.seconds > 1e9:
-        return finding.seconds
-    if finding.time is not None and finding.time[:1].isalpha():
-        for year in (datetime.fromtimestamp(now).year, datetime.fromtimestamp(now).year - 1):
-            try:
-                # syslog's stamps have no year: the newest that does not lie in the future
-                told = datetime.strptime(f"{year} {finding.time.split('.')[0]}", "%Y %b %d %H:%M:%S")
-            except ValueError:
-                continue
-            if told.timestamp() <= now + 86400:
-                return told.timestamp()
-    return finding.seconds + offset if finding.seconds is not None and offset else None
+    wall = wall_of(finding) or date_without_year(finding.time, now)
+    if wall is None and finding.seconds is not None and offset:
+        return finding.seconds + offset
+    return wall
 
 
 def _joined(kills: Sequence[SystemKill]) -> list[SystemKill]:
     """One kill told by several sources is one; the fullest telling stays. A unit that systemd reports dead of
     an OOM kill is the echo of a kill that names its process."""
     kept: list[SystemKill] = []
-    for other_kill in sorted(kills, key=lambda kill: (kill.pid is None, kill.held is None)):
+    for other_kill in sorted(
+        kills, key=lambda kill: (kill.pid is None, kill.held is None, not kill.facts.jobs)
+    ):
         twin = next((other for other in kept if _same(other_kill, other)), None)
         if twin is None:
             kept.append(other_kill)
@@ -257,9 +276,10 @@ def _joined(kills: Sequence[SystemKill]) -> list[SystemKill]:
 
 def _same(kill: SystemKill, other: SystemKill) -> bool:
     timed = kill.wall is not None and other.wall is not None
-    near = not timed or abs((kill.wall or 0.0) - (other.wall or 0.0)) <= _SAME
     if kill.pid is not None and other.pid is not None:
-        return kill.pid == other.pid and near
+        figures = kill.held == other.held if kill.held is not None and other.held is not None else None
+        return told_twice((kill.pid, other.pid), (kill.wall, other.wall), figures)
+    near = abs((kill.wall or 0.0) - (other.wall or 0.0)) <= SAME_KILL
     kernel = cause_of(kill.cause).kernel_kill and cause_of(other.cause).kernel_kill
     return kernel and timed and near
 
@@ -273,7 +293,7 @@ def _by_our_guards(runs: Sequence[Run], since: float, told: Sequence[SystemKill]
     """What our own guards ended is listed too, unless the kernel was quicker with the same process."""
     kills = []
     for run, stop in guard_stops(runs, since):
-        if any(kill.run == run.id and abs((kill.wall or 0.0) - stop.wall) <= _SAME for kill in told):
+        if any(kill.run == run.id and abs((kill.wall or 0.0) - stop.wall) <= SAME_KILL for kill in told):
             continue
         text = f"the guard sent {'SIGKILL' if stop.action == 'kill' else 'SIGTERM'}: {stop.why}"
         kills.append(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 from oomproof.diagnosis.outage_verdict import Outage
 from oomproof.evidence.case_evidence import other_text
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time, format_zone
 
 
 def outage_text(outage: Outage, *, width: int = 110) -> str:
@@ -25,9 +24,10 @@ def outage_text(outage: Outage, *, width: int = 110) -> str:
     minute = _minute(outage)
     if minute:
         parts.append("\n".join(["The last minute", *(f"  {line}" for line in minute)]))
-    rows = ["Timeline", *(f"  {_stamp(at)}  {text}" for at, text in facts.timeline)]
+    zone = format_zone(facts.last_sign)
+    rows = [f"Timeline ({zone})", *(f"  {_stamp(at)}  {text}" for at, text in facts.timeline)]
     parts.append("\n".join(_cut(row, width) for row in rows))
-    parts.append("\n".join(["Before and after", *(f"  {line}" for line in _after(outage))]))
+    parts.append("\n".join([f"Before and after ({zone})", *(f"  {line}" for line in _after(outage))]))
     if facts.missing:
         lines = ["Could not be read"]
         for source, reason in facts.missing:
@@ -125,7 +125,16 @@ def _arithmetic(outage: Outage) -> list[str]:
 
 
 def _runs(outage: Outage) -> str:
-    rows = [("RUN", "STARTED", "HELD", "GREW IN THE LAST MINUTE", "STILL TO TAKE", "COMMAND")]
+    rows = [
+        (
+            "RUN",
+            f"STARTED ({format_zone(outage.facts.last_sign)})",
+            "HELD",
+            "GREW IN THE LAST MINUTE",
+            "STILL TO TAKE",
+            "COMMAND",
+        )
+    ]
     for share in outage.shares:
         rate = f" ({format_size(share.rate)}/s)" if share.rate > 0 else ""
         rows.append(
@@ -185,7 +194,7 @@ def _after(outage: Outage) -> list[str]:
 
 
 def _stamp(wall: float) -> str:
-    return time.strftime("%F %T", time.localtime(wall))
+    return format_time(wall, zone=False)
 
 
 def _cut(text: str, width: int) -> str:

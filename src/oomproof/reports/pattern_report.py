@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.pattern_facts import Ending, Patterns, Statement
 from oomproof.diagnosis.pattern_states import in_days
 from oomproof.reports.table_text import table
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _SECTIONS = (("tied", "What the deaths share"), ("excluded", "What that rules out"), ("open", "Open"))
 
@@ -20,7 +19,13 @@ def patterns_text(patterns: Patterns, *, width: int = 110) -> str:
     head = f"{len(deaths)} death{'s' * (len(deaths) != 1)}"
     if lived:
         head += f" in {len(patterns.endings)} runs"
+    if deaths and deaths[-1].job:
+        head += f" of {deaths[-1].job}"
     parts = [head, *([_table(deaths, width)] if deaths else [])]
+    if patterns.others:
+        count = len(patterns.others)
+        lines = ["Deaths of other programs", _table(patterns.others[-20:], width)]
+        parts.append("\n".join(lines if count <= 20 else [*lines, f"and {count - 20} before them"]))
     for section, title in _SECTIONS:
         chosen = [statement for statement in patterns.statements if statement.found == section]
         if chosen:
@@ -52,13 +57,25 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def _table(deaths: tuple[Ending, ...], width: int) -> str:
-    rows = [("DATE", "RUN", "DEVICE", "STEP", "CAUSE", "AFTER", "HELD", "LAST LINE")]
+    wall = next((death.wall for death in deaths if death.wall is not None), None)
+    rows = [
+        (
+            f"DATE ({format_zone(wall)})" if wall is not None else "DATE",
+            "RUN",
+            "DEVICE",
+            "STEP",
+            "CAUSE",
+            "AFTER",
+            "HELD",
+            "LAST LINE",
+        )
+    ]
     for death in deaths:
         of = f"/{death.total}" if death.total else ""
         held = death.memory.held if death.memory else None
         rows.append(
             (
-                time.strftime("%F %H:%M", time.localtime(death.wall)) if death.wall is not None else "-",
+                _when(death),
                 death.label[:24],
                 death.device or "-",
                 f"{death.step}{of}" if death.step is not None else "-",
@@ -77,6 +94,12 @@ def _table(deaths: tuple[Ending, ...], width: int) -> str:
     return "\n".join(
         table(cells, width, shrink=shrink, drop=drop, right=[place[at] for at in (3,) if at in place])
     )
+
+
+def _when(death: Ending) -> str:
+    if death.wall is not None:
+        return format_time(death.wall, zone=False)[:16]  # to the minute
+    return format_time(death.since_boot) or "-"
 
 
 def _gaps(patterns: Patterns) -> list[str]:

@@ -31,7 +31,7 @@ from oomproof.reports.chart import draw
 from oomproof.reports.table_text import cut, folded, table
 from oomproof.reports.verdict_text import three_lines
 from oomproof.runner.code_identity import hash_file
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time
 
 _EVENTS = 20  # of the newest, in `runs show`
 
@@ -176,7 +176,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("run", f"{run.id}" + (f" ({summary.name})" if summary.name != run.id else "")),
         ("command", summary.command),
         ("in", str(run.info.get("cwd", "-"))),
-        ("started", time.strftime("%F %T", time.localtime(summary.created))),
+        ("started", format_time(summary.created)),
         ("lasted", format_duration(summary.seconds)),
         ("state", _state_text(summary)),
         ("limit", _limit_text(run, settings.get("limit"))),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 
 from oomproof.diagnosis.verdict import Verdict, from_json
@@ -21,9 +20,8 @@ from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
 from oomproof.trend import lasting_rate
-from oomproof.units import GIB, MIB, format_duration, format_size
+from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
 
-_OLD = 1e8  # seconds: below this a time is since boot (dmesg), not since 1970
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
 
 _NOTHING = Timeline(problem="there is no recording")
@@ -242,18 +240,11 @@ def held_note(story: Story) -> str:
 
 
 def when(wall: float | None, *, date: bool = False) -> str:
-    """A clock time; seconds since boot, as dmesg gives them, are said to be such."""
-    if wall is None:
-        return ""
-    if wall < _OLD:
-        return f"{wall:.1f} s after boot"
-    return time.strftime("%F %T" if date else "%T", time.localtime(wall))
+    return format_time(wall, date=date, zone=False)
 
 
 def zone(wall: float | None = None) -> str:
-    """The clock these times are on."""
-    offset = time.strftime("%z", time.localtime(wall))
-    return f"UTC{offset[:3]}:{offset[3:]}" if offset.strip("+-0") else "UTC"
+    return format_zone(wall)
 
 
 def facts(story: Story) -> list[tuple[str, str]]:

@@ -1,25 +1,29 @@
-"""What was killed on this machine, as a table, newest last, with what could not be read and how to open it."""
+"""What was killed on this machine, newest last: the table, who held what at the last of them, and its outages."""
 
 from __future__ import annotations
 
 import textwrap
-import time
 
 from oomproof.causes import cause_of
-from oomproof.evidence.system_kills import SystemKill, SystemKills
+from oomproof.diagnosis.system_history import SystemHistory
+from oomproof.evidence.system_kills import SystemKill
+from oomproof.reports.outage_report import outage_text
 from oomproof.reports.table_text import table
-from oomproof.units import format_size
+from oomproof.units import format_size, format_time, format_zone
+
+_JOBS = 6
 
 
-def system_text(report: SystemKills, *, width: int = 110) -> str:
-    since = time.strftime("%F %H:%M", time.localtime(report.since))
+def system_text(history: SystemHistory, *, width: int = 110) -> str:
+    report = history.kills
+    since = format_time(report.since)
     read = ", ".join(report.sources)
     kernel_read = not any(gap.source.startswith("kernel log") for gap in report.missing)
     if report.kills:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
         head = f"{count} kill{'s' * (count != 1)} for memory since {since}, {ours} of them of runs of ours"
-        parts = [textwrap.fill(head, width), _table(report.kills, width)]
+        parts = [textwrap.fill(head, width), _table(report.kills, width), *_shortage(report.kills, width)]
     elif report.sources:
         told = f"no kill for memory since {since} (read: {read})"
         if not kernel_read:
@@ -50,6 +54,7 @@ def system_text(report: SystemKills, *, width: int = 110) -> str:
             if gap.how_to_grant:
                 lines.append(f"      {gap.how_to_grant}")
         parts.append("\n".join(lines))
+    parts += [outage_text(outage, width=width) for outage in history.outages]
     last = next((kill for kill in reversed(report.kills) if kill.run is not None), None)
     if last is not None:
         parts.append(f"next     oomproof why {last.run}")
@@ -57,14 +62,13 @@ def system_text(report: SystemKills, *, width: int = 110) -> str:
 
 
 def _table(kills: tuple[SystemKill, ...], width: int) -> str:
-    rows = [("TIME", "VICTIM", "HELD", "BY", "OURS", "CERTAINTY")]
+    zone = next((format_zone(kill.wall) for kill in kills if kill.wall is not None), "no zone")
+    rows = [(f"TIME ({zone})", "VICTIM", "HELD", "BY", "OURS", "CERTAINTY")]
     for kill in kills:
         victim = kill.name or kill.cgroup or "?"
         rows.append(
             (
-                time.strftime("%F %T", time.localtime(kill.wall))
-                if kill.wall is not None
-                else "unknown time",
+                format_time(kill.wall, zone=False) or "unknown time",
                 f"{victim[-40:]} ({kill.pid})" if kill.pid is not None else victim[-48:],
                 format_size(kill.held) if kill.held is not None else "-",
                 _by(kill),
@@ -73,6 +77,48 @@ def _table(kills: tuple[SystemKill, ...], width: int) -> str:
             )
         )
     return "\n".join(table(rows, width, shrink={3: 14, 1: 12, 4: 8}, drop=(5, 4), right=(2,)))
+
+
+def _shortage(kills: tuple[SystemKill, ...], width: int) -> list[str]:
+    """The last shortage that the kernel drew up an account of: who held what, asked for what, and what was there."""
+    kill = next((kill for kill in reversed(kills) if kill.facts.jobs), None)
+    if kill is None:
+        return []
+    facts, machine = kill.facts, kill.facts.machine
+    rows = [("PROGRAM", "PROCESSES", "UID", "RAM", "SWAP", "")]
+    for job in facts.jobs[:_JOBS]:
+        rows.append(
+            (
+                job.name or "?",
+                str(len(job.pids)),
+                "-" if job.uid is None else str(job.uid),
+                format_size(job.ram),
+                format_size(job.swap) if job.swap else "-",
+                "killed" if kill.pid in job.pids and len(job.pids) == 1
+                else f"pid {kill.pid} of it killed" if kill.pid in job.pids else "",
+            )
+        )  # fmt: skip
+    lines = [f"Who held what when {kill.name or '?'} ({kill.pid}) was killed, {format_time(kill.wall)}"]
+    lines += [
+        f"  {line}" for line in table(rows, width - 2, shrink={0: 10, 5: 10}, drop=(2,), right=(1, 3, 4))
+    ]
+    if facts.asked_by is not None:
+        asked = f"{format_size(facts.asked)} " if facts.asked is not None else ""
+        lines.append(f"  asked      {facts.asked_by} asked for {asked}more")
+    if machine.ram is not None:
+        swap = (
+            f", {format_size(machine.swap_free)} of {format_size(machine.swap_total)} swap"
+            if machine.swap_total
+            else ", no swap"
+        )
+        lines.append(
+            f"  available  {format_size(machine.free)} of {format_size(machine.ram)} RAM was free{swap}"
+        )
+    elif kill.limit is not None:
+        lines.append(f"  available  the limit of {format_size(kill.limit)} was full")
+    if kill.held is not None:
+        lines.append(f"  after      the kill gave {format_size(kill.held)} back")
+    return ["\n".join(lines)]
 
 
 def _by(kill: SystemKill) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import textwrap
-import time
 from typing import TextIO
 
 from oomproof.causes import cause_of
@@ -12,7 +11,7 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence.case_file import Evidence
 from oomproof.printable import printable, wants_colour
 from oomproof.reports.verdict_selection import decisive_first, how, notable
-from oomproof.units import format_size
+from oomproof.units import format_size, format_time
 
 _COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 _LABEL = " " * 9
@@ -129,8 +128,8 @@ def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> st
 
 
 def _evidence(item: Evidence, width: int) -> list[str]:
-    when = time.strftime("%H:%M:%S ", time.localtime(item.time)) if item.time is not None else ""
-    lines = _wrapped(f"{when}{item.source}: {item.text}", "  ", width)
+    when = format_time(item.time)
+    lines = _wrapped(f"{when}{', ' if when else ''}{item.source}: {item.text}", "  ", width)
     return lines + _wrapped(f"= {item.says}", "      ", width)
 
 

@@ -28,8 +28,9 @@ from oomproof.causes import CAUSES
 from oomproof.diagnosis import conclusion
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import case_collector as collect_module
-from oomproof.evidence.case_file import Evidence
+from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill
 from oomproof.recording.run_folders import Run
+from oomproof.units import format_zone
 
 
 @pytest.fixture
@@ -216,6 +217,18 @@ def test_the_kill_of_the_attempt_before_is_not_ours(attempt: Attempt) -> None:
     assert check(attempt.verdict(), "killed-unknown", "likely").kills == ()
     attempt.ended(signal=SIGKILL, vmstat_oom_kill=8)
     check(attempt.verdict(), "killed-unknown", "likely")
+
+
+def test_only_this_jobs_kills_stand_in_its_verdict(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=9)
+    others = kernel(MACHINE_KILL, at=END - 1, pid=77, cgroup="/other")
+    attempt.kernel_lines = [*others, *kernel(OWN_KILL, at=END - 0.05, pid=4000)]
+    verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
+    assert [kill.victim.pid for kill in verdict.kills] == [4000]
+    # memory was short for others too: that is evidence; what was killed an hour before is none
+    assert any(item.id.startswith("kernel.other") for item in verdict.evidence)
+    kills = tuple(KernelKill(at, 77, "chrome") for at in (END - 3600, END - 10))
+    assert CaseFile(started=END, other_kills=kills).kills_beside == kills[1:]
 
 
 # -- ours, or somebody's
@@ -500,7 +513,7 @@ def test_when_the_machine_went_down(attempt: Attempt, known_by: str) -> None:
     else:
         (attempt.proc / "stat").write_text(f"cpu 1 2\nbtime {WALL + END + 60:.0f}\n")
     verdict = check(attempt.verdict(), "machine-down", "proven")
-    last, boot = local(WALL + END - 1), local(WALL + END + 60)
+    last, boot = local(WALL + END - 1), f"{local(WALL + END + 60)} {format_zone(WALL)}"
     assert f"between {last} (last sample) and {boot} (next boot), without a shutdown" in verdict.headline
     assert "20.0 GiB of 32.0 GiB was available, no swap, the job held 4.0 GiB" in verdict.why
     assert ("wtmp.boot" in {each.id for each in verdict.evidence}) == (known_by == "wtmp")

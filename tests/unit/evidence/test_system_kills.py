@@ -13,6 +13,7 @@ from helpers_case import MACHINE_KILL, OWN_KILL
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oomproof.diagnosis.system_history import SystemHistory
 from oomproof.errors import OomproofError
 from oomproof.evidence.system_kills import SystemKills, system_kills
 from oomproof.evidence.time_expressions import parse_since
@@ -107,17 +108,54 @@ def test_kernel_kills_newest_last_with_what_they_held(place: Place) -> None:
     assert found.kills[0].held == 9234320 * 1024, "its own memory, not its address space"
     assert found.kills[0].wall == pytest.approx(place.now - 100, abs=1)
     assert found.kills[1].limit == 8388608 * 1024
-    text = system_text(found)
+    text = system_text(SystemHistory(found))
     assert "kernel: machine full" in text and "kernel: cgroup limit 8.0 GiB" in text
     assert "the kernel counted 3 OOM kills since boot; its log still tells 2 of them" in text
     assert text.index("(4067)") < text.index("(4100)")
+
+
+def test_who_held_what_at_the_last_kill(place: Place) -> None:
+    """From the kernel's own account: jobs, not processes; what was asked for, what was there, what came back."""
+    rows = [(200, 1000, 1048576, 26214), *((300 + n, 1000, 393216, 104857) for n in range(16))]
+    place.kill(
+        [
+            "python invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0",
+            "active_anon:2340000 inactive_anon:5100000 isolated_anon:0",
+            " free:54272 free_pcp:311 free_cma:0",
+            "Free swap  = 0kB",
+            "Total swap = 8388604kB",
+            "8023254 pages RAM",
+            "158934 pages reserved",
+            "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name",
+            "[   1502]  1000  1502   900000    79360   900000        0             0 gnome-shell",
+            *(
+                f"[{pid:7}] {uid:5} {pid:5} {rss * 3} {rss:8} 900000 {swap:8} 0 python"
+                for pid, uid, rss, swap in rows
+            ),
+            "Out of memory: Killed process 303 (python) total-vm:4718592kB, anon-rss:1572864kB, file-rss:0kB, "
+            "shmem-rss:0kB, UID:1000 pgtables:3024kB oom_score_adj:0",
+        ],
+        100,
+        303,
+    )
+    found = place.look()
+    (kill,) = found.kills
+    told = kill.to_json()
+    assert told["jobs"][0]["victim"] is True and len(told["jobs"][0]["pids"]) == 17
+    assert told["machine"]["swap_free_bytes"] == 0 and told["asked_by"] == "python"
+    text = system_text(SystemHistory(found))
+    assert "Who held what when python (303) was killed" in text
+    job = next(line for line in text.splitlines() if "pid 303 of it killed" in line)
+    assert job.split()[:3] == ["python", "17", "1000"] and "28.0 GiB" in job
+    assert "212 MiB of 30.0 GiB RAM was free, 0 B of 8.0 GiB swap" in text
+    assert "python asked for 4 KiB more" in text and "the kill gave 1.5 GiB back" in text
 
 
 def test_since_leaves_older_kills_out_but_counts_them(place: Place) -> None:
     place.kill(MACHINE_KILL, 3000, 4067)
     found = place.look(since=60)
     assert found.kills == () and found.logged == 1
-    assert "no kill for memory since" in system_text(found)
+    assert "no kill for memory since" in system_text(SystemHistory(found))
 
 
 def test_ours_by_pid_and_time(place: Place) -> None:
@@ -126,7 +164,7 @@ def test_ours_by_pid_and_time(place: Place) -> None:
     place.kill(MACHINE_KILL, 100, 4067)
     (kill,) = place.look().kills
     assert (kill.run, kill.run_name) == ("id-ours", "ours")
-    assert "oomproof why id-ours" in system_text(place.look())
+    assert "oomproof why id-ours" in system_text(SystemHistory(place.look()))
 
 
 def test_the_same_pid_before_the_run_is_a_stranger(place: Place) -> None:
@@ -202,7 +240,7 @@ def test_nothing_readable_is_said_with_the_cure(place: Place) -> None:
         runs=[],
     )
     assert {gap.source for gap in found.missing} >= {"kernel log", "journal", "/proc/vmstat"}
-    text = system_text(found)
+    text = system_text(SystemHistory(found))
     assert "cannot be told: no log could be read" in text and "usermod -aG adm,systemd-journal" in text
     assert json.loads(json.dumps(found.to_json()))["schema"] == 1
 
@@ -234,7 +272,9 @@ def test_a_journal_of_only_ones_own_lines_proves_nothing(place: Place) -> None:
         runs=[],
     )
     assert "journal" not in found.sources
-    assert "cannot be told" in system_text(found) and "which, its log would tell" in system_text(found)
+    assert "cannot be told" in system_text(
+        SystemHistory(found)
+    ) and "which, its log would tell" in system_text(SystemHistory(found))
 
 
 def test_a_container_cannot_match_pids(place: Place) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomproof.diagnosis.judge import judge_texts
-from oomproof.evidence.texts.finding import Finding, Sizes, TaskSize
+from oomproof.evidence.texts.finding import Finding, Sizes
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import KernelParser
 from oomproof.evidence.texts.line_prefixes import strip
@@ -117,7 +117,8 @@ def test_a_table_adds_sizes_apart_from_the_printed_ones() -> None:
     text = (CORPUS / "g-6.8-columns.txt").read_text()
     (found,) = kernel(text)
     assert found.kernel.table_rss == 7310022 * 4096
-    assert found.kernel.largest[0] == TaskSize(31207, "pt_main_thread", 7310022 * 4096)
+    largest = found.kernel.jobs[0]
+    assert (largest.pids, largest.name, largest.ram) == ((31207,), "pt_main_thread", 7310022 * 4096)
     (found,) = kernel((CORPUS / "g-ppc64-64k.txt").read_text())
     assert found.kernel.page_size == 65536
 

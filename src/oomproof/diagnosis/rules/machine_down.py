@@ -11,7 +11,7 @@ from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, us
 from oomproof.diagnosis.verdict import WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
-from oomproof.units import format_size
+from oomproof.units import format_size, format_time, format_zone
 
 _NO_SHUTDOWN = Weight(900, "the boot id changed and nobody wrote an exit status")
 _SHUTDOWN = Weight(950, "the same, and a shutdown was on record")
@@ -72,7 +72,7 @@ def _during_shutdown(case: CaseFile) -> list[WeightedCause]:
 def _clock(wall: float, beside: float) -> str:
     """With seconds, and with the day where the other time is of another one."""
     day, other = (time.strftime("%F", time.localtime(at)) for at in (wall, beside))
-    return time.strftime("%T" if day == other else "%F %T", time.localtime(wall))
+    return format_time(wall, date=day != other, zone=False)
 
 
 def _between(case: CaseFile) -> str:
@@ -82,13 +82,15 @@ def _between(case: CaseFile) -> str:
         return ""
     sign = "last sample" if case.host is not None else "its start"
     if boot is None:
-        return f" after {_clock(last, time.time())} ({sign})"
-    return f" between {_clock(last, boot)} ({sign}) and {_clock(boot, last)} (next boot),"
+        return f" after {_clock(last, time.time())} {format_zone(last)} ({sign})"
+    return f" between {_clock(last, boot)} ({sign}) and {_clock(boot, last)} {format_zone(boot)} (next boot),"
 
 
 def _until_boot(case: CaseFile) -> str:
     boot = case.next_boot_wall
-    return f" before {_clock(boot, case.last_sign_wall or boot)} (next boot)," if boot is not None else ""
+    if boot is None:
+        return ""
+    return f" before {_clock(boot, case.last_sign_wall or boot)} {format_zone(boot)} (next boot),"
 
 
 def _with_less(case: CaseFile) -> str:

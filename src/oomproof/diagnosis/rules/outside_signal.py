@@ -64,8 +64,8 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         return []
     headroom, flat = headroom_at_end(case), _counters_flat(case)
     ended, others = f"it {death.phrase}", silence(case)
-    if case.other_kills:
-        others += f"; the kernel did kill {case.other_kills[-1].name}, which is not of this job"
+    if case.kills_beside:
+        others += f"; the kernel did kill {case.kills_beside[-1].name}, which is not of this job"
     if flat and headroom.ample:
         why = f"{ended}; the kernel killed nothing of this job for memory, {headroom.phrase}{others}"
         next_step = (

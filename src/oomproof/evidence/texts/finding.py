@@ -62,12 +62,30 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSize:
-    """A row of the kernel's task table."""
+class TaskJob:
+    """Rows of the kernel's task table that are one job; bytes."""
 
-    pid: int
     name: str | None
-    rss: int  # bytes
+    uid: int | None
+    pids: tuple[int, ...]
+    ram: int  # of their own; a page that several of them map stands once, as far as the report tells
+    swap: int
+    workers: int = 0  # of the processes, how many are alike and were started by another of them
+    each: int = 0  # what the middle one of those held, in RAM and swap
+
+    @property
+    def held(self) -> int:
+        return self.ram + self.swap
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """The machine as an OOM report shows it (Mem-Info); bytes, None where the text does not say."""
+
+    ram: int | None = None
+    free: int | None = None
+    swap_total: int | None = None
+    swap_free: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,10 @@ class KernelFacts:
 
     constraint: str | None = None  # CONSTRAINT_NONE …, as printed
     task_memcg: str | None = None  # where the victim lived
-    largest: tuple[TaskSize, ...] = ()
+    jobs: tuple[TaskJob, ...] = ()  # heaviest first
+    machine: MachineMemory = MachineMemory()
+    asked_by: str | None = None  # whose request found no memory; the victim is another one as often as not
+    asked: int | None = None  # bytes of that request
     table_rss: int | None = None  # of the victim, by the task table
     page_size: int | None = None  # where the report tells it
     library: str | None = None  # that a fault happened in
@@ -84,6 +105,9 @@ class KernelFacts:
     xid: int | None = None
     bus: str | None = None  # the GPU's address
     notice: str | None = None  # a kind of trouble that kills nobody
+
+    def job_of(self, pid: int | None) -> TaskJob | None:
+        return next((job for job in self.jobs if pid in job.pids), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from oomproof.evidence.texts.kernel_report import (
     read_killed,
     read_reaped,
 )
-from oomproof.evidence.texts.line_prefixes import Stamped, strip
+from oomproof.evidence.texts.line_prefixes import Stamped, goes_back, strip
 from oomproof.records import replace
 
 # Strings one of which stands in every line that matters; `grep -F` finds them in a log of any size.
@@ -158,7 +158,7 @@ class KernelParser:
         if stamp.order is None:
             return
         if self._last is not None and stamp.order != self._last:
-            if stamp.order < self._last:
+            if goes_back(self._last, stamp):
                 self._falls += 1
             else:
                 self._rises += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from oomproof.causes import cause_of, kernel_kill
-from oomproof.evidence.texts.finding import Finding, KernelFacts, Sizes, TaskSize
+from oomproof.evidence.texts.finding import Finding, KernelFacts, MachineMemory, Sizes
 from oomproof.evidence.texts.kernel_table import TaskTable, page_size
 from oomproof.evidence.texts.line_prefixes import Stamped
+from oomproof.evidence.texts.task_jobs import jobs_of
 from oomproof.records import dataclass, field, replace
 from oomproof.units import format_size
 
@@ -30,8 +31,14 @@ _TASK_MEMCG = re.compile(r"task_memcg=(?P<path>.+?)(?:, ?task=|$)")
 _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P<limit>\S+)")
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
-_INVOKED = re.compile(r"\S.{0,63}? invoked oom-killer:(?: |$)")
-_MACHINE = re.compile(r"(?:Free|Total) swap\s*[=:]\s*\d+kB|\d+ pages (?:of )?RAM\b")
+_INVOKED = re.compile(r"(?P<name>\S.{0,63}?) invoked oom-killer:(?: |$)(?:.*?\border=(?P<order>\d{1,2})\b)?")
+# Mem-Info: swap in kB, the rest in pages; zones repeat "free:4480kB" with a unit, which is left alone
+_MACHINE = re.compile(
+    r"(?P<swap>Free|Total) swap\s*[=:]\s*(?P<kb>\d{1,15})kB|(?P<pages>\d{1,15}) (?:pages (?:of )?(?P<of>RAM|reserved)|reserved pages)\b"
+)
+_COUNT = re.compile(
+    r"\b(?P<key>free|active_anon|inactive_anon|isolated_anon|unevictable|mapped):(?P<pages>\d{1,15})(?![\dk])"
+)
 _REAPED = re.compile(
     r"oom_reaper: (?:reaped|unable to reap) (?:process|pid:) ?(?P<pid>\d+) \((?P<name>.{0,64}?)\)"
 )
@@ -136,6 +143,7 @@ class Report:
     begun: tuple[int, Stamped, str] | None = None  # the first line that only an OOM report prints
     memcg: bool = False  # some line speaks of a memory cgroup
     table: TaskTable = field(default_factory=TaskTable)
+    mem_info: dict[str, int] = field(default_factory=dict)  # "Free", "Total" swap in bytes; the rest in pages
     announced: Announcement | None = None
     task_in: tuple[str, str] | None = None
     limit: int | None = None
@@ -151,13 +159,37 @@ class Report:
             return True
         if "cgroup" in message or "memory: usage" in message or "Task in" in message:
             return self._cgroup(message)
-        return ("swap" in message or "pages" in message) and _MACHINE.search(message) is not None
+        if ("swap" in message or "pages" in message) and (match := _MACHINE.search(message)):
+            key = match["swap"] or match["of"] or "reserved"
+            self.mem_info[key] = int(match["kb"]) * 1024 if match["kb"] else int(match["pages"])
+            return True
+        counts = {match["key"]: int(match["pages"]) for match in _COUNT.finditer(message)}
+        self.mem_info.update(counts)
+        return bool(counts)
+
+    def _machine(self, page: int) -> MachineMemory:
+        info = self.mem_info
+        ram = info["RAM"] - info.get("reserved", 0) if "RAM" in info else None
+        return MachineMemory(
+            ram * page if ram is not None and ram > 0 else None,
+            info["free"] * page if "free" in info else None,
+            info.get("Total"),
+            info.get("Free"),
+        )
+
+    def _in_use(self, page: int) -> int | None:
+        """Pages of programs, each once; of a cgroup all that it was charged for."""
+        if "cgroup" in self.mem_info:
+            return self.mem_info["cgroup"] // page
+        keys = ("active_anon", "inactive_anon", "isolated_anon", "unevictable", "mapped")
+        return sum(self.mem_info.get(key, 0) for key in keys) if "inactive_anon" in self.mem_info else None
 
     def _cgroup(self, message: str) -> bool:
         if match := _USAGE.search(message):
             self.memcg = True
             limit = int(match["limit"]) * 1024
             self.limit = limit if limit < _UNLIMITED else None
+            self.mem_info["cgroup"] = int(match["usage"]) * 1024
             if self.task_in is not None and self.limit is not None:
                 self._limit_of(self.task_in[1], self.limit)
         elif match := _STATS.search(message):
@@ -203,20 +235,32 @@ class Report:
     def _from_table(self, kill: Kill) -> None:
         """What the table adds, kept apart from what the Killed line printed."""
         table = self.table
-        if not table.tasks:
+        if not table.tasks and not self.mem_info:
             return
+        asked = _INVOKED.search(self.invoked[2]) if self.invoked is not None else None
         task = table.tasks.get(kill.sizes.pid) if kill.sizes.pid is not None else None
         if task is not None and kill.sizes.name is None and task.name:
             kill.sizes = replace(kill.sizes, name=task.name)
         size = page_size(task, kill.sizes.total_vm) if task else None
         page = size or 4096
         kill.facts = KernelFacts(
-            largest=tuple(
-                TaskSize(row.pid, row.name, row.rss * page) for row in table.largest() if row.rss is not None
+            jobs=jobs_of(
+                table.tasks.values(), page, self._in_use(page), kill.sizes.pid, holds_one_job(kill.oom_memcg)
             ),
+            machine=self._machine(page),
+            asked_by=asked["name"] if asked else None,
+            asked=page << int(asked["order"]) if asked and asked["order"] else None,
             table_rss=task.rss * page if task and task.rss is not None else None,
             page_size=size,
         )
+
+
+def holds_one_job(cgroup: str | None) -> bool:
+    """A limit's own cgroup: slices and sessions hold many jobs, a service, a scope or a container holds one."""
+    name = (cgroup or "/").rpartition("/")[2]
+    return (
+        bool(name) and not name.endswith(".slice") and not name.startswith(("session-", "user@", "kubepods"))
+    )
 
 
 def why_of(text: str) -> str | None:

@@ -22,6 +22,12 @@ class Task:
     name: str | None
     total_vm: int | None = None
     rss: int | None = None
+    uid: int | None = None
+    swap: int | None = None
+
+    @property
+    def held(self) -> int:
+        return (self.rss or 0) + (self.swap or 0)
 
 
 @dataclass(slots=True)
@@ -63,10 +69,9 @@ class TaskTable:
             return int(text) if text.isdecimal() and len(text) < 20 else None
 
         name = cells["name"].strip() if self.whole else None
-        self.tasks[pid] = Task(pid, name, number("total_vm"), number("rss"))
-
-    def largest(self, count: int = 5) -> list[Task]:
-        return sorted(self.tasks.values(), key=lambda task: task.rss or 0, reverse=True)[:count]
+        self.tasks[pid] = Task(
+            pid, name, number("total_vm"), number("rss"), number("uid"), number("swapents")
+        )
 
 
 def page_size(task: Task, total_vm: int | None) -> int | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import calendar
 import html
 import json
 import re
+import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 
 class Stamped(NamedTuple):
-    """``seconds`` is since the epoch where ``wall``, else since boot. ``order`` only compares lines of one
-    file, so it is known for a syslog stamp without a year too."""
+    """``seconds`` is since the epoch where ``wall``, else since boot. A stamp without a zone is local time, as the
+    programs that print it have it. ``order`` only compares lines of one file, so it is known for a syslog stamp
+    without a year too; ``date_without_year`` gives that one its year."""
 
     time: str | None  # as printed
     seconds: float | None
@@ -37,11 +38,11 @@ _CALLER = re.compile(r"\[\s{0,10}(?P<caller>[TC]\d{1,8})\]|\[pid:\d+,cpu\d+,[^\]
 _HUMAN = re.compile(r"\[?(?P<month>[A-Z][a-z]{2})\s?(?P<day>\d{1,2}) (?P<hour>\d\d):(?P<minute>\d\d)\]")
 _CTIME = re.compile(
     r"\[?(?:[A-Z][a-z]{2} )(?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
-    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) (?:[A-Z]{3,4} )?(?P<year>\d{4})\]?"
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) (?:(?P<zone>[A-Z]{3,5}|[+-]\d\d(?:\d\d)?) )?(?P<year>\d{4})\]?"
 )
-_ISO = re.compile(
-    r"\[?(?:[A-Z][a-z]{2} )?(?P<date>\d{4}-\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
-    r" ?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?\]?"
+_ISO = re.compile(  # with a weekday it is journalctl's short-full, which ends in a zone's name
+    r"\[?(?P<weekday>[A-Z][a-z]{2} )?(?P<date>\d{4}-\d\d-\d\d)[T ](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"(?: ?(?P<zone>Z|UTC|[+-]\d\d:?\d\d))?(?(weekday)(?: (?P<named>[A-Z]{3,5}|[+-]\d\d)(?=[\s\]]))?)\]?"
 )
 # journalctl prints months in the reader's language: "avril 16", "апр 28", "5月 29"
 _SYSLOG = re.compile(
@@ -62,7 +63,24 @@ _HOST_TAG = re.compile(
 _HOST_KERNEL = re.compile(
     r"(?P<host>[\w.:@-]{1,255}) (?P<tag>kernel|[\w.@/\\:+()-]{1,80}\[\d{1,10}\]):" + _NOT_TAG + r"(?:\s|$)"
 )
-_MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
+# as `locale` abbreviates them in English, German, French, Spanish, Italian, Portuguese and Russian
+_MONTHS = {
+    name: number
+    for number, names in enumerate((
+        "jan janv ene gen янв", "feb févr fev фев", "mar mär mars мар", "apr avril abr апр", "may mai mag мая май",
+        "jun juin giu июн", "jul juil lug июл", "aug août ago авг", "sep sept set сен", "oct okt ott out окт",
+        "nov ноя", "dec dez déc dic дек",
+    ), 1)
+    for name in names.split()
+}  # fmt: skip
+# Names that mean one thing to everybody come first; any other is this machine's own zone if it has that name.
+_ZONES = {"Z": 0.0, "UTC": 0.0, "GMT": 0.0}
+_ELSEWHERE = {
+    "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "WEST": 1, "CET": 1,
+    "CEST": 2, "BST": 1, "EET": 2, "EEST": 3, "MSK": 3, "IST": 5.5, "JST": 9, "KST": 9, "AEST": 10, "AEDT": 11,
+}  # fmt: skip
+_DAY = 86400.0
+_HALF_A_YEAR = 183 * _DAY
 # "In(05) vcpu-5 - Guest: <6>[39291577.009360] ": a console's own words, then the kernel's stamp
 _FORWARDED = re.compile(r"[^\[\]]{1,80}?(?=(?:<\d{1,3}>)?\[\s{0,12}\d{1,12}\.\d{6}\] )")
 _STAMPS = 4  # a forwarded line carries the forwarder's stamp before its own
@@ -134,17 +152,19 @@ def _stamp(line: str, at: int) -> tuple[int, str, float | None, float | None, bo
     if not first or (first not in "[0123456789" and not first.isalpha()):
         return None
     if match := _CTIME.match(line, at):
-        when = _epoch(int(match["year"]), match)
+        when = _epoch(int(match["year"]), match, match["zone"])
         return match.end(), match[0].strip("[]"), when, when, when is not None
     if match := _ISO.match(line, at):
         when = _iso(match)
         return match.end(), match[0].strip("[]"), when, when, when is not None
     if match := _SYSLOG.match(line, at):
         year = match["year"]
-        when = _epoch(int(year or 2000), match)  # 2000: a leap year, for the order within a file
-        return match.end(), match[0], when if year else None, when, bool(year) and when is not None
+        if year:
+            when = _epoch(int(year), match)
+            return match.end(), match[0], when, when, when is not None
+        return match.end(), match[0], None, _in_order(match), False
     if match := _HUMAN.match(line, at):
-        return match.end(), match[0].strip("[]"), None, _epoch(2000, match), False
+        return match.end(), match[0].strip("[]"), None, _in_order(match), False
     if match := _EPOCH.match(line, at):
         value = float(match["seconds"])
         return match.end(), match["seconds"], value, value, True
@@ -156,25 +176,69 @@ def _stamp(line: str, at: int) -> tuple[int, str, float | None, float | None, bo
     return None
 
 
-def _epoch(year: int, match: re.Match[str]) -> float | None:
-    month = _MONTHS.get(match["month"])
+def date_without_year(printed: str | None, latest: float) -> float | None:
+    """Epoch seconds of "Nov  3 04:12:07", in local time: of all years the newest that does not lie after ``latest``.
+    None for a stamp of another kind. A day later is let pass: the log may come from a zone ahead of this one."""
+    if printed is None or not printed[:1].isalnum():
+        return None
+    match = _SYSLOG.match(printed) or _HUMAN.match(f"{printed}]")
+    if match is None or match.groupdict().get("year"):
+        return None
+    year = datetime.fromtimestamp(latest + _DAY).year
+    for back in range(9):  # 29 February comes every four years, and not in 2100
+        when = _epoch(year - back, match)
+        if when is not None and when <= latest + _DAY:
+            return when
+    return None
+
+
+def goes_back(before: float, after: Stamped) -> bool:
+    """Whether a line is older than the one before it. Without a year, January behind December is the next one."""
+    assert after.order is not None
+    back = after.order < before
+    return back if after.wall or abs(after.order - before) < _HALF_A_YEAR else not back
+
+
+def _in_order(match: re.Match[str]) -> float | None:
+    return _epoch(2000, match, "UTC")  # a leap year, and hours that are never set back
+
+
+def _epoch(year: int, match: re.Match[str], zone: str | None = None) -> float | None:
+    name = match["month"].lower().rstrip(".")
+    month = int(name[:-1]) if name.endswith("月") else _MONTHS.get(name, 0)
     second = float(match.groupdict().get("second") or 0)
     try:
-        day = datetime(
-            year, month or 0, int(match["day"]), int(match["hour"]), int(match["minute"]), tzinfo=UTC
-        )
+        day = datetime(year, month, int(match["day"]), int(match["hour"]), int(match["minute"]))
     except ValueError:
         return None
-    return day.timestamp() + second
+    when = _at(day, zone)
+    return when + second if when is not None else None
 
 
 def _iso(match: re.Match[str]) -> float | None:
-    zone = match["zone"]
-    zone = "+00:00" if zone in (None, "Z", "UTC") else zone
     part = (match["part"] or "0")[:6]
     try:
-        return datetime.fromisoformat(f"{match['date']}T{match['clock']}.{part:0<6}{zone}").timestamp()
+        moment = datetime.fromisoformat(f"{match['date']}T{match['clock']}.{part:0<6}")
     except ValueError:
+        return None
+    return _at(moment, match["zone"] or match["named"])
+
+
+def _at(moment: datetime, zone: str | None) -> float | None:
+    """A clock's reading as epoch seconds: by its zone, else as this machine's own clock shows it."""
+    hours = None
+    if zone is not None and zone[0] in "+-":
+        hours = int(zone[1:3]) + int(zone[3:].strip(":") or 0) / 60
+        hours = -hours if zone[0] == "-" else hours
+    elif zone in _ZONES:
+        hours = _ZONES[zone]
+    elif zone in _ELSEWHERE and zone not in time.tzname:
+        hours = _ELSEWHERE[zone]
+    try:
+        if hours is None:
+            return moment.timestamp()
+        return moment.replace(tzinfo=UTC).timestamp() - hours * 3600
+    except (ValueError, OverflowError, OSError):  # the first and the last years of a calendar
         return None
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from oomproof.causes import cause_of
 from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.kill_history import oldest_first
 
 _NEAR = 400  # lines within which a fault and its aftermath stand
 
 
 def settle(findings: Iterable[Finding]) -> Finding | None:
-    """``findings`` of the kernel's and the guards' parsers over one text. None: no death is told of."""
-    in_order = sorted(findings, key=lambda finding: finding.sort_key)
+    """``findings`` of the kernel's and the guards' parsers . None: no death is told of."""
+    in_order = oldest_first(findings)
     kills = [finding for finding in in_order if cause_of(finding.cause).kill]
     if kills:
         sure = [kill for kill in kills if kill.strength >= 0.8] or kills

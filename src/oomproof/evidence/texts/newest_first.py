@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from oomproof.evidence.texts.finding import Finding
-from oomproof.evidence.texts.line_prefixes import strip
+from oomproof.evidence.texts.line_prefixes import goes_back, strip
 from oomproof.records import replace
 
 _HELD = 8 << 20  # bytes held to look at a text's direction; a longer text is taken as it comes
@@ -55,7 +55,7 @@ def falls(lines: Sequence[str]) -> bool:
             continue
         kinds.add(stamp.wall)
         if before is not None and stamp.order != before:
-            if stamp.order < before:
+            if goes_back(before, stamp):
                 down += 1
             else:
                 up += 1

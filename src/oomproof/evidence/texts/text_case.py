@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.log_file import LogFile
+from oomproof.evidence.run_settings import command_in
 from oomproof.evidence.texts.anchor_strings import shortest
 from oomproof.evidence.texts.belief_mentions import beliefs_in
 from oomproof.evidence.texts.finding import Finding, Progress
@@ -14,6 +17,7 @@ from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as kernel_anchors
 from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.kill_history import JobLog, dated, of_others, told_once
 from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
@@ -24,14 +28,17 @@ from oomproof.records import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class TextCase:
-    """What the texts say. ``system`` is the kernel's and the guards' word, ``training`` the jobs' own."""
+    """What the texts say. ``system`` is the kernel's and the guards' word, ``training`` the jobs' own; ``others`` are
+    kills that another text tells and that cannot be of the job."""
 
     sources: tuple[str, ...]
     system: tuple[Finding, ...] = ()
     training: tuple[Finding, ...] = ()
     progress: Progress = field(default_factory=Progress)
     last_line: str = ""
+    command: tuple[str, ...] = ()  # the training's, where the opening of a text tells it
     missing: tuple[Missing, ...] = ()
+    others: tuple[Finding, ...] = ()
     system_logs: tuple[str, ...] = ()  # those of the sources that are the kernel's or the journal's
     beliefs: frozenset[str] = frozenset()  # supposed cures that the texts mention
     log_file: LogFile | None = None  # what this machine knows of the training log, where it was asked
@@ -39,6 +46,7 @@ class TextCase:
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest(_ANCHORS)
+_OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
@@ -69,6 +77,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
     system: list[Finding] = []
     training: list[Finding] = []
     missing: list[Missing] = []
+    command: tuple[str, ...] = ()
+    logs: list[JobLog] = []
     system_logs: list[str] = []
     beliefs: set[str] = set()
     progress, last_line = Progress(), ""
@@ -85,6 +95,8 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             lines = Ordered(raw)
             true = lines.true
             for batch in _batches(lines):
+                if not command and batch[0][0] <= _OPENING:
+                    command = command_in(line for _, line in batch)
                 _feed_system(kernel, guards, batch)
                 beliefs |= beliefs_in("\n".join([line[:_LINE] for _, line in batch]))
                 for number, line in batch:
@@ -93,21 +105,41 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             notes = [note.removeprefix(f"{path} ") for note in raw.notes]
             missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
-        system.extend(sorted(findings, key=lambda finding: finding.sort_key))
-        training.extend(true(finding) for finding in job.finish())
+        written = _written(path)
+        system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
+        known = {finding.line for finding in findings}
+        told = [true(finding) for finding in job.finish()]
+        # the kernel's own line is no complaint of a job
+        told = [finding for finding in told if finding.line not in known or finding.cause != "other-error"]
+        training.extend(told)
+        if not findings and (told or job.progress.text):
+            pids = tuple(pid for finding in told for pid in finding.pids)
+            logs.append(JobLog(path, job.last_date(), written, pids))
         if job.progress.line and (job.progress.text or not progress.text):
             # a heading alone does not outdo another text's steps
             progress = replace(job.progress, source=path)
         elif not job.end or SYSTEM.search(job.end[:200]):
             system_logs.append(path)
-        last_line = job.end or last_line
+        if not findings or not last_line:  # a kernel's log behind it does not hide how the job's own ended
+            last_line = job.end or last_line
+    system = told_once(system)
+    others = of_others(system, logs)
     return TextCase(
         tuple(sources),
-        tuple(system),
+        tuple(finding for finding in system if finding not in others),
         tuple(training),
         progress,
         last_line,
+        command,
         tuple(missing),
+        tuple(others),
         tuple(system_logs),
         frozenset(beliefs),
     )
+
+
+def _written(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime if path != "-" else None
+    except OSError:
+        return None

@@ -24,6 +24,7 @@ def by_name(case: TextCase) -> TextCase:
         sources=tuple(names[path] for path in case.sources),
         system=renamed(case.system),
         training=renamed(case.training),
+        others=renamed(case.others),
         progress=replace(case.progress, source=names.get(case.progress.source, case.progress.source)),
         system_logs=tuple(names[path] for path in case.system_logs),
         missing=tuple(replace(gap, source=names.get(gap.source, gap.source)) for gap in case.missing),

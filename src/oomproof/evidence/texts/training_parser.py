@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from oomproof.evidence.run_settings import last_date
 from oomproof.evidence.texts import log_end, phases
 from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.exception_messages import Message
@@ -79,6 +80,11 @@ class TrainingParser:
         chains.close(last=True)
         self.progress = tail.progress(root(chains.last))
         return chains.findings
+
+    def last_date(self) -> float | None:
+        """Of the last lines; of a long one its end, where a progress bar's latest stands."""
+        dates = (last_date(line[-2000:]) for _, line in reversed(self._tail.recent))
+        return next((date for date in dates if date is not None), None)
 
     # -- blocks ---------------------------------------------------------------------------------------
 
