@@ -21,7 +21,8 @@ def output_claims(case: CaseFile) -> list[WeightedCause]:
     from oomproof.diagnosis.text_claims import claims_of_texts
 
     claims = claims_of_texts(_of_this_job(case, case.output.text))
-    return [] if cause_of(claims[0].cause).good else claims
+    # output that merely stops says nothing here: how the job ended is known
+    return [] if cause_of(claims[0].cause).good or claims[0].cause == "silent-end" else claims
 
 
 def _of_this_job(case: CaseFile, text: TextCase) -> TextCase:

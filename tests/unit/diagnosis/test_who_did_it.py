@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from signal import SIGINT, SIGPIPE, SIGTERM
+from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
 
 import pytest
 from helpers_case import END, GIB, MACHINE_KILL, Attempt, kernel
@@ -90,6 +90,14 @@ def test_a_reader_that_went_away(attempt: Attempt, output: bytes) -> None:
     assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
     assert "the reader of its output went away" in verdict.headline
     assert "who or what sends" not in verdict.next and "read the traceback" not in verdict.next
+
+
+def test_output_that_stops_in_a_bar_is_no_silent_end_where_the_status_is_known(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGABRT)
+    attempt.output = b"Epoch 1/30\n 42%|####      | 472/1122 [00:59<01:21,  8.00it/s]"
+    verdict = attempt.verdict()
+    assert verdict.cause != "silent-end" and "died without a word" not in verdict.headline
+    assert "SIGABRT" in verdict.why + verdict.headline
 
 
 def test_a_closed_pipe_of_the_jobs_own_asks_for_no_sender(attempt: Attempt) -> None:
