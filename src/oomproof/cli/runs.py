@@ -69,7 +69,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _width() -> int:
-    return shutil.get_terminal_size((100, 24)).columns
+    """Of a pipe wide enough that no end is cut; charts have their own."""
+    return shutil.get_terminal_size((140, 24)).columns
 
 
 def _print(text: str, coloured: bool) -> None:

@@ -223,6 +223,7 @@ def test_ctrl_c_leaves_no_traceback(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
     assert process.stdin is not None and process.stderr is not None
     for _ in range(60):  # past its start: the pipe is being read

@@ -29,7 +29,7 @@ def test_every_situation_was_recorded() -> None:
     assert DECISIONS.keys() == SITUATIONS.keys()
 
 
-@pytest.mark.parametrize("name", map(_weighed, SITUATIONS))
+@pytest.mark.parametrize("name", [_weighed(name) for name in SITUATIONS])
 def test_the_guard_does_what_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulate(SITUATIONS[name], monkeypatch) == DECISIONS[name]
 

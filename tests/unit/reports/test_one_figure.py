@@ -232,9 +232,11 @@ def test_every_reader_says_the_same(
     assert [stop.held for _, stop in guard_stops([run], 0.0)] == ([recipe.held] if recipe.by_guard else [])
     phases = shown["phases"]
     if phases:
-        assert recipe.held in {phase["exit_bytes"] for phase in phases} | {
-            phase["peak_bytes"] for phase in phases
-        }
+        last = next(phase for phase in phases if phase["name"] == recipe.phases[-1][0])
+        if (
+            last["entered"] == 1
+        ):  # of one that was entered often, exit is that of the span with the highest peak
+            assert recipe.held in (last["exit_bytes"], last["peak_bytes"])
         assert min(phase["floor_bytes"] for phase in phases) >= min(recipe.levels) * MIB
         assert max(phase["peak_bytes"] for phase in phases) <= recipe.peak
 

@@ -44,11 +44,11 @@ class SystemdOomd(GuardReader):
             said = f"systemd-oomd killed {_unit(match['cgroup'])}; the line is cut before it says why"
             self._killed(number, stamp, said, 0.9, match["cgroup"])
         elif (match := self._UNIT.search(message)) and int(match["count"]):
-            unit, count = match["unit"] or "this unit", match["count"]
-            last = self.last("systemd-oomd")
-            if last is not None and _same_unit(last.guard.unit or "", unit) and number - last.line < 100:
+            unit, count = match["unit"], match["count"]
+            last, named = self.last("systemd-oomd"), unit or "this unit"
+            if last is not None and _same_unit(last.guard.unit or "", named) and number - last.line < 100:
                 return
-            said = f"systemd-oomd killed {count} processes of {unit} for want of memory"
+            said = f"systemd-oomd killed {count} processes of {named} for want of memory"
             self.add("systemd-oomd", number, stamp, said, 1.0, facts=GuardFacts(unit=unit))
 
     def _killed(self, number: int, stamp: Stamped, said: str, strength: float, cgroup: str) -> None:
