@@ -53,13 +53,41 @@ def passed_on(case: CaseFile, name: str) -> bool:
     )
 
 
-def reader_went_away(case: CaseFile) -> bool:
-    """Nobody read its output any more (`| head`), and that is what it ended of."""
-    if not passed_on(case, "SIGPIPE") or case.status is None or case.kernel_killed:
+def output_lost(case: CaseFile) -> Action | None:
+    """What our own write of its output failed of (`| head`, a full disk), where that is what the job ended of."""
+    return _closed(case) if _met_a_closed_pipe(case) else None
+
+
+def output_lost_before(case: CaseFile) -> Action | None:
+    """The same for a job that failed later without a word: many a program meets a closed pipe so, and many another end."""
+    failed = case.status is not None and case.status.code not in (None, 0)
+    return _closed(case) if failed and case.output.failure is None and not case.kernel_killed else None
+
+
+def _closed(case: CaseFile) -> Action | None:
+    end = case.status.boottime if case.status is not None else None
+    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    for action in reversed(case.actions):
+        reader_gone = action.action == "signal" and action.why == "SIGPIPE"  # by "user" in older records
+        if (reader_gone or action.action == "output-lost") and (
+            end is None or end - window <= action.boottime
+        ):
+            return action
+    return None
+
+
+def _met_a_closed_pipe(case: CaseFile) -> bool:
+    """By its signal, also as a shell hands it on, or by its own words."""
+    status, failure = case.status, case.output.failure
+    if status is None or case.kernel_killed:
         return False
-    failure = case.output.failure
-    broken = failure is None or failure.job.exception == "BrokenPipeError"
-    return case.status.signal == signal.SIGPIPE or (case.status.code not in (None, 0) and broken)
+    if status.signal == signal.SIGPIPE or status.code == 128 + signal.SIGPIPE:
+        return True
+    if status.code in (None, 0):
+        return False
+    if failure is not None:
+        return failure.job.exception == "BrokenPipeError"
+    return case.output.last_line.endswith("Broken pipe")
 
 
 def ended_by_us(case: CaseFile) -> bool:
