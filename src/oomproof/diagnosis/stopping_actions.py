@@ -8,6 +8,7 @@ from oomproof.evidence.case_file import Action, CaseFile
 
 _SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
 _ASK_WINDOW = 600.0  # saving a large checkpoint takes minutes (100 GB at 200 MB/s: 8)
+_LEAVING = 5.0  # from the last line of a program to its exit status
 _KEEPER_WINDOW = 120.0  # the keeper passes a SIGTERM on at once and waits out the grace time
 _ENDING = ("ask", "term", "kill")
 
@@ -22,11 +23,19 @@ def _stop(case: CaseFile, by: str) -> Action | None:
         withdrawn = withdrawn or (action.by == by and action.action == "withdraw")
         if action.by != by or action.action not in _ENDING or (withdrawn and action.action == "ask"):
             continue
-        answered = action.action == "ask" and case.stop_answer != "none"
-        window = _ASK_WINDOW + 2 * grace if answered else _SIGNAL_WINDOW + grace
+        if action.action == "ask" and by == "guard" and case.stop_answer == "none":
+            continue  # nothing in it listens: a whole result must not be taken for half a one
+        window = _ask_window(case, grace) if action.action == "ask" else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:
             return action
     return None
+
+
+def _ask_window(case: CaseFile, grace: float) -> float:
+    """How long after the request an end may be its answer. Where nobody knows whether it listens, its time to save."""
+    if case.stop_answer in ("heard", "may"):
+        return _ASK_WINDOW + 2 * grace
+    return grace + _LEAVING if case.stop_answer == "unknown" else _SIGNAL_WINDOW + grace
 
 
 def ignored_request(case: CaseFile) -> Action | None:

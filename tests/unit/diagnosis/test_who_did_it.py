@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
 
@@ -36,11 +38,35 @@ def test_a_job_that_never_listens_and_ends_later_finished_by_itself(attempt: Att
     assert "and it did" not in verdict.headline
 
 
-def test_a_job_that_looks_for_the_file_did_as_it_was_asked(attempt: Attempt) -> None:
+def test_a_job_that_nobody_told_and_that_ends_right_after_finished_by_itself(attempt: Attempt) -> None:
+    """A whole result must not be taken for half a one: `run` would end with 75."""
+    asked(attempt, 0.5, "import time; time.sleep(300)")
+    assert attempt.verdict().cause == "finished"
+
+
+def test_a_job_whose_code_names_the_file_probably_did_as_it_was_asked(attempt: Attempt) -> None:
+    """Its word is no witness: it may be a comment."""
     asked(attempt, 148, "import os; os.environ['OOMPROOF_STOP_FILE']")
     verdict = attempt.verdict()
-    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "proven")
-    assert verdict.headline.endswith("asked to save and stop, and it did")
+    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "likely")
+    assert verdict.headline.endswith("asked to save and stop, and it ended")
+
+
+def test_a_stop_signal_is_no_witness_either(attempt: Attempt) -> None:
+    asked(attempt, 148, "import time; time.sleep(300)")
+    attempt.run["settings"]["stop_signal"] = 10
+    assert (attempt.verdict().cause, attempt.verdict().certainty) == ("stopped-by-guard", "likely")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_a_job_lays_in_the_agents_folder_holds_nobody_up(
+    attempt: Attempt, make: Callable[[Path], None]
+) -> None:
+    asked(attempt, 148, "import time; time.sleep(300)")
+    (attempt.dir / "agent").mkdir()
+    for name in ("4067-listens.txt", "4067-now.txt", "4067-fault.txt"):
+        make(attempt.dir / "agent" / name)
+    assert attempt.verdict().cause == "finished"
 
 
 def test_the_agents_mark_shows_that_it_did(attempt: Attempt) -> None:
