@@ -110,6 +110,10 @@ class Run:
     def frozen(self) -> dict[str, Any]:
         return self.attempt.pause_mark()
 
+    def paused(self) -> bool:
+        """Meant to be paused, or without its GPU memory; also when nobody guards it."""
+        return bool(self.frozen()) or self.attempt.gpu_paused_file.exists()
+
     def keeper_lives(self) -> bool:
         """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
         if self.info.get("adopted"):
@@ -164,8 +168,7 @@ class Run:
         if self.keeper_lives():
             if not self.guard_lives():
                 return "unguarded"
-            paused = self.frozen() or self.attempt.gpu_paused_file.exists()
-            return "paused" if paused else "running"
+            return "paused" if self.paused() else "running"
         if self.attempt.has_ended():  # written before the keeper went, perhaps since we looked
             return "ended"
         boot = boot_id if boot_id is not None else processes.boot_id()

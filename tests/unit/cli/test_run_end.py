@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from oomproof.causes import cause_of
-from oomproof.cli import stop
+from oomproof.cli import resume, stop
 from oomproof.cli.exit_status import exit_status
 from oomproof.evidence.stop_answer import may_listen
 from oomproof.recording import run_folders
@@ -75,6 +75,24 @@ def test_nobody_listens_in_a_plain_loop(tmp_path: Path) -> None:
     plain.attempt.agent_folder.mkdir(parents=True)
     (plain.attempt.agent_folder / f"{os.getpid()}-listens.txt").write_text("stop save\nthis loop\n")
     assert stop._listens(plain)
+
+
+def test_resume_without_run_means_the_newest_that_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        SimpleNamespace(id=name, state=lambda state=state: state, paused=lambda paused=paused: paused)
+        for name, state, paused in (
+            ("ended", "ended", True),
+            ("newer", "unguarded", False),
+            ("meant", "paused", True),
+            ("oldest", "unguarded", True),
+        )
+    ]
+    monkeypatch.setattr(run_folders, "list_runs", lambda: runs)
+    assert resume._newest_paused() == "meant"
+    del runs[2]
+    assert resume._newest_paused() == "oldest"
+    del runs[2]
+    assert resume._newest_paused() is None
 
 
 @pytest.mark.parametrize(
