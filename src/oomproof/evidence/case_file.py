@@ -319,7 +319,9 @@ class CaseFile:
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
-    stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop
+    stop_answer: Literal["heard", "may", "none", "unknown"] = (
+        "unknown"  # whether the job acted on a request to stop
+    )
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
