@@ -211,16 +211,6 @@ class Series:
         )
         return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
 
-    def unmanaged(self, begin: float, end: float) -> list[tuple[float, int, str, int]]:
-        """(when, pid, name, bytes) of the largest jobs that oomproof did not start; none where nobody looked at them."""
-        columns = "t, pid, name, coalesce(ram, 0) + coalesce(swap, 0)"
-        rows = self._within("other_job", columns, begin, end, "managed = 0", "ORDER BY t")
-        return [
-            (t, pid, str(name), size)
-            for t, pid, name, size in rows
-            if isinstance(t, float) and isinstance(pid, int) and isinstance(size, int)
-        ]
-
     def is_long(self, kind: type[Row], rows: int) -> bool:
         table = self._table(_KINDS[kind].table)
         return table is not None and table.size > rows
