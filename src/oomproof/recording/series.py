@@ -218,13 +218,13 @@ class Series:
     @cached_property
     def use(self) -> Samples:
         """What the job held, by time."""
-        return self._samples("job", "anon+shmem+swap", f"t < {min(self.teardown, 1e300)}")
-
-    def _samples(self, table: str, value: str, where: str) -> Samples:
+        value, table = "anon+shmem+swap", self._table("job")
         try:
-            return Samples(self._connection, table, value, where)
+            if table is not None:
+                return Samples(table, value, f"t < {min(self.teardown, 1e300)}")
         except UNREADABLE:
-            return Samples(empty(), table, value)
+            pass
+        return Samples(Table(empty(), "job"), value)
 
     def gpu_levels(self, begin: float, end: float) -> list[int]:
         """What all cards held together for the job at each look."""
