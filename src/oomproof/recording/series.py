@@ -248,7 +248,8 @@ class Series:
         rows = self._ask(
             f"SELECT t, {USE} FROM job WHERE {NUMBERS} AND typeof({USE}) = 'integer' ORDER BY rowid DESC LIMIT {_LAST}"
         )
-        return teardown_begin(sorted(rows))
+        looks = {t for (t,) in self._ask(f"SELECT t FROM look ORDER BY rowid DESC LIMIT {_LAST}")}
+        return teardown_begin(_without_bursts(sorted(rows), looks))
 
     def exported(self) -> Iterator[tuple[Any, ...]]:
         """The job beside the machine, one by one: there may be millions. Raises one of UNREADABLE."""
@@ -341,6 +342,19 @@ class Series:
             for row in _clean(ProcessRow, rows):
                 by_pid[pid] = (first[pid], row)
         return by_pid
+
+
+def _without_bursts(points: Sequence[tuple[float, int]], looks: set[float]) -> list[tuple[float, int]]:
+    """Without looks above the sample before them: the fall after one is the end of a burst, and the job lived on."""
+    kept: list[tuple[float, int]] = []
+    sample = 0
+    for t, use in points:
+        if t not in looks:
+            sample = use
+        elif use > sample:
+            continue
+        kept.append((t, use))
+    return kept
 
 
 def teardown_begin(points: Sequence[tuple[float, int]]) -> float:

@@ -130,6 +130,29 @@ def test_no_reader_gets_the_rows_of_a_dying_job(tmp_path: Path) -> None:
         assert series.processes()[7][1].use == 1200 * MIB
 
 
+@pytest.mark.parametrize(
+    ("levels", "last"),
+    [
+        ([(600, ""), (600, ""), (870, "guard"), (600, "")], 3.0),  # a sawtooth that lives
+        ([(600, ""), (870, "guard"), (900, "cgroup"), (600, "")], 3.0),
+        ([(600, ""), (600, ""), (870, "guard")], 2.0),  # it ended after the look
+        ([(600, ""), (870, "guard"), (6, "")], 1.0),
+        ([(1200, ""), (1200, ""), (700, "guard"), (6, "")], 1.0),  # the look saw it die
+    ],
+)
+def test_a_burst_between_two_samples_is_no_death(
+    tmp_path: Path, levels: list[tuple[int, str]], last: float
+) -> None:
+    writer = Writer(tmp_path / "recording.sqlite", {})
+    for t, (use, source) in enumerate(levels):
+        if source:
+            writer.put("look", (float(t), source))
+        writer.put("job", (float(t), use * MIB, 0, 0, 0, 0, None, 1, None, None))
+    writer.close()
+    with Attempt(tmp_path).recording().series() as series:
+        assert series.newest(JobRow, 60.0)[-1].t == series.use.end == last
+
+
 def test_shares_of_forked_workers_add_up(tmp_path: Path) -> None:
     """Each maps all 900 MiB that were there before the fork; the job holds them once."""
     writer = Writer(tmp_path / "recording.sqlite", {})
