@@ -232,7 +232,7 @@ def test_every_reader_says_the_same(
     assert [stop.held for _, stop in guard_stops([run], 0.0)] == ([recipe.held] if recipe.by_guard else [])
     phases = shown["phases"]
     if phases:
-        last = next(phase for phase in phases if phase["name"] == recipe.phases[-1][0])
+        last = next(phase for phase in phases if phase["phase"] == recipe.phases[-1][0])
         if (
             last["entered"] == 1
         ):  # of one that was entered often, exit is that of the span with the highest peak
