@@ -355,7 +355,12 @@ class CaseFile:
     @property
     def kernel_killed(self) -> bool:
         """The kernel's OOM killer took a process of ours; for whose lack of memory is another question."""
-        return bool(self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+        return any(kill.sure for kill in self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+
+    @property
+    def may_be_kernel_killed(self) -> bool:
+        """The same, or a process like ours."""
+        return bool(self.our_kills) or self.kernel_killed
 
     @property
     def kills_beside(self) -> tuple[KernelKill, ...]:
