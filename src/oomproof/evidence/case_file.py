@@ -158,6 +158,8 @@ class OtherJob:
     grew: int  # in so many seconds
     seconds: float
     t: float
+    job_grew: int = 0  # by how much this run's own job grew, from the beginning of those seconds to the end
+    taken: int | None = None  # how much less the machine had available after that time
 
     @property
     def rate(self) -> float:
