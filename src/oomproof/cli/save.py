@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not listening:
         raise OomproofError(
             f"nobody in {target.name} answers a request to save",
-            "a Hugging Face Trainer and Lightning do, once they train; `oomproof stop` also asks plain loops",
+            "a Hugging Face Trainer and Lightning do, once they train; a plain loop can only be asked to save and "
+            f"stop, if it looks for OOMPROOF_STOP_FILE: oomproof stop {target.name}",
         )
     began = boottime()
     requests.ask_to_save(attempt, "oomproof save")
