@@ -36,6 +36,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, ("running",))
+    if target.waits():
+        raise OomproofError(
+            f"{target.name} was not started yet: it waits",
+            f"see for what: oomproof runs show {target.name}",
+        )
     if not target.keeper_lives():
         raise OomproofError(
             f"{target.name} is not running ({target.state()})",

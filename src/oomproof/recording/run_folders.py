@@ -130,6 +130,11 @@ class Run:
         """Whether its front waits for memory."""
         return is_locked(self.waiting_lock)
 
+    def waits_for(self) -> list[str]:
+        """What it waits for and who is in the way, as its front last said it."""
+        waiting = json_shapes.shaped(read_json(self.waiting_file), json_shapes.WAITING)
+        return [one_line(line) for line in waiting.get("reasons") or ()] if self.waits() else []
+
     def guard_lives(self) -> bool:
         return is_locked(self.guard_lock)
 
