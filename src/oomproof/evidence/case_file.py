@@ -282,6 +282,9 @@ class CaseFile:
     started: float | None = None  # CLOCK_BOOTTIME of the start
     started_wall: float | None = None
     keeper_alive: bool = False
+    unguarded: bool = False  # it runs, and its guard does not
+    waits: bool = False  # it was not started yet
+    waits_for: tuple[str, ...] = ()  # in its front's words
     run_boot_id: str | None = None
     boot_id: str | None = None  # of the machine now
     elsewhere: str | None = None  # the host it ran on, if that is another machine than this one
