@@ -61,6 +61,10 @@ def collect(
         if reason is not None
     ]
     case = _from_files(attempt, run, started, exited, tail, proc)
+    if case.keeper_alive:
+        missing = [gap for gap in missing if gap.source != "exit.json"]  # it has not ended: there is none
+    if case.waits:
+        return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
         missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
@@ -121,6 +125,9 @@ def _from_files(
         attempt.agent_folder
     )  # exact to the step; the recording's is of the last second
     status = _status(exited)
+    lives = boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc))
+    folder = Run(attempt.run_folder)
+    waits = not started and folder.waits()
     return CaseFile(
         run=string(run.get("id")) or attempt.run_folder.name,
         name=string(run.get("name")),
@@ -131,7 +138,10 @@ def _from_files(
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
         # a job that lives has not ended, whoever keeps it
-        keeper_alive=boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc)),
+        keeper_alive=lives,
+        unguarded=lives and not folder.guard_lives(),
+        waits=waits,
+        waits_for=tuple(folder.waits_for()) if waits else (),
         run_boot_id=run_boot,
         boot_id=boot,
         elsewhere=other_host(run) if run_boot != boot else None,
@@ -177,9 +187,8 @@ def _from_files(
 
 def _with_peak(case: CaseFile, attempt: Attempt) -> CaseFile:
     figures = attempt.recording().figures()
-    kill = case.our_kills[-1] if case.our_kills else None
-    victim = {"anon_rss_bytes": kill.anon_rss, "shmem_rss_bytes": kill.shmem_rss} if kill else {}
-    use, source = run_peak(attempt, figures, victim)
+    victims = [(kill.anon_rss or 0) + (kill.shmem_rss or 0) for kill in case.our_kills if kill.sure]
+    use, source = run_peak(attempt, figures, victims)
     return replace(case, job_peak=use, peak_source=source, sampled_peak=figures.peaks.use)
 
 
@@ -300,7 +309,9 @@ def _with_kernel(
     # the kill of a job that was killed itself would stand there under its own number
     killed = case.status is not None and case.status.signal == signal.SIGKILL
     owned += [
-        replace(kill, sure=False) for kill in kills if kill not in owned and not killed and ours.may_own(kill)
+        replace(kill, sure=False)
+        for kill in kills
+        if kill not in owned and not killed and ours.may_own(kill, case.last_sign)
     ]
     pids = {kill.pid for kill in owned}
     case = replace(

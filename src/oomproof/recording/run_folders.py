@@ -134,6 +134,11 @@ class Run:
         """Whether its front waits for memory."""
         return is_locked(self.waiting_lock)
 
+    def waits_for(self) -> list[str]:
+        """What it waits for and who is in the way, as its front last said it."""
+        waiting = json_shapes.shaped(read_json(self.waiting_file), json_shapes.WAITING)
+        return [one_line(line) for line in waiting.get("reasons") or ()] if self.waits() else []
+
     def guard_lives(self) -> bool:
         return is_locked(self.guard_lock)
 
@@ -248,20 +253,20 @@ ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
 def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = True) -> Run:
     """By id, by a unique beginning (unless without ``beginnings``) or end of one, or by name (the newest of that name).
 
-    None means the newest run in one of the states a verb applies to; the newest at all where there is none."""
+    ``states`` are those a verb applies to: of several runs of one name, or of all for None, it means the newest in one of
+    them; the newest that lives where there is none, then the newest at all."""
     runs = list_runs()
     if not runs:
         raise OomproofError("there are no runs yet", "start one: oomproof run -- python train.py", USAGE)
     if text is None:
-        return next((run for run in runs if run.state() in states), runs[0]) if states else runs[0]
+        return _first_in(states, runs)
     if not text.strip():  # an unset variable of a script; it begins every id
         raise OomproofError("an empty text names no run", "list them: oomproof runs", USAGE)
     for run in runs:
         if run.id == text:
             return run
-    for run in runs:
-        if run.info.get("name") == text:
-            return run
+    if named := [run for run in runs if run.info.get("name") == text]:
+        return _first_in(states, named)
     matching = [
         run for run in runs if (beginnings and run.id.startswith(text)) or run.id.endswith(f"-{text}")
     ]
@@ -274,6 +279,18 @@ def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = T
         hint = f"give all of it, or its end: {begun.id}"
         raise OomproofError(f"{text!r} is only the beginning of an id", hint, USAGE)
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+
+
+def _first_in(states: Collection[str], runs: list[Run]) -> Run:
+    """The newest a verb applies to. What lives comes before what has ended: "already paused" says more than "not running"."""
+    living = None
+    for run in runs if states else ():
+        state = run.state()
+        if state in states:
+            return run
+        if living is None and state in ALIVE:
+            living = run
+    return living or runs[0]
 
 
 def find_here(text: str | None, states: Collection[str] = ()) -> Run:

@@ -125,6 +125,22 @@ def test_a_verb_without_run_means_the_newest_it_applies_to(
     assert run_folders.find(None).id == "newest"
     assert run_folders.find(None, run_folders.ALIVE).id == "middle"
     assert run_folders.find(None, ("paused",)).id == "oldest"
-    assert run_folders.find(None, ("unguarded",)).id == "newest", (
-        "where it applies to none, the message is about the newest"
+    assert run_folders.find(None, ("unguarded",)).id == "middle", (
+        "where it applies to none, the message is about the newest that lives"
     )
+
+
+def test_a_verb_that_acts_means_the_newest_of_that_name_it_applies_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {"newest": "ended", "middle": "running", "oldest": "paused"}
+    runs = [
+        SimpleNamespace(id=name, info={"name": "twin"}, state=lambda name=name: states[name])
+        for name in states
+    ]
+    monkeypatch.setattr(run_folders, "list_runs", lambda: runs)
+    assert run_folders.find("twin").id == "newest", "whoever only reads means the newest"
+    assert run_folders.find("twin", run_folders.ALIVE).id == "middle"
+    assert run_folders.find("twin", ("paused", "unguarded")).id == "oldest"
+    assert run_folders.find("newest", run_folders.ALIVE).id == "newest", "an id is that run and no other"
+    assert run_folders.find("twin", ("unguarded",)).id == "middle", "one that lives before one that has ended"

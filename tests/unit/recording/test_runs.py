@@ -156,6 +156,24 @@ def test_history_and_show_of_a_run_without_anything() -> None:
     assert "there is no recording" in report.show(run)
 
 
+def test_one_that_waits_says_for_what(capfd: pytest.CaptureFixture[str]) -> None:
+    run = made("b", settings={"limit": 1 << 30, "agent": True})
+    from oomproof.cli.main import main
+
+    lock = state_files.take_lock(run.waiting_lock)
+    assert lock is not None
+    state_files.write_json(run.waiting_file, {"reasons": ["needs 12.0 GiB: short by 3.0 GiB", "a holds it"]})
+    text = report.show(run)
+    assert "needs 12.0 GiB: short by 3.0 GiB; a holds it" in text and "oomproof stop b" in text
+    assert "1.0 GiB" in text, "the limit it will have"
+    assert not any(word in text for word in ("agent", "missing", "logs -f"))
+    assert main(["logs", "b"]) == 0 and "a holds it" in capfd.readouterr().err
+    assert main(["save", "b"]) == 125
+    told = capfd.readouterr().err
+    assert "not started yet" in told and "runs show b" in told and "ended" not in told
+    os.close(lock)
+
+
 def test_differing_words() -> None:
     before = ["python", "t.py", "--batch", "64", "--workers=16", "--amp", "out=a", "--lr", "-1e-3"]
     after = ["python", "t.py", "--batch", "32", "--workers=4", "out=b", "--lr", "-2e-3"]
