@@ -276,7 +276,7 @@ def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = T
         choices = ", ".join(run.id for run in matching[:4])
         raise OomproofError(f"{text!r} fits {len(matching)} runs: {choices}", "give more of the id", USAGE)
     if begun := next((run for run in runs if run.id.startswith(text)), None):
-        hint = f"give all of it, or its end: {begun.id}"
+        hint = f"give the whole id, or its end: {begun.id}"
         raise OomproofError(f"{text!r} is only the beginning of an id", hint, USAGE)
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
 
