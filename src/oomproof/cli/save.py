@@ -1,4 +1,4 @@
-"""Asks a running job to write a checkpoint now and to go on.
+"""Asks a running job to write a checkpoint now and to continue.
 
 The Hugging Face Trainer and Lightning answer at the end of their step, without a change to the script.
 

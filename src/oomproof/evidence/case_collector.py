@@ -23,6 +23,7 @@ from oomproof.evidence.job_output import read_output
 from oomproof.evidence.job_processes import JobProcesses
 from oomproof.evidence.json_files import integer, number, part, string
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
+from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
@@ -32,6 +33,9 @@ from oomproof.recording.run_peak import run_peak
 from oomproof.recording.state_files import load
 from oomproof.records import replace
 
+# In the guard's reasons, for files that have no scope: an action for the job's own limit, and for another's growth.
+_AT_LIMIT = "of its limit"
+_ANOTHERS = (NOT_OURS, IN_VAIN)
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
@@ -234,8 +238,18 @@ def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None:
             by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
-            actions.append(Action(at, number(line.get("wall")), by, what, why))
+            actions.append(Action(at, number(line.get("wall")), by, what, why, *_meant(line, by, why)))
     return tuple(sorted(actions, key=lambda action: action.boottime))
+
+
+def _meant(line: dict[str, Any], by: str, why: str) -> tuple[str, bool]:
+    """(scope, whether it was for another's growth); of a file without them, by the reason."""
+    scope = string(line.get("scope"))
+    if scope is not None:
+        return scope, line.get("others_growth") is True
+    if by != "guard":
+        return "", False
+    return "limit" if _AT_LIMIT in why else "machine", any(words in why for words in _ANOTHERS)
 
 
 def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:

@@ -175,6 +175,8 @@ class Action:
     by: str
     action: str
     why: str
+    scope: str = ""  # of the guard's: for the sake of the job's own limit, or of the machine
+    others_growth: bool = False  # the guard found that it was not this job that grew
 
 
 @dataclass(frozen=True, slots=True)

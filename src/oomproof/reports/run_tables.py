@@ -81,6 +81,7 @@ def summarize(run: Run, told: Conclusion | None = None) -> Summary:
 
 
 def _clock(wall: float) -> str:
+    """Short, for the rows of a table; local, as all times are."""
     today = time.strftime("%F") == time.strftime("%F", time.localtime(wall))
     return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", time.localtime(wall))
 
@@ -328,7 +329,7 @@ def _paused_text(run: Run, summary: Summary) -> str:
     if mark.get("by") == "user":
         return f"{words}, by you; oomproof resume {run.name}"
     until = mark.get("until")
-    latest = f", at the latest until {_clock(float(until))}" if until else ""
+    latest = f", at the latest until {format_time(float(until))}" if until else ""
     return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
 
 

@@ -19,7 +19,6 @@ from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
-from oomproof.trend import lasting_rate
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
 
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
@@ -75,15 +74,6 @@ class Story:
         """Whether what it held is worth a look: also where memory is one of several explanations."""
         kind = self.verdict.kind
         return kind.memory or kind.good or kind.unexplained
-
-    @property
-    def growth(self) -> float | None:
-        """Bytes a second that it grew to the end, where that went on for long enough to be a trend."""
-        if self.verdict.growth is not None or self.verdict.culprit is not None:
-            return self.verdict.growth.bytes_per_second if self.verdict.growth is not None else None
-        return lasting_rate(
-            [(point.t, point.use) for point in self.timeline.host if point.t >= self.timeline.window]
-        )
 
 
 def tell(
@@ -302,12 +292,10 @@ def _beside(size: int, of: str) -> str:
 
 
 def _growth(story: Story) -> str:
-    rate, growth, culprit = story.growth, story.verdict.growth, story.verdict.culprit
+    growth, culprit = story.verdict.growth, story.verdict.culprit
     if culprit is not None:
         return f"; {culprit.name} (pid {culprit.pid}) beside it grew by {format_size(culprit.bytes_per_second)}/s"
-    if growth is not None:
-        return f"; {growth_text(growth)}, probably a leak"
-    return f"; grew by {format_size(rate)}/s to the end, probably a leak" if rate is not None else ""
+    return f"; {growth_text(growth)}, probably a leak" if growth is not None else ""
 
 
 def _round_up(size: int) -> str:

@@ -22,7 +22,12 @@ from oomproof.reports.verdict_text import at_end
 
 def verdict(cause: str, headline: str = "it died") -> Any:
     return SimpleNamespace(
-        kind=cause_of(cause), headline=headline, certainty="proven", why="exited with code 0", next="nothing"
+        kind=cause_of(cause),
+        headline=headline,
+        certainty="proven",
+        why="exited with code 0",
+        next="nothing",
+        all_well=headline == "finished",
     )
 
 
