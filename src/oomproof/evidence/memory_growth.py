@@ -27,6 +27,7 @@ _LATELY = 60.0  # seconds before the end in which processes are compared
 _AT_THE_END = (
     8.0  # ... and the highest of one that grew to the end is not older: processes are sampled every 4 s
 )
+_LAST = 12.0  # seconds before the end in which most of the job's growth must be that process's: three samples
 _OTHERS = 180.0  # ... and other jobs, which are looked at once a minute while all is calm
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -122,7 +123,8 @@ def _sampled_rises(series: Series, begin: float, end: float) -> list[tuple[str, 
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
-    """Processes of the job that grew to its end, most first: from their lowest of the last minute to their highest."""
+    """Processes of the job that grew to its end, most first: from their lowest of the last minute to their highest. None
+    where most of what the job grew by in its last seconds came after they were looked at, or was another's."""
     end = series.end()
     rows: dict[int, list[ProcessRow]] = {}
     for row in series.newest(ProcessRow, _LATELY):
@@ -131,13 +133,28 @@ def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
     for pid, seen in rows.items():
         highest = max(seen, key=lambda row: row.use)
         lowest = min((row for row in seen if row.t <= highest.t), key=lambda row: row.use)
-        if highest.use - lowest.use >= _LEAST and (end is None or end - highest.t <= _AT_THE_END):
+        late = end is None or end - highest.t <= _AT_THE_END
+        if highest.use - lowest.use >= _LEAST and late and _is_most(series, seen, highest):
             grown.append(
                 ProcessGrowth(
                     pid, highest.name or "", highest.role or "", lowest.use, highest.use, highest.t - lowest.t
                 )
             )
     return tuple(sorted(grown, key=lambda process: process.before - process.after))
+
+
+def _is_most(series: Series, seen: list[ProcessRow], highest: ProcessRow) -> bool:
+    """Whether its growth is most of the job's in the last seconds, as far as it was seen."""
+    end, use = series.end(), series.use
+    if end is None or not use:
+        return True
+    begin = max(end - _LAST, use.begin)
+    found = use.between(begin, end)
+    most = found[1] if found is not None else use.at(end)
+    before = next((row for row in reversed(seen) if row.t <= begin), seen[0])
+    grew = highest.use - before.use
+    unseen = most - use.at(highest.t)  # by whom, nobody knows
+    return grew > 0 and 2 * grew >= most - use.at(begin) and 2 * unseen <= grew
 
 
 def other_jobs(series: Series, until: float | None) -> tuple[OtherJob, ...]:
