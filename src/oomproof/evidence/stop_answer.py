@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from oomproof.evidence.json_files import part
 from oomproof.evidence.script_handlers import script_that_ran
+from oomproof.guard.guard_actions import UNHEARD
 from oomproof.recording.attempt import Attempt
 
 _LOOKS_FOR_IT = (b"OOMPROOF_STOP_FILE", b"oomproof")
@@ -19,7 +20,8 @@ def stop_answer(attempt: Attempt, run: dict[str, Any]) -> Literal["heard", "none
     if any(b"stop" in path.read_bytes().split(b"\n")[0] for path in folder.glob("*-listens.txt")):
         return "none"  # it listened, and ended before it came to it
     settings = part(run, "settings")
-    if settings.get("stop_file") or settings.get("stop_signal"):
+    unheard = any(UNHEARD in part(line, "facts") for line in attempt.actions())
+    if settings.get("stop_file") or (settings.get("stop_signal") and not unheard):
         return "heard"  # the user's own way to be asked
     words = [str(word).encode("utf-8", "replace") for word in run.get("argv") or ()]
     _, source = script_that_ran(run)

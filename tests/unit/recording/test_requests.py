@@ -34,6 +34,9 @@ class Withdrawn:
 
 
 class _NoJob:
+    def ask_by_signal(self, number: int) -> bool:
+        return self.signal_leader(number)
+
     def signal_leader(self, number: int) -> bool:
         return True
 
