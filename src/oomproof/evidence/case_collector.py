@@ -21,7 +21,7 @@ from oomproof.evidence.case_file import (
 from oomproof.evidence.gpu_oom import host_owners, last_oom
 from oomproof.evidence.job_output import read_output
 from oomproof.evidence.job_processes import JobProcesses
-from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
@@ -31,6 +31,7 @@ from oomproof.recording.run_folders import Run, other_host
 from oomproof.recording.run_peak import run_peak
 from oomproof.recording.state_files import load
 from oomproof.records import replace
+from oomproof.runner.run_flags import as_typed
 
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
@@ -142,6 +143,7 @@ def _from_files(
             grace=number(asked.get("grace")),
             stop_file=string(asked.get("stop_file")),
         ),
+        flags=as_typed(strings(run, "flags")) if isinstance(run.get("flags"), dict) else None,
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
         cgroups=_cgroups(backend.get("remove")),
@@ -166,7 +168,7 @@ def _from_files(
         growth=tail.growth,
         grown=tail.grown,
         others=tail.others,
-        environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
+        environment=strings(run, "env"),
         actions=_actions(attempt.actions()),
         keeper_events=_keeper_events(attempt.keeper_events()),
         output=read_output(attempt, parse=status is None or status.code != 0),

@@ -41,6 +41,13 @@ def everything(verdict: Verdict) -> str:
     return json.dumps(verdict.to_json(), ensure_ascii=False)
 
 
+def test_next_keeps_every_flag_that_was_typed(attempt: Attempt) -> None:
+    attempt.run["flags"] = {"limit": "600M", "stop_signal": "USR1", "alert_swap_growth": "", "name": "usr1"}
+    attempt.sample(used=592 * MIB)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
+    assert "oomproof run --name usr1 --alert-swap-growth --stop-signal USR1 --limit 750M --" in verdict.next
+
+
 # --- somebody else's growth
 
 
