@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from oomproof.evidence.case_file import Growth
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
 from oomproof.units import GIB, MIB, TIB, format_duration, format_size
@@ -79,9 +80,9 @@ def _host(story: Story, events: Sequence[Mark]) -> str:
     if limit:
         extra = _line("limit", timeline, limit / top)
         labels = f'<span class="tag limit" style="bottom:{100 * limit / top:.2f}%">limit {format_size(limit)}</span>'
-    if rate := story.growth:
-        extra += _trend(points, rate, top, timeline)
-        labels += f'<span class="tag growth">grew by {format_size(rate)}/s</span>'
+    if growth := story.verdict.growth:
+        extra += _trend(points, growth, top, timeline)
+        labels += f'<span class="tag growth">grew by {format_size(growth.bytes_per_second)}/s</span>'
     if not story.verdict.kind.good:
         x = -0.002 * timeline.window * _scale(timeline)
         extra += f'<line class="end" x1="{-x:.1f}" x2="{-x:.1f}" y1="0" y2="1000"/>'
@@ -92,9 +93,11 @@ def _host(story: Story, events: Sequence[Mark]) -> str:
     return _plot("host", caption, legend, top, drawing + extra, labels, timeline, events)
 
 
-def _trend(points: Sequence[HostPoint], rate: float, top: float, timeline: Timeline) -> str:
-    """The growth as a straight line through the middle of the last ten minutes, as far as it lies on the chart."""
-    inside = [point for point in points if point.t >= timeline.window]
+def _trend(points: Sequence[HostPoint], growth: Growth, top: float, timeline: Timeline) -> str:
+    """The growth as a straight line through the middle of its points of the last ten minutes, as far as it lies on the
+    chart."""
+    rate = growth.bytes_per_second
+    inside = [point for point in points if point.t >= max(timeline.window, -growth.seconds)] or points[-1:]
     middle = sorted(point.use - rate * point.t for point in inside)[
         len(inside) // 2
     ]  # where the line stands at the end

@@ -138,6 +138,32 @@ def test_a_kill_of_something_else_stays_somebody_elses(attempt: Attempt, other: 
     assert any("not of this job" in item.says for item in verdict.evidence)
 
 
+def test_a_process_that_looks_alike_explains_no_end_that_was_ours(attempt: Attempt) -> None:
+    """The guard sent SIGTERM; nobody waited for a lost worker."""
+    pool(attempt)
+    attempt.exit["signal"] = SIGTERM
+    attempt.act("term", before=2.0, why="58 MiB of RAM available, the job held 3 GiB")
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "proven")
+    attempt.actions = []
+    attempt.act("term", by="user", before=2.0, why="oomproof stop")
+    assert attempt.verdict().headline == "stopped by you"
+
+
+def test_a_process_that_looks_alike_long_before_is_somebody_elses(attempt: Attempt) -> None:
+    attempt.started["boottime"] = END - 900
+    pool(attempt, before=500)
+    verdict = attempt.verdict()
+    assert verdict.cause == "interrupted" and "python3, pid 4090" not in verdict.headline
+
+
+def test_what_a_process_that_looks_alike_held_is_not_the_jobs_peak(attempt: Attempt) -> None:
+    pool(attempt)
+    case = attempt.case()
+    assert [kill.sure for kill in case.our_kills] == [False]
+    assert case.job_peak == case.sampled_peak and judge(case).kills == ()
+
+
 def test_a_job_killed_itself_is_not_explained_by_another_python(attempt: Attempt) -> None:
     pool(attempt)
     attempt.exit["signal"] = 9
