@@ -94,6 +94,10 @@ def collect(
         from oomproof.evidence.twin_after_death import living_twin
 
         case = replace(case, twin=living_twin(case.argv, string(run.get("cwd")), proc))
+    if case.settings.limit is not None and (case.kernel_killed or _guard_acted(case)):
+        from oomproof.evidence.earlier_deaths import died_at
+
+        case = replace(case, died_at=died_at(run))
     if _sigterm_just_now(case):
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
@@ -325,9 +329,13 @@ def _failed_just_now(case: CaseFile) -> bool:
     return 0 <= boottime() - status.boottime <= _JUST_NOW
 
 
+def _guard_acted(case: CaseFile) -> bool:
+    return any(action.by == "guard" and action.action != "warn" for action in case.actions)
+
+
 def _may_have_twin(case: CaseFile) -> bool:
     """Ended for memory, by the kernel or by us, or killed by nobody knows whom."""
-    acted = any(action.by == "guard" and action.action != "warn" for action in case.actions)
+    acted = _guard_acted(case)
     killed = case.status is not None and case.status.signal == signal.SIGKILL
     return _failed_just_now(case) and (case.kernel_killed or acted or killed)
 

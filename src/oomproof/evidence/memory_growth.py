@@ -21,6 +21,7 @@ _STEPS, _SECONDS = (
     8,
     20.0,
 )  # over so many steps, or seconds of a job that tells none: a shorter line may be loading
+_STRAIGHT = 8.0  # ... or so many of a straight line: a batch loads in jumps
 _OFF_THE_LINE = 0.15  # of all it grew: steps and pauses are within
 _ONE_PHASE = 0.8  # of all growth: then it is that phase's
 _LATELY = 60.0  # seconds before the end in which processes are compared
@@ -46,7 +47,9 @@ def job_growth(series: Series) -> Growth | None:
     if grown < max(_LEAST, after * _LEAST_SHARE) or end <= begin:
         return None
     steps = _steps(marks, begin, end)
-    if steps < _STEPS and (steps or end - begin < _SECONDS):
+    line = [point for point in points if begin <= point[0] <= end]
+    least = _STRAIGHT if _is_straight(line) else _SECONDS
+    if steps < _STEPS and (steps or end - begin < least):
         return None
     return Growth(
         kind="growing",
@@ -64,6 +67,13 @@ def _on_the_line(points: list[tuple[float, int]], rate: float, end: float, after
     """The first point that stands on the line to the end: what was loaded in a moment before it is no growth."""
     slack = _OFF_THE_LINE * rate * (end - points[0][0])
     return next((point for point in points if point[1] >= after - rate * (end - point[0]) - slack), points[0])
+
+
+def _is_straight(line: list[tuple[float, int]]) -> bool:
+    (begin, before), (end, after) = line[0], line[-1]
+    rate = (after - before) / (end - begin)
+    slack = _OFF_THE_LINE * (after - before)
+    return all(abs(value - before - rate * (at - begin)) <= slack for at, value in line)
 
 
 def _warm(marks: Iterable[PhaseMark]) -> float | None:

@@ -145,6 +145,23 @@ def test_without_steps_it_is_told_by_the_second_and_without_what_was_loaded_at_o
     assert "grew 10 MiB/s for 5" in growth_text(growth) or "grew 10 MiB/s for 1 min" in growth_text(growth)
 
 
+def test_a_straight_ramp_of_ten_seconds_is_growth(recorded: Recorded) -> None:
+    for number in range(100):
+        recorded.job(100.0 + number / 10, 5 + 1.4 * number)
+    growth = recorded.growth()
+    assert growth is not None and growth.bytes_per_second == pytest.approx(14 * MIB, rel=0.1)
+
+
+def test_a_shorter_one_and_one_that_jumps_are_not(recorded: Recorded) -> None:
+    for number in range(60):
+        recorded.job(100.0 + number / 10, 5 + 1.4 * number)
+    assert recorded.growth() is None
+    recorded.path, recorded.rows = recorded.path.with_name("jumps.sqlite"), []
+    for number in range(120):
+        recorded.job(100.0 + number / 10, 5 + number / 10 + (number >= 60) * 100)
+    assert recorded.growth() is None
+
+
 def test_which_process_grew(recorded: Recorded) -> None:
     for number in range(20):
         recorded.process(
