@@ -42,7 +42,7 @@ from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED
-from oomproof.runner.run_flags import OUTPUT, add_flags, of_run
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, typed
 from oomproof.runner.supervise import (
     Order,
     Outcome,
@@ -247,6 +247,7 @@ def _order(arguments: argparse.Namespace) -> Order:
         bool(arguments.detach),
         agent=not chosen.no_agent,
         asked=asked_of(chosen),
+        typed=typed(vars(arguments)),
         verbosity=int(arguments.verbose) - int(arguments.quiet),
     )
 

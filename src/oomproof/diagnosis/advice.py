@@ -53,13 +53,18 @@ def command(case: CaseFile, *flags: str, argv: Sequence[str] | None = None) -> s
     words = shlex.join(argv if argv is not None else case.argv) if case.argv else "CMD"
     if (len(words) > _LONG and argv is None) or "\n" in words:
         words = "the same command"
+    return run_line(words, *flags, kept=_kept(case) if case.flags is None else case.flags)
+
+
+def run_line(words: str, *flags: str, kept: Sequence[tuple[str, str | None]]) -> str:
+    """`oomproof run` of a command with the flags it had, unless new ones say otherwise."""
     given = {flag.split()[0] for flag in flags}
-    kept = [(name, value) for name, value in _kept(case) if value is not None and name not in given]
-    return " ".join(("oomproof run", *(f"{name} {value}" for name, value in kept), *flags, "--", words))
+    had = [f"{name} {value}".rstrip() for name, value in kept if value is not None and name not in given]
+    return " ".join(("oomproof run", *had, *flags, "--", words))
 
 
 def _kept(case: CaseFile) -> tuple[tuple[str, str | None], ...]:
-    """What the user gave it to be started with."""
+    """The same of a run that kept no flags: what its settings tell."""
     settings = case.settings
     grace = settings.grace
     return (

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from oomproof.causes import CAUSES
 from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY
-from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_text, next_command
+from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_of, job_text, next_command
+from oomproof.diagnosis.smaller_command import find_argument
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.leaf.allocator_memory import OLD_NAME
@@ -153,7 +154,16 @@ def remedies(finding: Finding, argv: Sequence[str] = ()) -> tuple[Remedy, ...]:
     fewer = fewer_workers(finding, argv)
     if fewer is not None:
         general = (fewer, *(remedy for remedy in general if remedy is not REMEDIES["fewer-workers"]))
+    elif CAUSES[finding.cause].killed_by == "kernel" and not _has_loader(finding, argv):
+        general = tuple(remedy for remedy in general if remedy is not REMEDIES["fewer-workers"])
     return (*beside(finding), *_on_the_card(finding), *general)
+
+
+def _has_loader(finding: Finding, argv: Sequence[str]) -> bool:
+    """The kernel's log shows processes of all kinds: advice on workers is for a job that had some."""
+    job, victim = job_of(finding), finding.victim
+    named = victim is not None and (victim.name or "").startswith("pt_data_worker")
+    return named or find_argument(argv) is not None or (job is not None and bool(job.workers))
 
 
 def _on_the_card(finding: Finding) -> list[Remedy]:

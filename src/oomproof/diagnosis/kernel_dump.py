@@ -46,7 +46,7 @@ def machine_text(finding: Finding) -> str:
     if machine.ram is not None and machine.free is not None:
         words.append(f"{format_size(machine.free)} of {format_size(machine.ram)} RAM was free")
     if machine.swap_total:
-        words.append(f"{format_size(machine.swap_free)} of {format_size(machine.swap_total)} swap")
+        words.append(f"{format_size(machine.swap_free)} of {format_size(machine.swap_total)} swap free")
     elif machine.swap_total == 0:
         words.append("there is no swap")
     return ", ".join(words)

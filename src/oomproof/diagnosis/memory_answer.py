@@ -119,7 +119,7 @@ def _about_growth(
     return MemoryAnswer(
         following,
         (*beside, kept, *longer),
-        (told, *_process_told(case)),
+        (told, *_process_told(case), *_died_before(case, limit)),
     )
 
 
@@ -163,7 +163,9 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
         following = (
             f"the machine has no memory for a higher limit: halve batch or workers, then {command(case)}"
         )
-    return MemoryAnswer(following, (*beside, *raised, *smaller), _process_told(case))
+    return MemoryAnswer(
+        following, (*beside, *raised, *smaller), (*_process_told(case), *_died_before(case, limit))
+    )
 
 
 def _allowed(case: CaseFile, limit: int | None, machine: bool) -> int | None:
@@ -184,6 +186,12 @@ def _first_change(case: CaseFile, remedies: tuple[Remedy, ...]) -> Remedy | None
 def _named(remedy: Remedy | None) -> str:
     change = remedy.change if remedy is not None else None
     return f"{change.key} {change.before} → {change.after}" if change is not None else "batch, workers"
+
+
+def _died_before(case: CaseFile, limit: int | None) -> tuple[str, ...]:
+    """A limit that was raised, and it died all the same."""
+    lower = [format_size(before) for before in case.died_at if limit is not None and before < limit]
+    return (f"the same command also died at {' and '.join(lower[-2:])}",) if lower else ()
 
 
 def _process_told(case: CaseFile) -> tuple[str, ...]:

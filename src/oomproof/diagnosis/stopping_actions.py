@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from oomproof.evidence.case_file import Action, CaseFile
+from oomproof.evidence.case_file import Action, CaseFile, ExitStatus
 
 _SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
 _ASK_WINDOW = 600.0  # saving a large checkpoint takes minutes (100 GB at 200 MB/s: 8)
@@ -19,6 +19,7 @@ def _stop(case: CaseFile, by: str) -> Action | None:
         return None
     grace = case.settings.grace or 0.0
     withdrawn = False
+    found: list[Action] = []
     for action in reversed(case.actions):
         withdrawn = withdrawn or (action.by == by and action.action == "withdraw")
         if action.by != by or action.action not in _ENDING or (withdrawn and action.action == "ask"):
@@ -27,8 +28,17 @@ def _stop(case: CaseFile, by: str) -> Action | None:
             continue  # nothing in it listens: a whole result must not be taken for half a one
         window = _ask_window(case, grace) if action.action == "ask" else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:
-            return action
-    return None
+            found.append(action)
+    # a SIGKILL that met a job already dying of SIGTERM ended nothing
+    return next((action for action in found if _fits(action.action, status)), found[0] if found else None)
+
+
+def _fits(action: str, status: ExitStatus) -> bool:
+    """Whether a job may end so by that action: a signal ends it as itself, or as a shell's 128+N."""
+    number = status.signal if status.signal is not None else (status.code or 0) - 128
+    if action == "kill" or number == signal.SIGKILL:
+        return action == "kill" and number == signal.SIGKILL
+    return action == "term" or number != signal.SIGTERM
 
 
 def _ask_window(case: CaseFile, grace: float) -> float:

@@ -21,7 +21,7 @@ from oomproof.evidence.case_file import (
 from oomproof.evidence.gpu_oom import host_owners, last_oom
 from oomproof.evidence.job_output import read_output
 from oomproof.evidence.job_processes import JobProcesses
-from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.machine import kernel_log, shutdown
@@ -32,6 +32,7 @@ from oomproof.recording.run_folders import Run, other_host
 from oomproof.recording.run_peak import run_peak
 from oomproof.recording.state_files import load
 from oomproof.records import replace
+from oomproof.runner.run_flags import as_typed
 
 # In the guard's reasons, for files that have no scope: an action for the job's own limit, and for another's growth.
 _AT_LIMIT = "of its limit"
@@ -101,6 +102,10 @@ def collect(
         from oomproof.evidence.twin_after_death import living_twin
 
         case = replace(case, twin=living_twin(case.argv, string(run.get("cwd")), proc))
+    if case.settings.limit is not None and (case.kernel_killed or _guard_acted(case)):
+        from oomproof.evidence.earlier_deaths import died_at
+
+        case = replace(case, died_at=died_at(run))
     if _sigterm_just_now(case):
         case = replace(case, going_down=shutdown.under_way(systemctl))
     case = replace(case, missing=tuple(missing))
@@ -156,6 +161,7 @@ def _from_files(
             grace=number(asked.get("grace")),
             stop_file=string(asked.get("stop_file")),
         ),
+        flags=as_typed(strings(run, "flags")) if isinstance(run.get("flags"), dict) else None,
         backend=string(backend.get("name")),
         limit=integer(backend.get("limit")),
         cgroups=_cgroups(backend.get("remove")),
@@ -180,7 +186,7 @@ def _from_files(
         growth=tail.growth,
         grown=tail.grown,
         others=tail.others,
-        environment={key: value for key, value in part(run, "env").items() if isinstance(value, str)},
+        environment=strings(run, "env"),
         actions=_actions(attempt.actions()),
         keeper_events=_keeper_events(attempt.keeper_events()),
         output=read_output(attempt, parse=status is None or status.code != 0),
@@ -347,9 +353,13 @@ def _failed_just_now(case: CaseFile) -> bool:
     return 0 <= boottime() - status.boottime <= _JUST_NOW
 
 
+def _guard_acted(case: CaseFile) -> bool:
+    return any(action.by == "guard" and action.action != "warn" for action in case.actions)
+
+
 def _may_have_twin(case: CaseFile) -> bool:
     """Ended for memory, by the kernel or by us, or killed by nobody knows whom."""
-    acted = any(action.by == "guard" and action.action != "warn" for action in case.actions)
+    acted = _guard_acted(case)
     killed = case.status is not None and case.status.signal == signal.SIGKILL
     return _failed_just_now(case) and (case.kernel_killed or acted or killed)
 

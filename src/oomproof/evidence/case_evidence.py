@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
-from oomproof.evidence.case_file import CaseFile, Evidence, Growth, OtherJob
+from oomproof.evidence.case_file import CaseFile, Evidence, Growth, JobSample, OtherJob
 from oomproof.recording.run_peak import SOURCES
 from oomproof.recording.series import shown_kind
 from oomproof.units import MIB, format_duration, format_size
@@ -102,7 +102,7 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         if job.processes:  # 0: it ended before the sampler had counted them
             text += f" in {job.processes} process" + ("es" if job.processes > 1 else "")
         if job.headroom is not None:
-            text += f", {format_size(job.headroom)} below its limit"
+            text += f", {format_size(job.headroom)} below its limit{_also_charged(case, job)}"
         yield "sample.job", "recording", job.t, text + age(job.t), "the job at the last sample"
     if case.job_peak:
         text = f"the job held at most {format_size(case.job_peak)}"
@@ -140,6 +140,19 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
     for gpu in case.gpus:
         text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"
         yield f"sample.gpu{gpu.index}", "recording", gpu.t, text, "GPU memory at the last sample"
+
+
+def _also_charged(case: CaseFile, job: JobSample) -> str:
+    """What the kernel counts beside what the job held, so that the figures add up to the limit."""
+    limit = case.limit if case.limit is not None else case.settings.limit
+    if limit is None or job.headroom is None:
+        return ""
+    rest = limit - job.headroom - (job.used - job.swap)
+    return (
+        f" of {format_size(limit)}: {format_size(rest)} of page cache and kernel memory count too"
+        if rest >= MIB
+        else ""
+    )
 
 
 def growth_text(growth: Growth) -> str:

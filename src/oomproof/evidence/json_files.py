@@ -11,6 +11,10 @@ def part(value: dict[str, Any], key: str) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
+def strings(value: dict[str, Any], key: str) -> dict[str, str]:
+    return {name: text for name, text in part(value, key).items() if isinstance(text, str)}
+
+
 def integer(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

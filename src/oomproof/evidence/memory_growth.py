@@ -21,12 +21,14 @@ _STEPS, _SECONDS = (
     8,
     20.0,
 )  # over so many steps, or seconds of a job that tells none: a shorter line may be loading
+_STRAIGHT = 8.0  # ... or so many of a straight line: a batch loads in jumps
 _OFF_THE_LINE = 0.15  # of all it grew: steps and pauses are within
 _ONE_PHASE = 0.8  # of all growth: then it is that phase's
 _LATELY = 60.0  # seconds before the end in which processes are compared
 _AT_THE_END = (
     8.0  # ... and the highest of one that grew to the end is not older: processes are sampled every 4 s
 )
+_LAST = 12.0  # seconds before the end in which most of the job's growth must be that process's: three samples
 _OTHERS = 180.0  # ... and other jobs, which are looked at once a minute while all is calm
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -45,7 +47,9 @@ def job_growth(series: Series) -> Growth | None:
     if grown < max(_LEAST, after * _LEAST_SHARE) or end <= begin:
         return None
     steps = _steps(marks, begin, end)
-    if steps < _STEPS and (steps or end - begin < _SECONDS):
+    line = [point for point in points if begin <= point[0] <= end]
+    least = _STRAIGHT if _is_straight(line) else _SECONDS
+    if steps < _STEPS and (steps or end - begin < least):
         return None
     return Growth(
         kind="growing",
@@ -63,6 +67,13 @@ def _on_the_line(points: list[tuple[float, int]], rate: float, end: float, after
     """The first point that stands on the line to the end: what was loaded in a moment before it is no growth."""
     slack = _OFF_THE_LINE * rate * (end - points[0][0])
     return next((point for point in points if point[1] >= after - rate * (end - point[0]) - slack), points[0])
+
+
+def _is_straight(line: list[tuple[float, int]]) -> bool:
+    (begin, before), (end, after) = line[0], line[-1]
+    rate = (after - before) / (end - begin)
+    slack = _OFF_THE_LINE * (after - before)
+    return all(abs(value - before - rate * (at - begin)) <= slack for at, value in line)
 
 
 def _warm(marks: Iterable[PhaseMark]) -> float | None:
@@ -122,7 +133,8 @@ def _sampled_rises(series: Series, begin: float, end: float) -> list[tuple[str, 
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
-    """Processes of the job that grew to its end, most first: from their lowest of the last minute to their highest."""
+    """Processes of the job that grew to its end, most first: from their lowest of the last minute to their highest. None
+    where most of what the job grew by in its last seconds came after they were looked at, or was another's."""
     end = series.end()
     rows: dict[int, list[ProcessRow]] = {}
     for row in series.newest(ProcessRow, _LATELY):
@@ -131,13 +143,28 @@ def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
     for pid, seen in rows.items():
         highest = max(seen, key=lambda row: row.use)
         lowest = min((row for row in seen if row.t <= highest.t), key=lambda row: row.use)
-        if highest.use - lowest.use >= _LEAST and (end is None or end - highest.t <= _AT_THE_END):
+        late = end is None or end - highest.t <= _AT_THE_END
+        if highest.use - lowest.use >= _LEAST and late and _is_most(series, seen, highest):
             grown.append(
                 ProcessGrowth(
                     pid, highest.name or "", highest.role or "", lowest.use, highest.use, highest.t - lowest.t
                 )
             )
     return tuple(sorted(grown, key=lambda process: process.before - process.after))
+
+
+def _is_most(series: Series, seen: list[ProcessRow], highest: ProcessRow) -> bool:
+    """Whether its growth is most of the job's in the last seconds, as far as it was seen."""
+    end, use = series.end(), series.use
+    if end is None or not use:
+        return True
+    begin = max(end - _LAST, use.begin)
+    found = use.between(begin, end)
+    most = found[1] if found is not None else use.at(end)
+    before = next((row for row in reversed(seen) if row.t <= begin), seen[0])
+    grew = highest.use - before.use
+    unseen = most - use.at(highest.t)  # by whom, nobody knows
+    return grew > 0 and 2 * grew >= most - use.at(begin) and 2 * unseen <= grew
 
 
 def other_jobs(series: Series, until: float | None) -> tuple[OtherJob, ...]:

@@ -22,6 +22,7 @@ from oomproof.recording import requests
 from oomproof.recording.attempt import Attempt
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
+UNHEARD = "stop_signal_unheard"  # a fact of a request: the stop signal, which nobody would have answered
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
 
 
@@ -105,6 +106,7 @@ class Actions:
         stop_files: list[Path],
         stop_signal: int | None = None,
         by: str = "guard",
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._job = job
         self._attempt = attempt
@@ -112,6 +114,7 @@ class Actions:
         self._stop_files = stop_files
         self._stop_signal = stop_signal
         self._by = by
+        self._tell = tell
         self._unwritten: deque[dict[str, object]] = deque(maxlen=_UNWRITTEN)
         self._open_file: int | None = None
 
@@ -130,8 +133,9 @@ class Actions:
     ) -> None:
         """The act first, the record after it."""
         if kind == "ask":
-            if self._stop_signal is not None:
-                self._job.signal_leader(self._stop_signal)
+            if self._stop_signal is not None and not self._job.ask_by_signal(self._stop_signal):
+                facts = {**(facts or {}), UNHEARD: self._stop_signal}
+                self._tell_unheard(self._stop_signal)
             self._task_thread.do(lambda: self._write_stop_files(why))
         elif kind == "freeze":
             self._job.freezer.freeze()
@@ -145,6 +149,13 @@ class Actions:
             self._job.kill()
         line = action_record(self._by, kind, why, facts, scope, others_growth)
         self._task_thread.do(lambda: self._note(line))
+
+    def _tell_unheard(self, number: int) -> None:
+        """Once: a job without a handler has none at the next request either."""
+        tell, self._tell = self._tell, lambda _: None
+        name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
+        text = f"did not send {name}: no process of the job handles it, and it would end the job unsaved"
+        self._task_thread.do(lambda: tell(text))
 
     def _note(self, line: dict[str, object]) -> None:
         self._unwritten.append(line)

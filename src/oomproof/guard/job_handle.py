@@ -13,6 +13,8 @@ from oomproof.machine import processes
 from oomproof.machine.cgroups import Cgroup, CgroupV1, CgroupV2, JobMemory, all_procs_files, read_pids
 from oomproof.machine.kill_counters import kills_in
 
+_GENERATIONS = 4  # a shell, a launcher, its agent, the trainers
+
 
 class Job:
     """Built from started.json, so that `watch` and `stop` hold the same job as the guard that began it."""
@@ -140,6 +142,21 @@ class Job:
         except OSError:
             return False
         return True
+
+    def ask_by_signal(self, number: int) -> bool:
+        """To the leader; where that does not answer it, to its nearest descendants that do (below a shell, a launcher).
+        False, and nothing sent, where nobody does: a signal that is not answered ends a process unsaved."""
+        if processes.answers(self.leader, number) is not False:  # also where nobody can tell
+            self.signal_leader(number)
+            return True
+        level = [self.leader]
+        for _ in range(_GENERATIONS):
+            level = [child for pid in level for child in processes.children(pid)]
+            if listeners := [pid for pid in level if processes.answers(pid, number)]:
+                for pid in listeners:
+                    send_signal(pid, number)
+                return True
+        return False
 
     def kill(self) -> None:
         """The whole job at once: cgroup.kill where there is one, else every process in rounds until none is left."""

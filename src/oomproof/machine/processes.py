@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 from oomproof.leaf.proc_files import (
@@ -18,9 +19,11 @@ from oomproof.leaf.proc_files import (
 from oomproof.records import dataclass
 
 __all__ = [
-    "Overlap", "ProcessMemory", "boot_id", "children", "command_line", "descendants", "is_alive", "memory", "overlap",
+    "Overlap", "ProcessMemory", "answers", "boot_id", "children", "command_line", "descendants", "is_alive", "memory", "overlap",
     "parse_overlap", "pss", "start_time", "stat_fields",
 ]  # fmt: skip
+
+_MASK = re.compile(rb"^Sig(Blk|Cgt):\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,14 @@ class ProcessMemory:
     shmem: int
     swap: int
     largest_rss: int = 0  # the most it ever had resident, files and all
+
+
+def answers(pid: int, number: int, proc: str = "/proc") -> bool | None:
+    """Whether it has a handler for this signal, or takes it up itself (blocked: sigwait, signalfd). None: nobody can tell."""
+    masks = dict(_MASK.findall(read_bytes(f"{proc}/{pid}/status") or b""))
+    if not masks:
+        return None
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
 
 
 def memory(pid: int, proc: str = "/proc") -> ProcessMemory | None:

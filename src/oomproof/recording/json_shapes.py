@@ -18,6 +18,7 @@ RUN: Shape = {
         "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},
         "oom_exit_code": int, "agent": bool, "protect": bool, "freeze_max": float,
     },
+    "flags": {...: str},
     "claim": {
         "key": str, "need": int, "need_low": int, "basis": str, "gpu_need": int, "gpu": int, "priority": int,
         "asked": float, "cap": int, "twin": str,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from oomproof.diagnosis.advice import run_line
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.case_evidence import growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
+from oomproof.evidence.json_files import strings
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
 from oomproof.records import dataclass
@@ -19,6 +21,7 @@ from oomproof.reports.environment import environment_of
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.run_tables import compare_rows, peak_text, summarize
 from oomproof.reports.timeline import Timeline
+from oomproof.runner.run_flags import as_typed
 from oomproof.units import GIB, MIB, format_duration, format_size, format_time, format_zone
 
 _MEASURED = ("peak", "lowest available", "lasted", "end", "per step")
@@ -40,6 +43,7 @@ class Story:
     summary: Summary | None = None
     timeline: Timeline = _NOTHING
     command: str = ""
+    flags: tuple[tuple[str, str], ...] = ()  # (--flag, value) it was started with
     limit: int | None = None
     earlier: Earlier = Earlier()
     measured: tuple[tuple[str, str, str], ...] = ()  # before and after
@@ -106,6 +110,7 @@ def tell(
         summary=redactor.record(summarize(run), "run"),
         timeline=redactor.record(load_numbers(attempt), "recording"),
         command=shlex.join(redactor.value(run.argv, "command")),
+        flags=as_typed(redactor.value(strings(run.info, "flags"), "command")),
         limit=run.limit,
         earlier=earlier,
         measured=tuple(row for row in rows if row[0].startswith(_MEASURED)),
@@ -158,6 +163,7 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     verdict, run = story.verdict, story.run
     advice: list[tuple[str, str | None]] = []
     command = story.command or "python train.py"
+    kept = story.flags
     if verdict.kind.good:
         return advice
     if run is None:
@@ -170,22 +176,23 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
         need = _round_up(peak)
         advice.append(
             (f"Ask before the start whether it fits: it held {format_size(peak)} and was not done.",
-             f"oomproof check --need {need} && oomproof run -- {command}")
+             f"oomproof check --need {need} && {run_line(command, kept=kept)}")
         )  # fmt: skip
         advice.append(
             ("Be told in time, at three quarters of that.",
-             f"oomproof run --alert-above {_round_up(peak * 3 // 4)} -- {command}")
+             run_line(command, f"--alert-above {_round_up(peak * 3 // 4)}", kept=kept))
         )  # fmt: skip
     if verdict.kind.gpu and verdict.gpu and verdict.gpu.total_bytes:
         line = _round_up(verdict.gpu.total_bytes * 9 // 10)
         advice.append(
             ("Be told when the job comes near the card's size.",
-             f"oomproof run --alert-gpu-above {line} -- {command}")
+             run_line(command, f"--alert-gpu-above {line}", kept=kept))
         )  # fmt: skip
     if verdict.kind.memory:
         advice.append(
-            ("Let the job save when it is asked to: it finds the file named in OOMPROOF_STOP_FILE, or gets a signal.",
-             f"oomproof run --stop-signal USR1 --grace 60 -- {command}")
+            ("Let the job save when it is asked to, and give it time: the script looks for the file named in "
+             "OOMPROOF_STOP_FILE. --stop-signal USR1 is for a script that handles SIGUSR1.",
+             run_line(command, *(() if "--grace" in dict(kept) else ("--grace 60",)), kept=kept))
         )  # fmt: skip
     for gap in verdict.missing:
         if gap.how_to_grant:

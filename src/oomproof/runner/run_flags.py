@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -383,6 +384,20 @@ def _refuse_needless(given: Resolved, settings: RunSettings) -> None:
 
 def of_run(flags: Mapping[str, Any]) -> RunSettings:
     return settle(resolve(dict(flags), set(FLAGS)))
+
+
+def typed(flags: Mapping[str, Any]) -> dict[str, str]:
+    """run.json's ``flags``: what stood on the command line, as it stood there; a switch has no value."""
+    given = {name: flags.get(name) for name, known in FLAGS.items() if known.help}
+    return {
+        name: str(value) if FLAGS[name].metavar else "" for name, value in given.items() if value is not None
+    }
+
+
+def as_typed(flags: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """(--flag, its value) of run.json's ``flags``: the name first, then in the order of --help."""
+    known = [name for name in ("name", *(name for name in FLAGS if name != "name")) if name in flags]
+    return tuple((f"--{name.replace('_', '-')}", shlex.quote(flags[name]) if FLAGS[name].metavar else "") for name in known)
 
 
 def of_adopt(flags: Mapping[str, Any]) -> RunSettings:

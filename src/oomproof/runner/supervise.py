@@ -64,6 +64,9 @@ class Order:
     agent: bool = True
     output_cap: int = OUTPUT_CAP
     asked: Asked = field(default_factory=Asked)
+    typed: dict[str, str] = field(
+        default_factory=dict
+    )  # the flags of the command line: the next one has them too
     verbosity: int = 0  # -1: only what oomproof did or could not do; 1: details too
 
 
@@ -128,6 +131,7 @@ def describe_run(
         "user": os.getuid(),
         "version": __version__,
         "settings": to_json(order.chosen, settings.margin, settings.floor),
+        "flags": order.typed,
         "claim": claim,
         "code": None,
     }
@@ -186,7 +190,7 @@ class Watch:
         )
         stop_files = [self._attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
         self._actions = actions = Actions(
-            self.job, self._attempt, self.task_thread, stop_files, chosen.stop_signal
+            self.job, self._attempt, self.task_thread, stop_files, chosen.stop_signal, tell=self._on_alert
         )
         actions.keep_file_open()
         alerts = Alerts(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)

@@ -50,7 +50,14 @@ def test_the_dump_tells_the_whole_job_and_the_machine(tmp_path: Path, dump: str)
     verdict = why(tmp_path, kern=dump)["verdict"]
     assert verdict["cause"] == "oom-kill-global" and verdict["certainty"] == "proven"
     assert "one of 17 processes of one job that held 28.0 GiB and 7.6 GiB of swap" in verdict["headline"]
-    assert "212 MiB of 30.0 GiB RAM was free, 0 B of 8.0 GiB swap" in verdict["why"]
+    assert "212 MiB of 30.0 GiB RAM was free, 0 B of 8.0 GiB swap free" in verdict["why"]
+
+
+def test_no_advice_on_loader_workers_where_there_is_no_loader(tmp_path: Path) -> None:
+    rows = [*desktop(), Row(40112, 1000, "python", 28 * GIB)]
+    alone = report(rows, 40112, ram=30 * GIB, swap_total=8 * GIB, swap_free=0)
+    titles = [remedy["title"] for remedy in why(tmp_path, kern=dmesg(alone, 1234567.5))["remedies"]]
+    assert titles and not any("worker" in title for title in titles)
 
 
 def test_its_own_workers_are_not_what_else_was_large(tmp_path: Path, dump: str) -> None:

@@ -321,6 +321,25 @@ def test_stopped_by_the_guard(attempt: Attempt, action: str, signal: int) -> Non
     assert "full in 3 s" in verdict.why
 
 
+def test_a_kill_that_met_a_job_dying_of_sigterm_is_not_what_ended_it(attempt: Attempt) -> None:
+    attempt.ended(signal=SIGTERM)
+    attempt.act("term", before=0.05, why="the job held 291 MiB of its limit of 300 MiB")
+    attempt.act("kill", before=0.01, why="the job held 255 MiB of its limit of 300 MiB")
+    verdict = check(attempt.verdict(), "stopped-by-guard", "proven")
+    assert verdict.headline.endswith("ended with SIGTERM")
+    assert "291 MiB" in verdict.why and "255 MiB" not in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("code", "before"), [(3, "sent SIGTERM, and it exited with code 3"), (137, "killed with SIGKILL")]
+)
+def test_the_headline_says_how_the_job_itself_ended(attempt: Attempt, code: int, before: str) -> None:
+    attempt.ended(code=code)
+    attempt.act("term", before=2)
+    attempt.act("kill", before=0.1)
+    assert before in check(attempt.verdict(), "stopped-by-guard", "proven").headline
+
+
 def test_asked_by_the_guard_and_it_ended(attempt: Attempt) -> None:
     attempt.run["settings"]["grace"] = 30
     attempt.act("ask", before=34)

@@ -15,6 +15,7 @@ from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.agent_files import AgentMessage
+from oomproof.evidence.case_evidence import describe
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth, ProcessSeen
 from oomproof.guard.view import NOT_OURS
 from oomproof.records import replace
@@ -39,6 +40,35 @@ def stopped(attempt: Attempt, why: str, *, limit: int | None = None, **facts: An
 
 def everything(verdict: Verdict) -> str:
     return json.dumps(verdict.to_json(), ensure_ascii=False)
+
+
+def test_next_keeps_every_flag_that_was_typed(attempt: Attempt) -> None:
+    attempt.run["flags"] = {"limit": "600M", "stop_signal": "USR1", "alert_swap_growth": "", "name": "usr1"}
+    attempt.sample(used=592 * MIB)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
+    assert "oomproof run --name usr1 --alert-swap-growth --stop-signal USR1 --limit 750M --" in verdict.next
+
+
+def test_a_lower_limit_at_which_it_died_too_is_told(attempt: Attempt) -> None:
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, died_at=(300 * MIB, 600 * MIB, 900 * MIB))
+    assert "the same command also died at 300 MiB" in verdict.why and "900" not in verdict.why
+
+
+def test_held_and_headroom_add_up_to_the_limit(attempt: Attempt) -> None:
+    attempt.samples = []
+    attempt.sample(used=296 * MIB)
+    case = attempt.case()
+    assert case.job is not None
+    job = replace(case.job, headroom=1000 << 10)
+    item = next(
+        item for item in describe(replace(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
+    )
+    assert "1000 KiB below its limit of 300 MiB: 3 MiB of page cache and kernel memory count too" in item.text
+    job = replace(job, headroom=4 * MIB)
+    (item,) = (
+        item for item in describe(replace(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
+    )
+    assert "4 MiB below its limit, " in item.text
 
 
 # --- somebody else's growth

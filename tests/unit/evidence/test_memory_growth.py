@@ -145,6 +145,23 @@ def test_without_steps_it_is_told_by_the_second_and_without_what_was_loaded_at_o
     assert "grew 10 MiB/s for 5" in growth_text(growth) or "grew 10 MiB/s for 1 min" in growth_text(growth)
 
 
+def test_a_straight_ramp_of_ten_seconds_is_growth(recorded: Recorded) -> None:
+    for number in range(100):
+        recorded.job(100.0 + number / 10, 5 + 1.4 * number)
+    growth = recorded.growth()
+    assert growth is not None and growth.bytes_per_second == pytest.approx(14 * MIB, rel=0.1)
+
+
+def test_a_shorter_one_and_one_that_jumps_are_not(recorded: Recorded) -> None:
+    for number in range(60):
+        recorded.job(100.0 + number / 10, 5 + 1.4 * number)
+    assert recorded.growth() is None
+    recorded.path, recorded.rows = recorded.path.with_name("jumps.sqlite"), []
+    for number in range(120):
+        recorded.job(100.0 + number / 10, 5 + number / 10 + (number >= 60) * 100)
+    assert recorded.growth() is None
+
+
 def test_which_process_grew(recorded: Recorded) -> None:
     for number in range(20):
         recorded.process(
@@ -156,6 +173,35 @@ def test_which_process_grew(recorded: Recorded) -> None:
     with recorded.open() as series:
         (grown,) = grown_processes(series)
     assert (grown.pid, grown.role, grown.before >> 20, grown.after >> 20) == (12, "worker", 50, 240)
+
+
+def test_who_had_loaded_is_not_who_grew_at_the_end(recorded: Recorded) -> None:
+    recorded.process(100.0, 11, 3)
+    recorded.process(104.4, 11, 147)  # importing torch; then a worker takes 350 MiB between two looks
+    for number in range(45):
+        recorded.job(100.0 + number / 10, 3 + number * 3.2)
+    for number in range(20):
+        recorded.job(104.5 + number / 20, 147 + number * 18)
+    with recorded.open() as series:
+        assert grown_processes(series) == ()
+
+
+def test_a_process_that_grew_less_than_the_rest_of_the_job_is_not_named(recorded: Recorded) -> None:
+    for number in range(20):
+        recorded.process(100.0 + number, 11, 10 + 2 * number)
+        recorded.job(100.0 + number, 50 + 10 * number)  # of many small ones, none of them looked at
+    with recorded.open() as series:
+        assert grown_processes(series) == ()
+
+
+def test_a_slow_leak_is_named_although_its_last_look_is_seconds_old(recorded: Recorded) -> None:
+    for number in range(30):
+        recorded.job(100.0 + number, 50 + 2 * number)
+        if number % 4 == 1:
+            recorded.process(100.0 + number, 11, 50 + 2 * number)
+    with recorded.open() as series:
+        (grown,) = grown_processes(series)
+    assert grown.pid == 11
 
 
 def test_other_jobs_with_what_they_held_and_how_fast_they_grew(recorded: Recorded) -> None:

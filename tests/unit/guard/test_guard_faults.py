@@ -87,6 +87,9 @@ class Job:
     def is_gone(self) -> bool:
         return False
 
+    def ask_by_signal(self, number: int) -> bool:
+        return self.signal_leader(number)
+
     def signal_leader(self, number: int) -> bool:
         self.signals.append(number)
         return True

@@ -44,6 +44,9 @@ def test_an_action_is_recorded_with_what_it_was_for(tmp_path: Path) -> None:
 
 
 class _NoJob:
+    def ask_by_signal(self, number: int) -> bool:
+        return self.signal_leader(number)
+
     def signal_leader(self, number: int) -> bool:
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from oomproof.runner.run_flags import (
     FLAGS,
     RunSettings,
     add_flags,
+    as_typed,
     from_json,
     gpu_limits,
     of_adopt,
     of_run,
     to_json,
+    typed,
 )
 
 GIB = 1 << 30
@@ -86,6 +89,20 @@ def test_run_json_gives_back_what_was_asked_for(leave_out: tuple[str, ...]) -> N
     assert from_json(to_json(RunSettings(no_agent=True), 1, 2)) == RunSettings(
         no_agent=True, margin=1, floor=2
     )
+
+
+@apart
+def test_what_was_typed_is_typed_again(leave_out: tuple[str, ...]) -> None:
+    words = everything(leave_out)
+    kept = json.loads(json.dumps(typed(parsed(*words))))
+    again = shlex.split(" ".join(f"{name} {value}" for name, value in as_typed(kept)))
+    assert of_run(parsed(*again)) == of_run(parsed(*words)) and len(again) == len(words)
+    assert again[0] == "--name"
+
+
+def test_a_settings_file_is_not_typed_and_an_odd_name_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "oomproof.toml").write_text('grace = "60"')
+    assert as_typed(typed(parsed("--name", "a b", "--protect"))) == (("--name", "'a b'"), ("--protect", ""))
 
 
 def test_run_json_of_the_version_before() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oomproof.diagnosis.death import death_of
+import signal
+
+from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
@@ -19,6 +21,7 @@ _TOLD = {
     "term": "ended with SIGTERM",
     "kill": "killed with SIGKILL",
 }
+_SENT = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
@@ -26,7 +29,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if death is None or stop is None:
         return []
     weight, certainty = _weight(case, stop)
-    headline = f"stopped by oomproof's guard: {_TOLD[stop.action]}"
+    headline = f"stopped by oomproof's guard: {_told(stop, death)}"
     heard = case.stop_answer == "heard"
     if stop.action == "ask" and not death.failed:
         headline += ", and it did" if heard else ", and it ended"
@@ -53,6 +56,14 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             culprit=memory.culprit,
         )
     ]
+
+
+def _told(stop: Action, death: Death) -> str:
+    """What was done, and how it ended where that is another thing: it may leave by itself on SIGTERM."""
+    sent = _SENT.get(stop.action)
+    if sent is None or death.signal == sent:
+        return _TOLD[stop.action]
+    return f"sent {sent.name}, and it {death.phrase}"
 
 
 def _weight(case: CaseFile, stop: Action) -> tuple[Weight, Certainty]:
