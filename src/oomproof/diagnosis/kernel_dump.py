@@ -73,13 +73,13 @@ def _called(job: TaskJob) -> str:
 def fewer_workers(finding: Finding, argv: Sequence[str] = ()) -> Remedy | None:
     """As many workers as fit beside what others held, by what each of them held. ``argv``: the command, where a text
     tells it: the number in it is the number asked for, whatever the table still shows."""
-    job, room, told = job_of(finding), *_room(finding)
-    if job is None or room is None or not job.workers:
+    job, available, told = job_of(finding), *_available(finding)
+    if job is None or available is None or not job.workers:
         return None
     argument = find_argument(argv)
     now = argument.value if argument is not None else job.workers
     rest = job.held - job.workers * job.each
-    fits = workers_that_fit(now, job.each, rest, room)
+    fits = workers_that_fit(now, job.each, rest, available)
     if fits is None:
         return None
     key = argument.name if argument is not None else "num_workers"
@@ -98,17 +98,17 @@ def fewer_workers(finding: Finding, argv: Sequence[str] = ()) -> Remedy | None:
     )
 
 
-def _room(finding: Finding) -> tuple[int | None, str]:
+def _available(finding: Finding) -> tuple[int | None, str]:
     """What the job may take, and the sum behind it. Swap is left out: what lives there makes every step slow."""
     mine, whole = job_of(finding), finding.limit or finding.kernel.machine.ram
     if whole is None or mine is None:
         return None, ""
     others = sum(job.ram for job in finding.kernel.jobs if job is not mine)
     margin = default_margin(whole)
-    room = max(0, whole - others - margin)
-    return room, (
+    available = max(0, whole - others - margin)
+    return available, (
         f"{format_size(whole)} {'limit' if finding.limit else 'RAM'} − {format_size(others)} of others"
-        f" − {format_size(margin)} margin = {format_size(room)}"
+        f" − {format_size(margin)} margin = {format_size(available)}"
     )
 
 
