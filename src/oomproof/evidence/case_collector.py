@@ -65,6 +65,10 @@ def collect(
         if reason is not None
     ]
     case = _from_files(attempt, run, started, exited, tail, proc)
+    if case.keeper_alive:
+        missing = [gap for gap in missing if gap.source != "exit.json"]  # it has not ended: there is none
+    if case.waits:
+        return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
         missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
@@ -125,6 +129,9 @@ def _from_files(
         attempt.agent_folder
     )  # exact to the step; the recording's is of the last second
     status = _status(exited)
+    lives = boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc))
+    folder = Run(attempt.run_folder)
+    waits = not started and folder.waits()
     return CaseFile(
         run=string(run.get("id")) or attempt.run_folder.name,
         name=string(run.get("name")),
@@ -135,7 +142,10 @@ def _from_files(
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
         # a job that lives has not ended, whoever keeps it
-        keeper_alive=boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc)),
+        keeper_alive=lives,
+        unguarded=lives and not folder.guard_lives(),
+        waits=waits,
+        waits_for=tuple(folder.waits_for()) if waits else (),
         run_boot_id=run_boot,
         boot_id=boot,
         elsewhere=other_host(run) if run_boot != boot else None,

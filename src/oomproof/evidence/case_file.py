@@ -284,6 +284,9 @@ class CaseFile:
     started: float | None = None  # CLOCK_BOOTTIME of the start
     started_wall: float | None = None
     keeper_alive: bool = False
+    unguarded: bool = False  # it runs, and its guard does not
+    waits: bool = False  # it was not started yet
+    waits_for: tuple[str, ...] = ()  # in its front's words
     run_boot_id: str | None = None
     boot_id: str | None = None  # of the machine now
     elsewhere: str | None = None  # the host it ran on, if that is another machine than this one
@@ -323,7 +326,9 @@ class CaseFile:
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
-    stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop
+    stop_answer: Literal["heard", "may", "none", "unknown"] = (
+        "unknown"  # whether the job acted on a request to stop
+    )
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job

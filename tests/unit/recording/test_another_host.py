@@ -39,7 +39,11 @@ def state(folders_of_their_own: Path) -> Path:
 
 def oomproof(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "oomproof", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "oomproof", *words],
+        env={**os.environ, "COLUMNS": "140"},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 

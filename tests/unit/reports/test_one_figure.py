@@ -61,7 +61,7 @@ class Recipe:
     def peak(self) -> int:
         seen = max([*self.levels, *(2 * self.levels[at] for at in self.looks)]) * MIB
         if self.charged is not None:
-            unseen = (self.charged - self.cache) * MIB
+            unseen = (self.charged - 2 * self.cache) * MIB  # no process is on record that bears it out
             doubt = max(4 * MIB, self.charged * MIB // 50 + self.cache * MIB // 8)
         elif self.largest is not None:
             unseen, doubt = self.largest * MIB, max(32 * MIB, self.largest * MIB // 50)
@@ -232,7 +232,7 @@ def test_every_reader_says_the_same(
     assert [stop.held for _, stop in guard_stops([run], 0.0)] == ([recipe.held] if recipe.by_guard else [])
     phases = shown["phases"]
     if phases:
-        last = next(phase for phase in phases if phase["name"] == recipe.phases[-1][0])
+        last = next(phase for phase in phases if phase["phase"] == recipe.phases[-1][0])
         if (
             last["entered"] == 1
         ):  # of one that was entered often, exit is that of the span with the highest peak
