@@ -1,7 +1,7 @@
 """Takes the guard of a run up again, after `oomproof run` was killed or the login session ended.
 
-The job runs on under its limit meanwhile; this follows its output, goes on with the recording and guards it as before.
-Ctrl-C leaves: the job goes on.
+Until then the job runs under its limit alone; this follows its output, continues the recording and guards it as before.
+Ctrl-C leaves; the job continues.
 
   oomproof watch big
 """

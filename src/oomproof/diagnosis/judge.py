@@ -168,7 +168,8 @@ def _kills(case: CaseFile) -> tuple[Kill, ...]:
     offset = None
     if case.started is not None and case.started_wall is not None:
         offset = case.started_wall - case.started
-    return tuple(_kill(kill, offset) for kill in sorted(case.our_kills, key=lambda kill: kill.time))
+    sure = [kill for kill in case.our_kills if kill.sure]
+    return tuple(_kill(kill, offset) for kill in sorted(sure, key=lambda kill: kill.time))
 
 
 def _kill(kill: KernelKill, offset: float | None) -> Kill:
@@ -193,6 +194,6 @@ def _nothing(case: CaseFile) -> WeightedCause:
         _NOTHING,
         "possible",
         "how it ended is not known",
-        "the run's folder holds no exit status and no start, so nothing can be said about the end",
+        "the run's folder has no exit status and no start, so nothing can be said about the end",
         f"look into {case.folder or 'the run folder'} and start it again with: oomproof run -- CMD",
     )

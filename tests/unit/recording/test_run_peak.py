@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import phase_rows
 from oomproof.recording.reader import Figures, Peaks
-from oomproof.recording.run_peak import run_peak
+from oomproof.recording.run_peak import figures_of, run_peak
 from oomproof.recording.series import HostRow, JobRow, ProcessRow, teardown_begin
 from oomproof.recording.writer import Writer
 
@@ -26,7 +26,7 @@ def peak(
     cache: int = 0,
     mapped: int = 0,
     process_anon: int = 0,
-    victim: dict[str, int] | None = None,
+    victims: tuple[int, ...] = (),
     **counters: int,
 ) -> tuple[int | None, str]:
     """Sizes in MiB."""
@@ -39,7 +39,7 @@ def peak(
         mapped=mapped * MIB,
         process_anon=process_anon * MIB,
     )
-    use, source = run_peak(Attempt(tmp_path), figures, victim or {})
+    use, source = run_peak(Attempt(tmp_path), figures, [size * MIB for size in victims])
     return None if use is None else use // MIB, source
 
 
@@ -96,8 +96,16 @@ def test_the_largest_of_those_who_know(
 
 
 def test_the_victim_that_the_kernel_measured(tmp_path: Path) -> None:
-    victim = {"anon_rss_bytes": 470 * MIB, "shmem_rss_bytes": 20 * MIB, "total_vm_bytes": 9 * GIB}
-    assert peak(tmp_path, 400, victim=victim) == (490, "kernel")
+    assert peak(tmp_path, 400, victims=(470, 490, 0)) == (490, "kernel")
+
+
+def test_the_victims_that_a_verdict_lists(tmp_path: Path) -> None:
+    """Not its own victim: that may be a process which only looks like one of the job's."""
+    held = {"anon_rss_bytes": 470 * MIB, "shmem_rss_bytes": 20 * MIB, "total_vm_bytes": 9 * GIB}
+    kills = [{"victim": held}, {"victim": None}, "damaged"]
+    verdict = {"verdict": {"victim": {"anon_rss_bytes": 9 * GIB}}, "kills": kills}
+    peaks = figures_of(Attempt(tmp_path), verdict).peaks
+    assert (peaks.use, peaks.source) == (490 * MIB, "kernel")
 
 
 def test_what_the_guard_acted_on(tmp_path: Path) -> None:
