@@ -214,7 +214,7 @@ def account_of(one: Job) -> dict[str, Any]:
 
 def a_live_cache() -> None:
     first = job("a", "train_eval.py", "generate")
-    told_of(first, "a: the live KV cache is named", "a live KV cache holds")
+    told_of(first, "a: the live KV cache is named", "a live KV cache held")
     verdict, account = first.verdict()["verdict"], account_of(first)
     check(
         "a: in the phase and step it happened",
@@ -390,7 +390,7 @@ def d_kept_logits() -> None:
 
 def e_limit() -> None:
     first = job("e", "fill.py", flags=("--gpu-limit", "6G"))
-    told_of(first, "e: the job's own limit is named", "the job's own GPU limit is full")
+    told_of(first, "e: the job's own limit is named", "the job's own GPU limit was full")
     account = account_of(first)
     own = account.get("own") or (account.get("reserved", 0) + 768 * (1 << 20))
     check(

@@ -27,7 +27,7 @@ def test_the_account_reaches_the_verdict(lab: Lab) -> None:
     assert head["headline"].startswith(
         "out of GPU memory (CUDA) in eval: the list all_logits in evaluate (evaluates.py:"
     )
-    assert "keeps 9.0 GiB of results on the card" in head["headline"]
+    assert "kept 9.0 GiB of results on the card" in head["headline"]
     assert head["gpu"]["requested_bytes"] == 15 * GIB
     assert (
         verdict["remedies"][0]["change"]["key"] == ".cpu()"

@@ -96,3 +96,22 @@ def test_the_runtime_folder_is_no_folder(lab: Lab, tmp_path: Path) -> None:
     (runtime / "oomproof").touch()  # nothing can be made below it
     done = lab.run("run", "--name", "scarce", "--", PYTHON, "-c", ENDS)
     assert (done.returncode, done.stdout) == (5, "done\n"), done.stderr
+
+
+def test_a_disk_with_one_page_left_costs_the_verdict_not_the_status(lab: Lab, tmp_path: Path) -> None:
+    """run.json takes that page; neither the start nor the end can be written."""
+    disk, page = tmp_path / "disk", os.sysconf("SC_PAGE_SIZE")
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={32 * page}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("cannot mount a small disk here (needs root)")
+    try:
+        (disk / "oomproof").mkdir(0o700)
+        (disk / "filler").write_bytes(bytes(31 * page))
+        lab.environment["XDG_STATE_HOME"] = str(disk)
+        done = lab.run("run", "--", PYTHON, "-c", ENDS)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert (done.returncode, done.stdout) == (5, "done\n"), done.stderr
+    assert "the job exited with code 5; nothing of it could be recorded" in done.stderr
+    assert "Traceback" not in done.stderr and "verdict  " not in done.stderr

@@ -216,7 +216,7 @@ def test_leak_is_asked_and_saves(guest: Machine, ada: User) -> None:
     leak = ada.run("leak", f"--limit 200M --grace 4 -- {GROW} 20 1000 /tmp/saved")
     assert leak.status() == 75
     assert 90 < int(guest.run("cat /tmp/saved").out) < 200, "asked while there was room, but not at the start"
-    assert leak.verdict() == ("stopped-by-guard", "proven")
+    assert leak.verdict() == ("stopped-by-guard", "likely")
     assert leak.read("exit.json")["counters"]["memcg_oom_kill"] == 0
     assert "asked the job to save and stop" in leak.words()
     nothing_is_left(guest)

@@ -194,11 +194,14 @@ def _telling_where(agent: Agent, save: Any) -> Any:
         nonlocal due
         nested, begun = agent.phase_now == "save", time.monotonic()
         saved = save(*args, **kwargs)
-        what, path = (*args, *kwargs.values(), None, None)[:2]
-        whole = isinstance(what, dict) and isinstance(path, (str, os.PathLike))
-        if whole and not nested and agent.step is not None and not agent.rank and begun >= due:
-            due = begun + _SAVED_EVERY
-            agent.report("saved", path=os.path.abspath(os.fspath(path)), step=agent.step)
+        try:
+            what, path = (*args, *kwargs.values(), None, None)[:2]
+            whole = isinstance(what, dict) and isinstance(path, (str, os.PathLike))
+            if whole and not nested and agent.step is not None and not agent.rank and begun >= due:
+                due = begun + _SAVED_EVERY
+                agent.report("saved", path=os.path.abspath(os.fspath(path)), step=agent.step)
+        except Exception as error:  # a path of the user's own class; the working folder is gone
+            agent.failed("phases_torch.saved", error)
         return saved
 
     return ours

@@ -1,4 +1,4 @@
-"""Takes a process that runs already, with everything below it, under watch: recorded, guarded, counted in the ledger.
+"""Takes a process that runs already, with everything below it, under watch: recorded, guarded, its need reserved.
 
 It is guarded by signals only: a limit can be put around a job when it starts, not later. Ctrl-C leaves it running.
 

@@ -1,6 +1,6 @@
 """What this machine holds, what is safe to start now, and what is risky.
 
-With --need it answers one question, does it fit beside what runs and was promised, and shows the arithmetic.
+With --need it answers one question, does it fit beside what runs and what is reserved, and shows the arithmetic.
 Exit status: 0 it fits, 75 not now, 69 never on this machine.
 
 examples:

@@ -29,6 +29,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find(arguments.run)
+    if target.waits():  # it printed nothing, and nobody would see why
+        told = "; ".join(target.waits_for()) or "for memory"
+        print(f"oomproof: {target.name} was not started yet, it waits: {told}", file=sys.stderr)
     attempt = target.attempt
     parts = [attempt.output_first_file, attempt.output_before_file, attempt.output_file]
     starts = _last(parts, arguments.lines) if arguments.lines is not None else dict.fromkeys(parts, 0)

@@ -1,4 +1,4 @@
-"""The command line: finds the verb, imports only that verb's module, shows errors as one line and a cure."""
+"""The command line: finds the verb, imports only that verb's module, shows errors as one line and a hint."""
 
 from __future__ import annotations
 

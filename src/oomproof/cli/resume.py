@@ -19,15 +19,20 @@ from oomproof.machine.gpu import Query
 from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
 
+_STATES = ("paused", "unguarded")
+
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="id, part of an id, or name (default: the newest that is paused)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = live_run(arguments.run, states=("paused", "unguarded"))
+    target = live_run(arguments.run or _newest_paused(), states=_STATES)
     mark = target.frozen()
     job = Job(target.started())
     task_thread = TaskThread()
@@ -52,6 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         task_thread.close()
         job.close()
     return 0
+
+
+def _newest_paused() -> str | None:
+    """An unguarded run is paused or not: a newer one that is not must not hide the one that is meant."""
+    runs = run_folders.list_runs()
+    return next((run.id for run in runs if run.state() in _STATES and run.paused()), None)
 
 
 def _restore_gpu_memory(run: run_folders.Run, job: Job) -> None:

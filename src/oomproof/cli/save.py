@@ -1,4 +1,4 @@
-"""Asks a running job to write a checkpoint now and to go on.
+"""Asks a running job to write a checkpoint now and to continue.
 
 The Hugging Face Trainer and Lightning answer at the end of their step, without a change to the script.
 
@@ -36,6 +36,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, ("running",))
+    if target.waits():
+        raise OomproofError(
+            f"{target.name} was not started yet: it waits",
+            f"see for what: oomproof runs show {target.name}",
+        )
     if not target.keeper_lives():
         raise OomproofError(
             f"{target.name} is not running ({target.state()})",
@@ -46,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not listening:
         raise OomproofError(
             f"nobody in {target.name} answers a request to save",
-            "a Hugging Face Trainer and Lightning do, once they train; `oomproof stop` also asks plain loops",
+            "a Hugging Face Trainer and Lightning do, once they train; a plain loop can only be asked to save and "
+            f"stop, if it looks for OOMPROOF_STOP_FILE: oomproof stop {target.name}",
         )
     began = boottime()
     requests.ask_to_save(attempt, "oomproof save")

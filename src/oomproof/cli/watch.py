@@ -1,7 +1,7 @@
 """Takes the guard of a run up again, after `oomproof run` was killed or the login session ended.
 
-The job runs on under its limit meanwhile; this follows its output, goes on with the recording and guards it as before.
-Ctrl-C leaves: the job goes on.
+Until then the job runs under its limit alone; this follows its output, continues the recording and guards it as before.
+Ctrl-C leaves; the job continues.
 
   oomproof watch big
 """
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         follow(target, from_end=True)
         while not target.keeper_lives() and not target.exit() and target.job_lives() and not adopted:
-            print("oomproof: its keeper was killed; a new one keeps it from now on", file=sys.stderr)
+            print("oomproof: its keeper was killed; a new one has taken over", file=sys.stderr)
             watch.job.keeper = 0
             stand_in.revive(target)
             follow(target, from_end=True)

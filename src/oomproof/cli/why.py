@@ -187,10 +187,11 @@ def _explain_one(arguments: argparse.Namespace) -> int:
             verdict = _judged(run, arguments.again)
             if verdict.cause == "machine-down" and not arguments.short:
                 story = _outage(run, _width())
+                story = f"\n\n{story}" if story else ""
     with readable(run) if run is not None else nullcontext():
         _write_files(arguments, verdict, run)
     colour = wants_colour(sys.stdout)
-    if arguments.short or (run is not None and verdict.headline == "finished"):
+    if arguments.short or (run is not None and verdict.all_well):
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:
         text = long_form(verdict, colour=colour, width=_width())
@@ -241,10 +242,7 @@ def _write_files(arguments: argparse.Namespace, verdict: Verdict, run: run_folde
         "log": not arguments.no_log,
     }
     if (arguments.md or arguments.html) and run is not None and verdict.cause == "machine-down":
-        blocks = (
-            _outage(run, _DOCUMENT).strip().split("\n\n")[1:]
-        )  # its verdict, and what was not read, are told already
-        quoted["outage"] = "\n\n".join(block for block in blocks if not block.startswith("Could not be read"))
+        quoted["outage"] = _outage(run, _DOCUMENT, beside_verdict=True)
     if arguments.md:
         from oomproof.reports.markdown import write_markdown
 
@@ -274,14 +272,14 @@ def _say(text: str) -> None:
     print(f"oomproof: {text}", file=sys.stderr)
 
 
-def _outage(run: run_folders.Run, width: int) -> str:
+def _outage(run: run_folders.Run, width: int, *, beside_verdict: bool = False) -> str:
     """The machine went down: the story over all runs that were alive then."""
     from oomproof.diagnosis.outage_verdict import judge_outage
     from oomproof.evidence.outage_finder import outage_of
     from oomproof.reports.outage_report import outage_text
 
     facts = outage_of(run)
-    return "\n\n" + outage_text(judge_outage(facts), width=width) if facts else ""
+    return outage_text(judge_outage(facts), width=width, beside_verdict=beside_verdict) if facts else ""
 
 
 def _patterns(arguments: argparse.Namespace) -> int:

@@ -193,7 +193,7 @@ def twin(case: CaseFile) -> tuple[Remedy, ...]:
     if case.twin is None:
         return ()
     title = (
-        f"one at a time: the same command runs as pid {case.twin.pid} and holds {format_size(case.twin.held)}"
+        f"one at a time: the same command ran as pid {case.twin.pid} and held {format_size(case.twin.held)}"
     )
     return (Remedy(title, "measured", case.twin.held, command=f"kill {case.twin.pid}"),)
 

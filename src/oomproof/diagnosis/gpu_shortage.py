@@ -147,24 +147,24 @@ def _gaps(oom: GpuOom) -> bool:
 
 def _headline(kind: Kind, oom: GpuOom) -> str:
     if kind == "limit":
-        return f"the job's own GPU limit is full: it may reserve {format_size(oom.allowed)}, the card had {format_size(oom.free)} free"
+        return f"the job's own GPU limit was full: it might reserve {format_size(oom.allowed)}, the card had {format_size(oom.free)} free"
     if kind == "neighbour":
         return _neighbour_headline(oom)
     if kind == "cache":
-        return f"a live KV cache holds {format_size(oom.held('kv-cache'))}"
+        return f"a live KV cache held {format_size(oom.held('kv-cache'))}"
     if kind == "held":
         holder = largest_holder(oom)
         assert holder is not None
-        return f"the {holder.owner} keeps {format_size(holder.bytes)} of results on the card"
+        return f"the {holder.owner} kept {format_size(holder.bytes)} of results on the card"
     if kind == "graph":
         held = oom.unseen + oom.held("activation")
-        return f"{format_size(held)} is kept for a backward pass that an evaluation never makes"
+        return f"{format_size(held)} was kept for a backward pass that an evaluation never makes"
     if kind == "split":
         return (
-            f"split segments: {format_size(oom.unused)} was reserved and unused, but its largest piece is "
+            f"split segments: {format_size(oom.unused)} was reserved and unused, but its largest piece was "
             f"{format_size(oom.largest_free)}"
         )
-    return f"the job is too large for what the card has left: its tensors hold {format_size(oom.allocated)}"
+    return f"the job is too large for what the card had left: its tensors held {format_size(oom.allocated)}"
 
 
 def _neighbour_headline(oom: GpuOom) -> str:
@@ -176,15 +176,13 @@ def _neighbour_headline(oom: GpuOom) -> str:
             (neighbour for neighbour in oom.neighbours if neighbour.twin),
             key=lambda neighbour: neighbour.used or 0,
         )
-        held = f" and holds {format_size(twin.used)}" if twin.used is not None else ""
-        return f"the same job runs twice on this card: pid {twin.pid} is its twin{held}"
+        held = f" and held {format_size(twin.used)}" if twin.used is not None else ""
+        return f"the same job ran twice on this card: pid {twin.pid} was its twin{held}"
     if why == "idle":
         idle = _idlest(oom)
-        return f"a neighbour on the card keeps {format_size(idle.unused)} reserved that it does not use: pid {idle.pid}"
+        return f"a neighbour on the card kept {format_size(idle.unused)} reserved that it did not use: pid {idle.pid}"
     who = oom.neighbours[0] if oom.neighbours else None
-    name = (
-        f": pid {who.pid} holds {format_size(who.used)}" if who is not None and who.used is not None else ""
-    )
+    name = f": pid {who.pid} held {format_size(who.used)}" if who is not None and who.used is not None else ""
     return f"neighbours on the card took {format_size(size)} more since this job began{name}"
 
 
@@ -198,7 +196,7 @@ def _why(kind: Kind, oom: GpuOom) -> str:
         if oom.requested
         else ""
     )
-    told = [asked, f"its tensors hold {format_size(oom.allocated)} of {format_size(oom.reserved)} reserved"]
+    told = [asked, f"its tensors held {format_size(oom.allocated)} of {format_size(oom.reserved)} reserved"]
     top = [owner for owner in oom.owners if owner.bytes >= max(1, oom.allocated // 20)][:3]
     if top:
         told.append("alive are " + ", ".join(f"{owner.owner} {format_size(owner.bytes)}" for owner in top))

@@ -194,6 +194,6 @@ def _nothing(case: CaseFile) -> WeightedCause:
         _NOTHING,
         "possible",
         "how it ended is not known",
-        "the run's folder holds no exit status and no start, so nothing can be said about the end",
+        "the run's folder has no exit status and no start, so nothing can be said about the end",
         f"look into {case.folder or 'the run folder'} and start it again with: oomproof run -- CMD",
     )

@@ -15,7 +15,6 @@ from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name
 from oomproof.evidence.case_file import CaseFile, Growth, OtherJob
-from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_duration, format_size
 
@@ -62,7 +61,7 @@ def culprit_of(case: CaseFile) -> OtherJob | None:
     most = max(grown, key=lambda job: job.grew)
     stop = guard_stop(case)
     if stop is not None:  # it looked at both, at that very moment
-        return most if NOT_OURS in stop.why or IN_VAIN in stop.why else None
+        return most if stop.others_growth else None
     own = most.job_grew
     if case.growth is not None:  # over a longer time: what it took then was missing as well
         own = max(own, case.growth.to_bytes - case.growth.from_bytes)

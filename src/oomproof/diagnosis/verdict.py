@@ -13,6 +13,8 @@ SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]
 Basis = Literal["measured", "predicted", "rule"]
 
+_COUNTED_KILLS = "counter.memcg_oom_kill"
+
 PHASES = ("load", "train", "eval", "generate", "save", "unknown")
 
 
@@ -160,6 +162,12 @@ class Verdict:
     def kind(self) -> Cause:
         """What the table of causes says of this one."""
         return cause_of(self.cause)
+
+    @property
+    def all_well(self) -> bool:
+        """It finished, and the kernel killed none of its processes on the way, by its log or by the job's own counter."""
+        counted = any(_COUNTED_KILLS in cause.evidence for cause in self.causes[:1])
+        return self.cause == "finished" and self.victim is None and not self.kills and not counted
 
     def knows_more_than(self, other: Verdict) -> bool:
         """All evidence of the other one, and a source less that could not be read."""

@@ -23,6 +23,7 @@ from oomproof.evidence.job_output import read_output
 from oomproof.evidence.job_processes import JobProcesses
 from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
+from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
@@ -33,6 +34,9 @@ from oomproof.recording.state_files import load
 from oomproof.records import replace
 from oomproof.runner.run_flags import as_typed
 
+# In the guard's reasons, for files that have no scope: an action for the job's own limit, and for another's growth.
+_AT_LIMIT = "of its limit"
+_ANOTHERS = (NOT_OURS, IN_VAIN)
 _JUST_NOW = 300.0  # the front judges seconds after the end; a later shutdown has nothing to do with it
 _SHUTDOWN = 600.0  # systemd gives services 90 s each to stop, in a row where they depend on each other
 
@@ -62,6 +66,10 @@ def collect(
         if reason is not None
     ]
     case = _from_files(attempt, run, started, exited, tail, proc)
+    if case.keeper_alive:
+        missing = [gap for gap in missing if gap.source != "exit.json"]  # it has not ended: there is none
+    if case.waits:
+        return case  # it was not started yet: there is nothing to read
     if case.output.reason is not None:
         missing.append(Missing(attempt.output_file.name, case.output.reason, ""))
     if case.status is not None and case.status.code != 0 and case.output.failure is None:
@@ -126,6 +134,9 @@ def _from_files(
         attempt.agent_folder
     )  # exact to the step; the recording's is of the last second
     status = _status(exited)
+    lives = boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc))
+    folder = Run(attempt.run_folder)
+    waits = not started and folder.waits()
     return CaseFile(
         run=string(run.get("id")) or attempt.run_folder.name,
         name=string(run.get("name")),
@@ -136,7 +147,10 @@ def _from_files(
         started=number(started.get("boottime")),
         started_wall=number(started.get("wall")) or number(run.get("created")),
         # a job that lives has not ended, whoever keeps it
-        keeper_alive=boot == run_boot and (_alive(keeper, proc) or _alive(part(started, "job"), proc)),
+        keeper_alive=lives,
+        unguarded=lives and not folder.guard_lives(),
+        waits=waits,
+        waits_for=tuple(folder.waits_for()) if waits else (),
         run_boot_id=run_boot,
         boot_id=boot,
         elsewhere=other_host(run) if run_boot != boot else None,
@@ -230,8 +244,18 @@ def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None:
             by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
-            actions.append(Action(at, number(line.get("wall")), by, what, why))
+            actions.append(Action(at, number(line.get("wall")), by, what, why, *_meant(line, by, why)))
     return tuple(sorted(actions, key=lambda action: action.boottime))
+
+
+def _meant(line: dict[str, Any], by: str, why: str) -> tuple[str, bool]:
+    """(scope, whether it was for another's growth); of a file without them, by the reason."""
+    scope = string(line.get("scope"))
+    if scope is not None:
+        return scope, line.get("others_growth") is True
+    if by != "guard":
+        return "", False
+    return "limit" if _AT_LIMIT in why else "machine", any(words in why for words in _ANOTHERS)
 
 
 def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:

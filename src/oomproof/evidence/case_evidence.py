@@ -135,7 +135,7 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
             "a run of oomproof beside this one" if other.managed else "an unmanaged job beside this one",
         )
     if case.twin is not None:
-        text = f"pid {case.twin.pid} runs the same command and holds {format_size(case.twin.held)}"
+        text = f"pid {case.twin.pid} ran the same command and held {format_size(case.twin.held)}"
         yield "sample.twin", "/proc", end, text, "a twin of this job, alive right after its end"
     for gpu in case.gpus:
         text = f"GPU {gpu.index}: {format_size(gpu.used)} of {format_size(gpu.total)} used"

@@ -175,6 +175,8 @@ class Action:
     by: str
     action: str
     why: str
+    scope: str = ""  # of the guard's: for the sake of the job's own limit, or of the machine
+    others_growth: bool = False  # the guard found that it was not this job that grew
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +284,9 @@ class CaseFile:
     started: float | None = None  # CLOCK_BOOTTIME of the start
     started_wall: float | None = None
     keeper_alive: bool = False
+    unguarded: bool = False  # it runs, and its guard does not
+    waits: bool = False  # it was not started yet
+    waits_for: tuple[str, ...] = ()  # in its front's words
     run_boot_id: str | None = None
     boot_id: str | None = None  # of the machine now
     elsewhere: str | None = None  # the host it ran on, if that is another machine than this one
@@ -323,7 +328,9 @@ class CaseFile:
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
-    stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop
+    stop_answer: Literal["heard", "may", "none", "unknown"] = (
+        "unknown"  # whether the job acted on a request to stop
+    )
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job

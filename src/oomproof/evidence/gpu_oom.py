@@ -318,9 +318,9 @@ def _owner_text(owner: Owner) -> str:
 def neighbour_text(neighbour: OnTheCard) -> str:
     who = f"pid {neighbour.pid}" + (f" ({neighbour.name})" if neighbour.name else "")
     text = (
-        f"{who} holds {format_size(neighbour.used)}"
+        f"{who} held {format_size(neighbour.used)}"
         if neighbour.used is not None
-        else f"{who} is on the card too"
+        else f"{who} was on the card too"
     )
     if neighbour.unused is not None:
         text += f", {format_size(neighbour.unused)} of it reserved and unused"

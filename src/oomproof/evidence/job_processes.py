@@ -14,7 +14,7 @@ _INIT_PID_NAMESPACE = "pid:[4026531836]"
 _AFTER = 30.0  # a process may outlive its last sample by as long as the guard was starved
 _STARTING = 0.05  # started.json is written just after the start; clocks agree to a millisecond
 _NUMBERED_NEAR = 64  # pids that a machine hands out between two processes of one pool
-_BORN_TOGETHER = 60.0  # seconds: processes of one pool are started in one go
+_STARTED_TOGETHER = 60.0  # seconds: processes of one pool are started in one go
 _NEAR_THE_END = 120.0  # seconds: a pool without its worker fails, or is ended by hand, soon
 _BEFORE = 2.0  # and have been born a sample earlier than first seen
 
@@ -68,7 +68,7 @@ class JobProcesses:
         if near and (end is None or end - kill.time <= _NEAR_THE_END):
             return True
         slack = _BEFORE + drift(kill.time)
-        return any(-slack <= kill.time - seen.first <= _BORN_TOGETHER for seen in near)
+        return any(-slack <= kill.time - seen.first <= _STARTED_TOGETHER for seen in near)
 
     def owns_kill(self, kill: KernelKill) -> bool:
         if self.owns(kill.pid, kill.time):

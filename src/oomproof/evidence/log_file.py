@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from itertools import islice
+from stat import S_ISREG
 
 from oomproof.errors import OomproofError
 from oomproof.evidence import run_settings
@@ -46,10 +47,12 @@ def log_file(
     journalctl: str = "journalctl",
     now: float | None = None,
 ) -> LogFile | None:
-    """None for standard input and what cannot be looked at."""
+    """None for standard input, a pipe, and what cannot be looked at."""
     try:
         stat = os.stat(path)
     except OSError:
+        return None
+    if not S_ISREG(stat.st_mode):
         return None
     now = time.time() if now is None else now
     told = run_settings.last_date(closing_text(path))
@@ -73,7 +76,7 @@ def log_file(
 
 def opening_lines(path: str) -> list[str]:
     """The first lines, where a job tells its settings; none of a stream, which was read once already."""
-    if path == "-":
+    if path == "-" or not os.path.isfile(path):
         return []
     try:
         return [line[:4000] for _, line in islice(open_lines(path), _OPENING)]
@@ -82,6 +85,9 @@ def opening_lines(path: str) -> list[str]:
 
 
 def closing_text(path: str) -> str:
+    """Its last lines; none of a stream: opened once more, it waits for another writer."""
+    if not os.path.isfile(path):
+        return ""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)

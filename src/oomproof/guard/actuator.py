@@ -7,7 +7,7 @@ import time
 from oomproof.guard import detect_resume
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import NOT_OURS, Action, Facts
+from oomproof.guard.view import Action, Facts
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.records import asdict
@@ -34,7 +34,9 @@ class Actuator:
             if guarded.pause.by == "hand":
                 return False  # since the last row
         if not guarded.settings.watch_only or action.kind == "warn":
-            guarded.actions.take(action.kind, self.why(action), asdict(facts))
+            guarded.actions.take(
+                action.kind, self.why(action), asdict(facts), action.scope, action.others_growth
+            )
         return True
 
     def _may_act(self, action: Action, t: float) -> bool:
@@ -46,7 +48,7 @@ class Actuator:
         return self._guarded.best_effort(OTHERS, lambda: live.take_latch(t, pause, resume), True, ALONE)
 
     def why(self, action: Action) -> str:
-        if action.scope == "machine" and NOT_OURS in action.why and self._unmanaged.named:
+        if action.others_growth and self._unmanaged.named:
             return f"{action.why}: {self._unmanaged.named}"
         return action.why
 

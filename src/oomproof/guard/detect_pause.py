@@ -74,7 +74,7 @@ def freeze(settings: Settings, facts: Facts) -> Action:
     if facts.running:
         other = "another run continues" if facts.running == 1 else f"{facts.running} other runs continue"
         return Action("freeze", f"{why}; {other}", "machine")
-    return Action("freeze", f"{why}; {NOT_OURS}", "machine")
+    return Action("freeze", f"{why}; {NOT_OURS}", "machine", others_growth=True)
 
 
 def frozen(settings: Settings, facts: Facts, state: Done) -> Done:

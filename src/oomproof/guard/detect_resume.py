@@ -27,7 +27,8 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         available = headroom(settings, facts)
         if available <= settings.floor / 2 and facts.use >= settings.floor / 8:
             why = f"{facts_text(facts)} while it is paused: {IN_VAIN}"
-            return Action("kill" if available <= settings.floor / 4 else "term", why, "machine")
+            kind = "kill" if available <= settings.floor / 4 else "term"
+            return Action(kind, why, "machine", others_growth=True)
     if state.paused_at is None:
         return NONE  # by hand: whoever paused it resumes it
     waited = facts.t - state.paused_at

@@ -40,14 +40,14 @@ def on_machine(settings: Settings, facts: Facts) -> Action:
         # Somebody else fills the machine. We are touched last, but before the kernel picks by size.
         unmanaged = f"{state}; {NOT_OURS}"
         if available <= settings.floor / 4 and facts.use >= settings.floor / 4:
-            return Action("kill", unmanaged, "machine")
+            return Action("kill", unmanaged, "machine", others_growth=True)
         if available <= settings.floor / 2 and facts.use >= settings.floor / 4:
-            return Action("term", unmanaged, "machine")
+            return Action("term", unmanaged, "machine", others_growth=True)
         # Asked when the next action would come within the grace. Not by one breath of others, a few MiB in a third of a
         # second: in one replay the training was asked to stop for that, while the loader waited for it to end.
         lasting = min(shrink, facts.drain)
         pressing = lasting > 0 and available - lasting * settings.grace <= settings.floor / 2
-        return Action("ask" if pressing else "warn", unmanaged, "machine")
+        return Action("ask" if pressing else "warn", unmanaged, "machine", others_growth=True)
     if available <= settings.margin:
         return Action("warn", f"{state}; the margin is {format_size(settings.margin)}", "machine")
     return NONE

@@ -27,11 +27,20 @@ STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins
 
 
 def action_record(
-    by: str, action: str, why: str, facts: dict[str, object] | None = None
+    by: str,
+    action: str,
+    why: str,
+    facts: dict[str, object] | None = None,
+    scope: str = "",
+    others_growth: bool | None = None,
 ) -> dict[str, object]:
-    """One line of actions.jsonl: who did what to the job now, and why."""
-    now = {"boottime": boottime(), "wall": time.time()}
-    return {**now, "by": by, "action": action, "why": why, "facts": facts or {}}
+    """One line of actions.jsonl: who did what to the job now, and why. Of the guard's, also for the sake of what: ``scope``
+    is limit or machine, ``others_growth`` whether it was somebody else who grew."""
+    line: dict[str, object] = {"boottime": boottime(), "wall": time.time()}
+    line.update(by=by, action=action, why=why, facts=facts or {})
+    if scope:
+        line.update(scope=scope, others_growth=others_growth)
+    return line
 
 
 class TaskThread:
@@ -114,7 +123,14 @@ class Actions:
         with contextlib.suppress(OSError):
             self._open_file = os.open(self._attempt.actions_file, APPEND, 0o600)
 
-    def take(self, kind: str, why: str, facts: dict[str, object] | None = None) -> None:
+    def take(
+        self,
+        kind: str,
+        why: str,
+        facts: dict[str, object] | None = None,
+        scope: str = "",
+        others_growth: bool | None = None,
+    ) -> None:
         """The act first, the record after it."""
         if kind == "ask":
             if self._stop_signal is not None and not self._job.ask_by_signal(self._stop_signal):
@@ -131,7 +147,7 @@ class Actions:
             self._job.freezer.thaw()  # after the signal: it is the first thing a paused job then meets
         elif kind == "kill":
             self._job.kill()
-        line = action_record(self._by, kind, why, facts)
+        line = action_record(self._by, kind, why, facts, scope, others_growth)
         self._task_thread.do(lambda: self._note(line))
 
     def _tell_unheard(self, number: int) -> None:

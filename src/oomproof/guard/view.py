@@ -132,6 +132,7 @@ class Action:
     scope: str = ""  # limit or machine
     gave_up: bool = False  # a resume because the pause did not help: the ladder goes on
     job: str = ""  # its name in the view
+    others_growth: bool = False  # it is not this job that fills the machine
     facts: Facts | None = None  # what it was decided on
 
 

@@ -39,6 +39,7 @@ EXIT: Shape = {
     "boottime": float, "wall": float, "status": int, "code": int, "signal": int, "core": bool,
     "counters": _COUNTERS, "shm": {"total": int, "free": int}, "adopted": bool,
 }  # fmt: skip
+WAITING: Shape = {"front": _PROCESS, "need": int, "since": float, "reasons": [str]}
 MARK: Shape = {"by": str, "why": str, "since": float, "until": float}
 
 

@@ -110,6 +110,10 @@ class Run:
     def frozen(self) -> dict[str, Any]:
         return self.attempt.pause_mark()
 
+    def paused(self) -> bool:
+        """Meant to be paused, or without its GPU memory; also when nobody guards it."""
+        return bool(self.frozen()) or self.attempt.gpu_paused_file.exists()
+
     def keeper_lives(self) -> bool:
         """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
         if self.info.get("adopted"):
@@ -129,6 +133,11 @@ class Run:
     def waits(self) -> bool:
         """Whether its front waits for memory."""
         return is_locked(self.waiting_lock)
+
+    def waits_for(self) -> list[str]:
+        """What it waits for and who is in the way, as its front last said it."""
+        waiting = json_shapes.shaped(read_json(self.waiting_file), json_shapes.WAITING)
+        return [one_line(line) for line in waiting.get("reasons") or ()] if self.waits() else []
 
     def guard_lives(self) -> bool:
         return is_locked(self.guard_lock)
@@ -164,8 +173,7 @@ class Run:
         if self.keeper_lives():
             if not self.guard_lives():
                 return "unguarded"
-            paused = self.frozen() or self.attempt.gpu_paused_file.exists()
-            return "paused" if paused else "running"
+            return "paused" if self.paused() else "running"
         if self.attempt.has_ended():  # written before the keeper went, perhaps since we looked
             return "ended"
         boot = boot_id if boot_id is not None else processes.boot_id()
@@ -242,28 +250,47 @@ def _time_of(run_id: str) -> float:
 ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
 
 
-def find(text: str | None, states: Collection[str] = ()) -> Run:
-    """By id, by a unique beginning or end of one, or by name (the newest of that name).
+def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = True) -> Run:
+    """By id, by a unique beginning (unless without ``beginnings``) or end of one, or by name (the newest of that name).
 
-    None means the newest run in one of the states a verb applies to; the newest at all where there is none."""
+    ``states`` are those a verb applies to: of several runs of one name, or of all for None, it means the newest in one of
+    them; the newest that lives where there is none, then the newest at all."""
     runs = list_runs()
     if not runs:
         raise OomproofError("there are no runs yet", "start one: oomproof run -- python train.py", USAGE)
     if text is None:
-        return next((run for run in runs if run.state() in states), runs[0]) if states else runs[0]
+        return _first_in(states, runs)
+    if not text.strip():  # an unset variable of a script; it begins every id
+        raise OomproofError("an empty text names no run", "list them: oomproof runs", USAGE)
     for run in runs:
         if run.id == text:
             return run
-    for run in runs:
-        if run.info.get("name") == text:
-            return run
-    matching = [run for run in runs if run.id.startswith(text) or run.id.endswith(f"-{text}")]
+    if named := [run for run in runs if run.info.get("name") == text]:
+        return _first_in(states, named)
+    matching = [
+        run for run in runs if (beginnings and run.id.startswith(text)) or run.id.endswith(f"-{text}")
+    ]
     if len(matching) == 1:
         return matching[0]
     if matching:
         choices = ", ".join(run.id for run in matching[:4])
         raise OomproofError(f"{text!r} fits {len(matching)} runs: {choices}", "give more of the id", USAGE)
+    if begun := next((run for run in runs if run.id.startswith(text)), None):
+        hint = f"give the whole id, or its end: {begun.id}"
+        raise OomproofError(f"{text!r} is only the beginning of an id", hint, USAGE)
     raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+
+
+def _first_in(states: Collection[str], runs: list[Run]) -> Run:
+    """The newest a verb applies to. What lives comes before what has ended: "already paused" says more than "not running"."""
+    living = None
+    for run in runs if states else ():
+        state = run.state()
+        if state in states:
+            return run
+        if living is None and state in ALIVE:
+            living = run
+    return living or runs[0]
 
 
 def find_here(text: str | None, states: Collection[str] = ()) -> Run:

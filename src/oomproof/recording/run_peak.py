@@ -1,8 +1,9 @@
 """What a run held at most, and how that is known: one figure for every reader.
 
-The largest of the samples, of what the guard saw between them, of the cgroup's own peak less page cache, of the largest
-process's high-water mark less the files it had mapped (where there is no cgroup), and of what the kernel said of its
-victims, where they surely were the job's."""
+The largest of the samples, of what the guard saw between them, of the cgroup's own peak less page cache (as far as the
+largest process bears it out), of that process's high-water mark less the files it had mapped (where there is no cgroup), and
+of what the kernel said of its victims, where they surely were the job's. In doubt it is the smaller figure: page cache is
+nothing that a job holds."""
 
 from __future__ import annotations
 
@@ -58,13 +59,16 @@ def run_peak(attempt: Attempt, figures: Figures, victims: Iterable[int]) -> tupl
             known.append((use, "guard"))
     sampled = max((use for use, _ in known), default=0)
     counters = attempt.exit().get("counters") or {}
+    resident = counters.get("largest_rss")
     if (charged := counters.get("memcg_peak")) is not None:
         at_exit = (counters.get("memcg_active_file") or 0) + (counters.get("memcg_inactive_file") or 0)
         cache = max(figures.cache or 0, at_exit)
         held = charged - cache - (figures.kernel or 0)
+        # cache that was gone again before any row stands in that peak too: a process must have been larger than its rows say
+        held = held - cache if resident is None else min(held, sampled + resident - (figures.resident or 0))
         if held > sampled + charge_doubt(charged, cache):
             known.append((held, "cgroup"))
-    elif (resident := counters.get("largest_rss")) is not None:
+    elif resident is not None:
         held = resident - (figures.mapped or 0)
         if held > sampled + max(_PROCESS_DOUBT, resident // 50):
             known.append((held, "process"))

@@ -20,6 +20,7 @@ from oomproof.reports.environment import version
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, tell
 from oomproof.reports.verdict_text import three_lines
+from oomproof.units import format_time
 
 FILE_CAP = 8 << 20  # bytes of one text: its first quarter and its last three
 TOTAL_CAP = 64 << 20  # before compression; what mail and issue trackers take afterwards
@@ -197,7 +198,7 @@ def _summary(story: Story, packer: _Packer, packages: dict[str, str]) -> str:
     output = packer.tail("run/output.log", 20)
     if output:
         parts.append("the last lines it printed\n" + output)
-    parts.append(f"packed by oomproof {version()} on {time.strftime('%F %T')}; secrets are masked as •••")
+    parts.append(f"packed by oomproof {version()} on {format_time(time.time())}; secrets are masked as •••")
     return "\n\n".join(parts) + "\n"
 
 

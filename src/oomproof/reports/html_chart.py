@@ -15,7 +15,7 @@ from html import escape
 from oomproof.evidence.case_file import Growth
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
-from oomproof.units import GIB, MIB, TIB, format_duration, format_size
+from oomproof.units import GIB, MIB, TIB, format_duration, format_size, format_time
 
 _SHORT = 3600.0  # seconds: below this, hundredths of a second can be told apart
 _EVENTS = 40
@@ -86,7 +86,7 @@ def _host(story: Story, events: Sequence[Mark]) -> str:
     if not story.verdict.kind.good:
         x = -0.002 * timeline.window * _scale(timeline)
         extra += f'<line class="end" x1="{-x:.1f}" x2="{-x:.1f}" y1="0" y2="1000"/>'
-        clock = time.strftime("%H:%M:%S", time.gmtime(timeline.end_wall + _offset(timeline)))
+        clock = format_time(timeline.end_wall, date=False, zone=False)
         labels += f'<span class="tag end">end {clock}</span>'
     legend = "".join(f'<li class="{name}">{text}</li>' for name, text in _LAYERS if name in used)
     caption = "Host memory of the job"
@@ -244,14 +244,17 @@ def _overview(timeline: Timeline) -> str:
 
 def _axis(timeline: Timeline) -> str:
     begin, length = timeline.window, max(-timeline.window, 0.01)
-    clock = timeline.end_wall + _offset(timeline)  # local, as seconds
+    offset = _offset(timeline)
+    clock = (
+        timeline.end_wall + offset
+    )  # local, as seconds: labels stand at round times of the clock at the end
     step = next((interval for interval in _STEPS if length / interval <= 6), _STEPS[-1])
     first = math.ceil((clock + begin) / step) * step
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%d %b"
     labels, at = [], first
     while at <= clock + 1e-6:
         left = 100 * (at - clock - begin) / length
-        words = time.strftime(form, time.gmtime(at)) + (f"{at % 1:.1f}"[1:] if step < 1 else "")
+        words = time.strftime(form, time.localtime(at - offset)) + (f"{at % 1:.1f}"[1:] if step < 1 else "")
         labels.append(f'<span style="left:{left:.2f}%">{words}</span>')
         at += step
     return f'<div class="axis"><div class="area">{"".join(labels)}</div></div>'
@@ -304,9 +307,8 @@ def _marks(events: Sequence[Mark], timeline: Timeline) -> Iterable[str]:
 def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
     if not events:
         return ""
-    clock = timeline.end_wall + _offset(timeline)
     rows = "".join(
-        f'<li data-t="{mark.t:.2f}"><time>{time.strftime("%H:%M:%S", time.gmtime(clock + mark.t))}</time> '
+        f'<li data-t="{mark.t:.2f}"><time>{format_time(timeline.wall(mark.t), date=False, zone=False)}</time> '
         f'<b class="{_slug(mark.kind)}">{escape(mark.kind)}</b> {escape(mark.text)}</li>'
         for mark in events
     )

@@ -32,7 +32,7 @@ from oomproof.reports.story import (
     zone,
 )
 from oomproof.reports.verdict_selection import decisive_first, how, notable
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_size, format_time
 
 _EVIDENCE = 40
 _MOMENTS = 60
@@ -71,7 +71,7 @@ def render(story: Story) -> str:
         )
     title = f"# {_text(story.title)}: {_text(sentence(story))}"
     parts = [title, *(f"## {name}\n\n{body}" for name, body in sections if body)]
-    parts.append(f"<sub>Written by oomproof {version()} on {time.strftime('%F %T')}.</sub>")
+    parts.append(f"<sub>Written by oomproof {version()} on {format_time(time.time())}.</sub>")
     return printable("\n\n".join(parts)) + "\n"
 
 
@@ -99,7 +99,7 @@ def _timeline(story: Story) -> str:
     body = _table(("time", "what"), rows, ready=True)
     if story.run is not None:
         clock = zone(story.timeline.end_wall or None)
-        begin = time.strftime("%F", time.localtime(walls[0])) if walls else ""
+        begin = format_time(walls[0], zone=False).partition(" ")[0]
         body = f"{begin}, times are {clock}.\n\n{body}"
     left_out = len(moments) - _MOMENTS
     if left_out > 0:

@@ -9,10 +9,13 @@ from oomproof.evidence.case_evidence import other_text
 from oomproof.units import format_duration, format_size, format_time, format_zone
 
 
-def outage_text(outage: Outage, *, width: int = 110) -> str:
+def outage_text(outage: Outage, *, width: int = 110, beside_verdict: bool = False) -> str:
+    """``beside_verdict``: without the verdict and what could not be read, which the page around it tells."""
     facts = outage.facts
-    head = f"verdict  {outage.headline} ({outage.certainty})"
-    parts = ["\n".join([head, f"why      {_why(outage)}", f"next     {_next(outage)}"])]
+    parts = []
+    if not beside_verdict:
+        head = f"verdict  {outage.headline} ({outage.certainty})"
+        parts.append("\n".join([head, f"why      {_why(outage)}", f"next     {_next(outage)}"]))
     sums = _arithmetic(outage)
     if sums:
         parts.append("\n".join(["Needed against there", *(f"  {line}" for line in sums)]))
@@ -28,7 +31,7 @@ def outage_text(outage: Outage, *, width: int = 110) -> str:
     rows = [f"Timeline ({zone})", *(f"  {_stamp(at)}  {text}" for at, text in facts.timeline)]
     parts.append("\n".join(_cut(row, width) for row in rows))
     parts.append("\n".join([f"Before and after ({zone})", *(f"  {line}" for line in _after(outage))]))
-    if facts.missing:
+    if facts.missing and not beside_verdict:
         lines = ["Could not be read"]
         for source, reason in facts.missing:
             lines += textwrap.wrap(

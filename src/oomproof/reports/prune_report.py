@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from oomproof.recording.prune import Stored
 from oomproof.reports.table_text import table
-from oomproof.units import format_size
+from oomproof.units import format_size, format_time
 
 
 def pruned(
@@ -48,7 +47,7 @@ def removed(chosen: Sequence[Stored], failed: Mapping[str, str], done: bool) -> 
 def _rows(going: Sequence[Stored], failed: Mapping[str, str]) -> list[str]:
     rows = [("RUN", "ID", "STARTED", "SIZE", "")]
     for stored in going:
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored.created)) if stored.created else "?"
+        day = format_time(stored.created) if stored.created else "?"
         why = f"stays: {failed[stored.run.id]}" if stored.run.id in failed else ""
         rows.append((stored.run.name, stored.run.id, day, format_size(stored.size), why))
     return table(rows)

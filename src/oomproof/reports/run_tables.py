@@ -81,6 +81,7 @@ def summarize(run: Run, told: Conclusion | None = None) -> Summary:
 
 
 def _clock(wall: float) -> str:
+    """Short, for the rows of a table; local, as all times are."""
     today = time.strftime("%F") == time.strftime("%F", time.localtime(wall))
     return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", time.localtime(wall))
 
@@ -180,13 +181,17 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("lasted", format_duration(summary.seconds)),
         ("state", _state_text(summary)),
         ("limit", _limit_text(run, settings.get("limit"))),
-        ("peak", peak_text(summary.peaks)),
     ]
+    waiting = summary.state == "waiting"
+    if waiting:  # nothing was started: there is neither a job nor a recording
+        rows += [("waits", "; ".join(run.waits_for()) or "for memory")]
+    else:
+        rows += [("peak", peak_text(summary.peaks))]
     if summary.peaks.gpu:
         rows.append(("GPU peak", format_size(summary.peaks.gpu)))
     if len(attempts := run.attempts()) > 1:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
-    if (agent := agent_text(run)) is not None:
+    if not waiting and (agent := agent_text(run)) is not None:
         rows.append(("agent", agent))
     if summary.paused:
         rows.append(("paused", _paused_text(run, summary)))
@@ -197,7 +202,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows.append(("script", f"{code.get('script')} was changed after this run started"))
     if recording.meta.get("trouble"):
         rows.append(("missing", recording.meta["trouble"]))
-    for problem in {recording.problem, summary.problem} - {None}:
+    for problem in {recording.problem, summary.problem} - {None} if not waiting else ():
         rows.append(("missing", str(problem)))
     lines = []
     for name, value in rows:
@@ -223,11 +228,11 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))
     elif summary.state == "unguarded":
-        lines.append(
-            f"next: oomproof watch {one_line(run.id)}   (the job runs unguarded; this guards it again)"
-        )
+        lines.append(f"next: oomproof watch {run.name}   (the job runs unguarded; this guards it again)")
+    elif waiting:
+        lines.append(f"next: it starts by itself; to take it out of the queue: oomproof stop {run.name}")
     else:
-        lines.append(f"next: oomproof logs -f {one_line(run.id)}")
+        lines.append(f"next: oomproof logs -f {run.name}")
     return "\n".join(lines)
 
 
@@ -308,7 +313,7 @@ def _phase_table(rows: list[PhaseRow], width: int) -> list[str]:
 
 def _limit_text(run: Run, asked: int | None) -> str:
     if not (enforcer := run.limit_enforcer()):
-        return "-"
+        return format_size(asked) if asked else "-"
     size = format_size(run.limit) if run.limit else "the machine's floor"
     floor = "" if asked or not run.limit else " (the machine keeps its floor)"
     return f"{size}{floor}, enforced by {enforcer}"
@@ -324,7 +329,7 @@ def _paused_text(run: Run, summary: Summary) -> str:
     if mark.get("by") == "user":
         return f"{words}, by you; oomproof resume {run.name}"
     until = mark.get("until")
-    latest = f", at the latest until {_clock(float(until))}" if until else ""
+    latest = f", at the latest until {format_time(float(until))}" if until else ""
     return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
 
 

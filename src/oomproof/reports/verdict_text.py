@@ -35,7 +35,7 @@ def at_end(verdict: Verdict, stream: TextIO, verbosity: int = 0) -> str:
     kind = verdict.kind
     if verbosity < 0 and not (kind.memory or kind.stopped_by == "guard"):
         return ""
-    if verbosity < 1 and verdict.headline == "finished":
+    if verbosity < 1 and verdict.all_well:
         return printable(f"oomproof: finished: {_line(verdict.why)}")
     return fitted(three_lines(verdict), stream, kind.tone)
 

@@ -244,7 +244,7 @@ class QueueWait:
                 if situation != shown:
                     shown = situation
                     snapshot = self._fresh(snapshot)
-                    waiting.tell([*self._lines(snapshot, decision), self._when(snapshot, decision)])
+                    waiting.tell(self._lines(snapshot, decision), self._when(snapshot, decision))
                 short = decision.short_by or decision.gpu_short_by
                 status = f"short by {format_size(short)}" if short else "others come first"
                 # the first few look every second; in a crowd those far behind have time

@@ -63,7 +63,7 @@ class Sampler:
         ] = {}  # pid → when its last row was written, and what it held
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
         self._alerted: set[str] = set()
-        self._kills = 0
+        self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
         self._swap_before: int | None = None
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)

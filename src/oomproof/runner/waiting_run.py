@@ -8,7 +8,7 @@ import re
 import signal
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,25 +51,16 @@ class Waiting:
             on_waiting,
         )
         self._lock: int | None = None
+        self._since = time.time()
         self._before: dict[int, Any] = {}
         self._status = False
         self._told = False
         self._tty = os.isatty(2) if not os.environ.get("NO_COLOR") else False
 
     def __enter__(self) -> Waiting:
-        run, entry = self._run, self._entry
-        try:
-            self._lock = state_files.take_lock(run.waiting_lock)
-            state_files.write_json(
-                run.waiting_file,
-                {
-                    "front": {"pid": entry.front_pid, "start": entry.front_start},
-                    "need": entry.need,
-                    "since": time.time(),
-                },
-            )
-        except (OSError, OomproofError):
-            pass  # a full disk: it waits all the same, only `oomproof runs` does not say so
+        with contextlib.suppress(OSError):
+            self._lock = state_files.take_lock(self._run.waiting_lock)
+        self._write()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, _cancel)
@@ -84,8 +75,24 @@ class Waiting:
         if self._lock is not None:
             os.close(self._lock)
 
-    def tell(self, lines: list[str]) -> None:
+    def _write(self, reasons: Sequence[str] = ()) -> None:
+        """For whoever looks at it from outside: `runs show`, `why`, `stop`."""
+        entry = self._entry
+        value = {
+            "front": {"pid": entry.front_pid, "start": entry.front_start},
+            "need": entry.need,
+            "since": self._since,
+            "reasons": [line.strip() for line in reasons],
+        }
+        with contextlib.suppress(OSError, OomproofError):
+            # a full disk: it waits all the same, only nobody else can see it
+            state_files.write_json(self._run.waiting_file, value)
+
+    def tell(self, reasons: list[str], *after: str) -> None:
+        """Why it waits; ``after``: what only this terminal needs to know."""
         self._erase()
+        self._write(reasons)
+        lines = [*reasons, *after]
         for note in self._ledger.notes:
             self._say(f"oomproof: {note}")
         self._ledger.notes.clear()

@@ -16,9 +16,13 @@ class Agent:
     def __init__(self) -> None:
         self.phase_now, self.step = "train", 40
         self.told: list[dict[str, Any]] = []
+        self.failures: list[str] = []
 
     def report(self, kind: str, **fields: Any) -> None:
         self.told.append({"kind": kind, **fields})
+
+    def failed(self, where: str, error: BaseException) -> None:
+        self.failures.append(where)
 
 
 @pytest.fixture
@@ -35,6 +39,15 @@ def test_a_checkpoint_is_told_with_its_step(agent: Agent, tmp_path: Path) -> Non
     assert save({"model": 1}, tmp_path / "ckpt.pt") == "saved"
     assert save({"model": 1}, f=str(tmp_path / "again.pt")) == "saved"
     assert agent.told == [{"kind": "saved", "path": str(tmp_path / "ckpt.pt"), "step": 40}], "one in seconds"
+
+
+def test_a_path_that_cannot_be_told_is_not_the_jobs_trouble(agent: Agent) -> None:
+    class Once:
+        def __fspath__(self) -> str:
+            raise FileNotFoundError("its folder is gone")
+
+    assert saving(agent)({"model": 1}, Once()) == "saved"
+    assert not agent.told and agent.failures == ["phases_torch.saved"]
 
 
 def test_the_last_of_many_is_told_once_time_has_passed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

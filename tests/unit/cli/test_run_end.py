@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from oomproof.causes import cause_of
-from oomproof.cli import stop
+from oomproof.cli import resume, stop
 from oomproof.cli.exit_status import exit_status
+from oomproof.evidence.stop_answer import may_listen
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run
 from oomproof.reports.verdict_text import at_end
@@ -21,7 +22,12 @@ from oomproof.reports.verdict_text import at_end
 
 def verdict(cause: str, headline: str = "it died") -> Any:
     return SimpleNamespace(
-        kind=cause_of(cause), headline=headline, certainty="proven", why="exited with code 0", next="nothing"
+        kind=cause_of(cause),
+        headline=headline,
+        certainty="proven",
+        why="exited with code 0",
+        next="nothing",
+        all_well=headline == "finished",
     )
 
 
@@ -76,6 +82,45 @@ def test_nobody_listens_in_a_plain_loop(tmp_path: Path) -> None:
     assert stop._listens(plain)
 
 
+def test_resume_without_run_means_the_newest_that_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        SimpleNamespace(id=name, state=lambda state=state: state, paused=lambda paused=paused: paused)
+        for name, state, paused in (
+            ("ended", "ended", True),
+            ("newer", "unguarded", False),
+            ("meant", "paused", True),
+            ("oldest", "unguarded", True),
+        )
+    ]
+    monkeypatch.setattr(run_folders, "list_runs", lambda: runs)
+    assert resume._newest_paused() == "meant"
+    del runs[2]
+    assert resume._newest_paused() == "oldest"
+    del runs[2]
+    assert resume._newest_paused() is None
+
+
+@pytest.mark.parametrize(
+    ("command", "listens"),
+    [
+        (("python", "-c", "import time; time.sleep(9)  # under oomproof"), False),
+        (("python", "-c", "import oomproof; oomproof.stop_requested()"), True),
+        (("python", "-c", "import beside; beside.train()"), None),
+        (("sh", "-c", "python train.py"), None),
+        (("python", "-m", "train"), None),
+        (("sh", "-c", "cat $OOMPROOF_STOP_FILE"), True),
+        (("python", "-c"), None),
+        ((), None),
+    ],
+)
+def test_who_may_listen_by_its_code(tmp_path: Path, command: tuple[str, ...], listens: bool | None) -> None:
+    """None: not all of its code can be seen; for one that saved half its work that is not the same as no."""
+    (tmp_path / "beside.py").touch()
+    run = {"argv": list(command), "cwd": str(tmp_path)}
+    assert may_listen(run) is listens
+    assert may_listen({**run, "settings": {"stop_signal": 10}}) is True
+
+
 def test_a_verb_without_run_means_the_newest_it_applies_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -85,6 +130,22 @@ def test_a_verb_without_run_means_the_newest_it_applies_to(
     assert run_folders.find(None).id == "newest"
     assert run_folders.find(None, run_folders.ALIVE).id == "middle"
     assert run_folders.find(None, ("paused",)).id == "oldest"
-    assert run_folders.find(None, ("unguarded",)).id == "newest", (
-        "where it applies to none, the message is about the newest"
+    assert run_folders.find(None, ("unguarded",)).id == "middle", (
+        "where it applies to none, the message is about the newest that lives"
     )
+
+
+def test_a_verb_that_acts_means_the_newest_of_that_name_it_applies_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {"newest": "ended", "middle": "running", "oldest": "paused"}
+    runs = [
+        SimpleNamespace(id=name, info={"name": "twin"}, state=lambda name=name: states[name])
+        for name in states
+    ]
+    monkeypatch.setattr(run_folders, "list_runs", lambda: runs)
+    assert run_folders.find("twin").id == "newest", "whoever only reads means the newest"
+    assert run_folders.find("twin", run_folders.ALIVE).id == "middle"
+    assert run_folders.find("twin", ("paused", "unguarded")).id == "oldest"
+    assert run_folders.find("newest", run_folders.ALIVE).id == "newest", "an id is that run and no other"
+    assert run_folders.find("twin", ("unguarded",)).id == "middle", "one that lives before one that has ended"

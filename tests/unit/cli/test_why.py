@@ -8,6 +8,7 @@ import lzma
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,13 @@ def test_the_analysis_of_many_deaths_is_a_document_too(tmp_path: Path) -> None:
 def test_what_was_killed_on_the_machine_is_a_document_too(tmp_path: Path) -> None:
     report = said(tmp_path, "--system", "--since", "1m", "--md", "-")
     assert report.returncode == 0 and report.stdout.startswith("# ") and " kill" in report.stdout
+
+
+def test_a_fifo_is_read_once(tmp_path: Path) -> None:
+    """Opened once more for its last lines, it would wait for a second writer for ever."""
+    os.mkfifo(tmp_path / "fifo")
+    writer = threading.Thread(target=lambda: (tmp_path / "fifo").write_text(CUDA), daemon=True)
+    writer.start()
+    report = said(tmp_path, "fifo")
+    assert "out of GPU memory" in report.stdout
+    writer.join()

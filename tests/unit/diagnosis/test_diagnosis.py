@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from oomproof.diagnosis import conclusion
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.evidence import case_collector as collect_module
 from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill
+from oomproof.recording import state_files
 from oomproof.recording.run_folders import Run
 from oomproof.units import format_zone
 
@@ -73,6 +75,31 @@ def test_still_running(attempt: Attempt) -> None:
     attempt.exit = {}
     attempt.keeper_lives()
     assert check(attempt.verdict(), "not-a-crash", "proven").headline == "still running"
+
+
+def test_one_that_runs_lacks_no_end(attempt: Attempt) -> None:
+    attempt.exit = {}
+    attempt.keeper_lives()
+    verdict = attempt.verdict()
+    assert "exit.json" not in [gap.source for gap in verdict.missing]
+    assert "oomproof watch r1" in verdict.next, "nobody holds its guard.lock"
+    guard = state_files.take_lock(attempt.dir.parent / "guard.lock")
+    assert guard is not None
+    assert attempt.verdict().next == "wait for its end"
+    os.close(guard)
+
+
+def test_one_that_waits_says_for_what(attempt: Attempt) -> None:
+    attempt.exit, attempt.started = {}, {}
+    lock = state_files.take_lock(attempt.dir.parent / "waiting.lock")
+    assert lock is not None
+    reasons = ["needs 12.0 GiB; 9.0 GiB available: short by 3.0 GiB", "in the way: big holds 11.0 GiB"]
+    state_files.write_json(attempt.dir.parent / "waiting.json", {"reasons": reasons})
+    verdict = check(attempt.verdict(), "not-a-crash", "proven")
+    assert verdict.headline == "waiting for 12.0 GiB; it was not started yet"
+    assert "big holds 11.0 GiB" in verdict.why and "oomproof stop r1" in verdict.next
+    assert not verdict.missing
+    os.close(lock)
 
 
 # -- the kernel's OOM killer
@@ -313,10 +340,17 @@ def test_the_headline_says_how_the_job_itself_ended(attempt: Attempt, code: int,
     assert before in check(attempt.verdict(), "stopped-by-guard", "proven").headline
 
 
-def test_asked_by_the_guard_and_it_did(attempt: Attempt) -> None:
-    attempt.act("ask", before=40)
+def test_asked_by_the_guard_and_it_ended(attempt: Attempt) -> None:
+    attempt.run["settings"]["grace"] = 30
+    attempt.act("ask", before=34)
     verdict = check(attempt.verdict(), "stopped-by-guard", "likely")  # train.py is not there to be asked
     assert verdict.headline.endswith("asked to save and stop, and it ended")
+
+
+def test_after_its_time_to_save_an_end_is_no_answer_of_a_job_nobody_knows(attempt: Attempt) -> None:
+    attempt.run["settings"]["grace"] = 30
+    attempt.act("ask", before=36)
+    check(attempt.verdict(), "finished", "proven")
 
 
 def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:

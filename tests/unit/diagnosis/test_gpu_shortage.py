@@ -32,7 +32,7 @@ LOGITS = ("list", "list all_logits in evaluate (train.py:31)", 11 * GIB)
 def test_a_live_cache_is_named() -> None:
     found = shortage(oom(owners=owners(CACHE)), CASE)
     assert found.kind == "cache"
-    assert "KV cache holds 12.0 GiB" in found.headline
+    assert "KV cache held 12.0 GiB" in found.headline
     assert "as they did before" in found.why  # the neighbour that was there all along is told, not blamed
 
 
@@ -77,7 +77,7 @@ def test_split_segments() -> None:
     )
     found = shortage(split, CASE)
     assert found.kind == "split"
-    assert "largest piece is 700 MiB" in found.headline
+    assert "largest piece was 700 MiB" in found.headline
     first = found.remedies[0]
     assert first.change is not None and first.change.key == "PYTORCH_ALLOC_CONF"
     assert first.command == "PYTORCH_ALLOC_CONF=expandable_segments:True oomproof run -- python train.py"
@@ -149,7 +149,7 @@ def test_context_growing_in_the_first_steps_is_no_neighbour() -> None:
 def test_a_twin_is_the_cause_although_it_was_always_there() -> None:
     found = shortage(oom(neighbours=[neighbour(twin=True)], owners=owners(CACHE)), CASE)
     assert found.kind == "neighbour"
-    assert "the same job runs twice" in found.headline
+    assert "the same job ran twice" in found.headline
     assert found.remedies[0].command == "kill 900" and found.remedies[0].saves_bytes == 9 * GIB
 
 
@@ -167,7 +167,7 @@ def test_the_jobs_own_limit() -> None:
 
 def test_simply_too_large() -> None:
     found = shortage(oom(), CASE)
-    assert found.kind == "too-large" and "its tensors hold 20.0 GiB" in found.headline
+    assert found.kind == "too-large" and "its tensors held 20.0 GiB" in found.headline
     assert "half the batch" in found.remedies[0].title
 
 
@@ -197,7 +197,7 @@ def test_a_neighbour_of_ours_tells_what_it_does_not_use(tmp_path: Path) -> None:
     assert read is not None
     found = shortage(read, CASE)
     assert found.kind == "neighbour"
-    assert "keeps 8.0 GiB reserved that it does not use: pid 900" in found.headline
+    assert "kept 8.0 GiB reserved that it did not use: pid 900" in found.headline
     assert found.remedies[0].saves_bytes == 8 * GIB and "theirs" in found.remedies[0].title
     assert "--release always" in (found.remedies[0].command or "")
     (other / "900-allocator.json").write_text(json.dumps({**sample, "wall": 1.0}))  # of a process long gone

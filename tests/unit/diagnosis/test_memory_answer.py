@@ -90,6 +90,18 @@ def test_ended_for_an_unmanaged_jobs_growth(attempt: Attempt) -> None:
     assert from_json(json.loads(text)) == verdict
 
 
+def test_the_recorded_scope_counts_and_not_the_words(attempt: Attempt) -> None:
+    attempt.run["settings"]["limit"] = 600 * MIB
+    attempt.ended(signal=SIGTERM)
+    attempt.act("term", why="58 MiB of RAM available")
+    attempt.actions[-1].update(scope="machine", others_growth=True)
+    assert judge(replace(attempt.case(), others=(LOADER,))).culprit is not None
+    attempt.actions[-1].update(why=f"{AT_LIMIT}; {NOT_OURS}", others_growth=False)
+    case = attempt.case()
+    assert (case.actions[-1].scope, case.actions[-1].others_growth) == ("machine", False)
+    assert judge(replace(case, others=(LOADER,))).culprit is None
+
+
 def test_what_the_guard_named_is_not_told_twice(attempt: Attempt) -> None:
     why = f"58 MiB of RAM available; {NOT_OURS}: python3 load.py (pid 812) grew by 2.0 GiB in 20 s"
     assert stopped(attempt, why, others=(LOADER,)).why.count("load.py") == 1

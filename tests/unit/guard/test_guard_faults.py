@@ -62,6 +62,9 @@ class Job:
         self.use, self.signals, self.killed = 0, [], False
         self.freezer = Freezer(None, list)
 
+    def kernel_kills(self) -> int:
+        return 0
+
     def memory(self, available: int | None = None, headroom: int = 0) -> JobMemory | None:
         if not self.signals and not self.killed:
             self.use += 150 * MIB
@@ -372,6 +375,18 @@ def test_without_a_descriptor_for_its_wake_up_it_looks_as_often(
     view = scene.guard.step(scene.clock)
     assert scene.guard._sleep(view)
     assert waits == [scene.guard.seconds_to_next_look(view, scene.clock)]
+
+
+def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
+    """`oomproof watch` comes to a job whose kills its first guard has told."""
+    kills, alerts = [2], []
+    scene.job.kernel_kills = lambda: kills[0]  # type: ignore[method-assign]
+    sampler = Sampler(scene.job, Moment(), Rows(), None, Alerts(), alerts.append)  # type: ignore[arg-type]
+    sampler._look_at_kills()
+    assert not alerts
+    kills[0] = 3
+    sampler._look_at_kills()
+    assert len(alerts) == 1 and "(3 so far)" in alerts[0]
 
 
 def test_the_sampler_survives_anything(scene: Scene) -> None:

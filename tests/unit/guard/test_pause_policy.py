@@ -101,7 +101,7 @@ def test_who_must_not_be_paused_is_not(settings: Settings) -> None:
 def test_a_strangers_growth_pauses_a_job_that_grows_too() -> None:
     beside = loader(running=0, rate=30.0 * MIB, shrink=100.0 * MIB)
     action = choose(DESKTOP, beside, Done())
-    assert action.kind == "freeze" and "not this job's" in action.why
+    assert action.kind == "freeze" and "not this job's" in action.why and action.others_growth
 
 
 def test_with_disk_swap_a_stalling_machine_is_enough() -> None:

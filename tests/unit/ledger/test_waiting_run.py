@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_ledger import entry
 
 from oomproof.recording import run_folders, state_files
 from oomproof.runner.queue_wait import _sweep
+from oomproof.runner.waiting_run import Waiting
 
 
 def waiting_run() -> Path:
@@ -109,3 +111,15 @@ def test_another_users_folder_stays() -> None:
     os.chown(folder, 4242, 4242)
     sweep(folder)
     assert (folder / "waiting.json").exists()
+
+
+def test_others_can_read_what_it_waits_for(tmp_path: Path) -> None:
+    run = run_folders.Run(waiting_run())
+    ledger = SimpleNamespace(notes=[])
+    said: list[str] = []
+    with Waiting(run, entry("r"), ledger, said.append, said.append) as waiting:  # type: ignore[arg-type]
+        assert run.waits_for() == []
+        waiting.tell(["needs 2.0 GiB: short by 1.0 GiB", "  in the way: a"], "  Ctrl-C gives up")
+        assert run.waits_for() == ["needs 2.0 GiB: short by 1.0 GiB", "in the way: a"]
+        assert "Ctrl-C" in said[0], "the terminal it was typed in is told more"
+    assert run.waits_for() == [] and not run.waiting_file.exists()

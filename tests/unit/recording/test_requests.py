@@ -33,6 +33,16 @@ class Withdrawn:
         ]
 
 
+def test_an_action_is_recorded_with_what_it_was_for(tmp_path: Path) -> None:
+    attempt, task_thread = Attempt(tmp_path), TaskThread()
+    actions = Actions(cast(Job, _NoJob()), attempt, task_thread, [])
+    actions.take("warn", "it grows", scope="limit", others_growth=False)
+    actions.take("warn", "firefox grows", scope="machine", others_growth=True)
+    task_thread.close()
+    lines = [(line.get("scope"), line.get("others_growth")) for line in attempt.actions()]
+    assert lines == [("limit", False), ("machine", True)]
+
+
 class _NoJob:
     def ask_by_signal(self, number: int) -> bool:
         return self.signal_leader(number)

@@ -51,6 +51,22 @@ def test_find_by_id_part_and_name() -> None:
         run_folders.find("nonsense")
 
 
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_text_names_no_run(text: str) -> None:
+    made("only")
+    with pytest.raises(OomproofError, match="empty text"):
+        run_folders.find(text)
+
+
+def test_a_beginning_names_no_run_for_what_cannot_be_undone() -> None:
+    only = made("only")
+    assert run_folders.find(only.id[:8]).id == only.id
+    with pytest.raises(OomproofError, match="only the beginning of an id"):
+        run_folders.find(only.id[:8], beginnings=False)
+    for text in ("only", only.id, only.id[-3:]):
+        assert run_folders.find(text, beginnings=False).id == only.id
+
+
 def test_no_runs_yet() -> None:
     with pytest.raises(OomproofError, match="no runs yet"):
         run_folders.find(None)
@@ -138,6 +154,24 @@ def test_history_and_show_of_a_run_without_anything() -> None:
     text = report.history([report.summarize(run)])
     assert "bare" in text and "machine went down" in text
     assert "there is no recording" in report.show(run)
+
+
+def test_one_that_waits_says_for_what(capfd: pytest.CaptureFixture[str]) -> None:
+    run = made("b", settings={"limit": 1 << 30, "agent": True})
+    from oomproof.cli.main import main
+
+    lock = state_files.take_lock(run.waiting_lock)
+    assert lock is not None
+    state_files.write_json(run.waiting_file, {"reasons": ["needs 12.0 GiB: short by 3.0 GiB", "a holds it"]})
+    text = report.show(run)
+    assert "needs 12.0 GiB: short by 3.0 GiB; a holds it" in text and "oomproof stop b" in text
+    assert "1.0 GiB" in text, "the limit it will have"
+    assert not any(word in text for word in ("agent", "missing", "logs -f"))
+    assert main(["logs", "b"]) == 0 and "a holds it" in capfd.readouterr().err
+    assert main(["save", "b"]) == 125
+    told = capfd.readouterr().err
+    assert "not started yet" in told and "runs show b" in told and "ended" not in told
+    os.close(lock)
 
 
 def test_differing_words() -> None:

@@ -295,7 +295,10 @@ def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
         for second in range(0, 300, 10):
             row = (END - 300 + second, 77, 1, 1000, "python load.py", 0, (1 + second // 30) * GIB, 0)
             db.execute("INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)", row)
+        # the same pid and name, another job
+        db.execute("INSERT INTO other_job VALUES (?,77,9,1000,'python load.py',0,?,0)", (END - 2, 3 * GIB))
         db.execute("INSERT INTO other_job VALUES (?,9,1,0,'a run of ours',1,?,0)", (END - 5, 20 * GIB))
     text = page(verdict(run.id), run)
     assert "python load.py (pid 77), unmanaged, up to 10.0 GiB" in text and '<path class="u0"' in text
+    assert "python load.py (pid 77), unmanaged, up to 3.0 GiB" in text
     assert "a run of ours" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +20,9 @@ from helpers_report import END, GIB, HOSTILE, WALL, make_run, verdict
 
 from oomproof.errors import OomproofError
 from oomproof.recording.schema import TABLES
+from oomproof.reports import html_chart
 from oomproof.reports.html import write_html
+from oomproof.reports.timeline import Mark, Timeline
 
 CHROMIUM = "/usr/bin/chromium"
 
@@ -299,3 +302,18 @@ def test_nothing_of_the_job_runs(state: Path, browser: Any) -> None:
     assert page.evaluate("document.scripts.length") == 2
     assert "<script>window.hacked=1</script>" in page.inner_text(".headline")
     assert "unsafe-inline'; script" in path.read_text() and "script-src 'sha256-" in path.read_text()
+
+
+def test_a_clock_that_was_set_back_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summer time ended at 01:00 UTC: an event of half an hour before has the clock of then."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        end = 1_792_891_800.0  # 2026-10-25 01:30 UTC, 02:30 CET
+        timeline = Timeline(begin=-7200.0, end_wall=end)
+        marks = [Mark(-3600.0, "warn", "before"), Mark(-60.0, "warn", "after")]
+        shown = html_chart._event_list(marks, timeline)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert re.findall(r"<time>(.*?)</time>", shown) == ["02:30:00", "02:29:00"]

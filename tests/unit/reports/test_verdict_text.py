@@ -28,6 +28,15 @@ def test_three_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_all_well_is_told_by_the_facts_and_not_by_the_words(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    assert attempt.verdict().all_well
+    attempt.ended(code=0, memcg_oom_kill=2)
+    assert not attempt.verdict().all_well, "counted, though no log names who it was"
+    attempt.ended(code=1)
+    assert not attempt.verdict().all_well
+
+
 def test_three_lines_whatever_the_job_printed(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.ended(code=1)

@@ -1,6 +1,8 @@
-"""Exit code 0, or still running: no crash. A worker the kernel killed on the way is told all the same."""
+"""Exit code 0, still running, or not started yet: no crash. A worker the kernel killed on the way is told all the same."""
 
 from __future__ import annotations
+
+import re
 
 from oomproof.diagnosis.advice import command
 from oomproof.diagnosis.death import death_of
@@ -12,11 +14,14 @@ from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.units import format_duration, format_size
 
 _EXIT_CODE_0 = Weight(1000, "exit code 0 is the job's own word")
+_WAITING = Weight(1000, "its front lives and has started nothing")
 _RUNNING = Weight(1000, "the keeper lives and there is no exit status")
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
+    if death is None and case.waits:
+        return [_waiting(case)]
     if death is None:
         return [_running(case)] if case.keeper_alive else []
     if death.failed or guard_stop(case) is not None or user_stop(case) is not None:
@@ -58,8 +63,24 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     ]
 
 
+def _waiting(case: CaseFile) -> WeightedCause:
+    asked = re.match(r"needs (.+?)[;:]", case.waits_for[0]) if case.waits_for else None
+    return WeightedCause(
+        "not-a-crash",
+        _WAITING,
+        "proven",
+        f"waiting for {asked[1]}; it was not started yet" if asked else "waiting; it was not started yet",
+        "; ".join(case.waits_for) or "its front waits for memory",
+        f"it starts by itself; to take it out of the queue: oomproof stop {case.called}",
+        test="whether its front lives",
+    )
+
+
 def _running(case: CaseFile) -> WeightedCause:
     _, stands = paused(case)
+    next_step = f"oomproof resume {case.called}" if stands and case.run else "wait for its end"
+    if case.unguarded and not stands:
+        next_step = f"it runs unguarded; to guard it again: oomproof watch {case.called}"
     return WeightedCause(
         "not-a-crash",
         _RUNNING,
@@ -68,6 +89,6 @@ def _running(case: CaseFile) -> WeightedCause:
         if stands
         else "still running",
         "its keeper is alive and no exit status has been written",
-        f"oomproof resume {case.called}" if stands and case.run else "wait for its end",
+        next_step,
         test="the keeper's pid and start time",
     )

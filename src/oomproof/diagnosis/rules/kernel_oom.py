@@ -184,7 +184,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
     why = "; ".join((why, *memory.told))
     guardless = any(event.kind == "guard-lost" for event in case.keeper_events)
     if guardless:
-        why += "; the guard had been lost before, nobody watched"
+        why += "; the guard had been lost before: the job was unguarded"
     return WeightedCause(
         cause,
         reading.weight,

@@ -16,7 +16,6 @@ _ASKED = Weight(800, "our own record of the request, and the job ended cleanly a
 _ASKED_THEN_FAILED = Weight(60, "asked to stop, and it ended with an error of its own")
 _KERNEL_TOO = Weight(40, "we acted, but the kernel's counter moved too: the counter decides")
 
-_AT_LIMIT = "of its limit"  # in the reason of every action for the sake of the job's own limit
 _TOLD = {
     "ask": "asked to save and stop",
     "term": "ended with SIGTERM",
@@ -36,7 +35,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         headline += ", and it did" if heard else ", and it ended"
     end = case.status.boottime if case.status else None
     later = f"{max(0.0, end - stop.boottime):.1f} s later " if end is not None else ""
-    at_limit = case.settings.limit is not None and _AT_LIMIT in stop.why
+    at_limit = case.settings.limit is not None and stop.scope == "limit"
     memory = answer(case, case.settings.limit if at_limit else None, machine=not at_limit)
     why = f"{stop.why or 'memory was about to run out'}; {later}it {death.phrase}"
     if stop.action == "ask" and not heard:
