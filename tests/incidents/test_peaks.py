@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,17 @@ def test_a_burst_between_two_samples(lab: Lab, small_machine: Callable[[int], Cg
         f"held at most {round(value['run']['peak_bytes'] / MIB)} MiB (by "
         in value["verdict"]["verdict"]["why"]
     )
+
+
+def test_page_cache_between_two_samples_is_no_burst(
+    lab: Lab, small_machine: Callable[[int], Cgroup], tmp_path: Path
+) -> None:
+    lab.prefix = [*small_machine(4000 * MIB).prefix]
+    job = lab.job("scratch.py", 200, 300, str(tmp_path / "scratch"))
+    done = lab.run("run", "--name", "writer", "--need", "1G", "--", *job)
+    assert done.returncode == 0, done.stderr
+    row = shown(lab, "writer")["run"]
+    assert 200 * MIB < row["peak_bytes"] < 240 * MIB, row
 
 
 def test_a_burst_without_any_cgroup(bare: Lab) -> None:

@@ -130,7 +130,7 @@ def obey(argv: list[str]) -> int:
         print(f"oomproof {__version__}")
         return 0
     if word == "__runs":
-        from oomproof.cli.run_names import print_names
+        from oomproof.cli.completion_names import print_names
 
         print_names()
         return 0

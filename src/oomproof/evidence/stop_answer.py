@@ -29,16 +29,17 @@ def stop_answer(attempt: Attempt, run: dict[str, Any]) -> StopAnswer:
         return "heard"
     if _told_the_agent(folder):
         return "none"  # it listened, and ended before it came to it
-    if any(UNHEARD in part(line, "facts") for line in attempt.actions()):  # never sent: it can be no answer
-        run = {**run, "settings": {**part(run, "settings"), "stop_signal": None}}
-    listens = may_listen(run)
+    unheard = any(UNHEARD in part(line, "facts") for line in attempt.actions())
+    listens = may_listen(run, signal_unheard=unheard)
     return "unknown" if listens is None else "may" if listens else "none"
 
 
-def may_listen(run: dict[str, Any]) -> bool | None:
-    """By the settings of the run, or by its command and the files it names. None: nobody can tell."""
+def may_listen(run: dict[str, Any], *, signal_unheard: bool = False) -> bool | None:
+    """By the settings of the run, or by its command and the files it names. None: nobody can tell.
+
+    ``signal_unheard``: the guard saw that no process of the job catches the stop signal."""
     settings, argv = part(run, "settings"), run.get("argv")
-    if settings.get("stop_file") or settings.get("stop_signal"):
+    if settings.get("stop_file") or (settings.get("stop_signal") and not signal_unheard):
         return True  # the user's own way to be asked
     words = [str(word) for word in argv] if isinstance(argv, list) else []
     if any(_LOOKS_FOR_IT.search(code) for code in _codes(words, string(run.get("cwd")) or "")):

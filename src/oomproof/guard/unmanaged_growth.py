@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from oomproof.machine import cgroups, memory
+from oomproof.machine import cgroups
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_duration, format_size
 
@@ -38,12 +38,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MachineLook:
     t: float
     jobs: dict[Key, Seen]
 
 
-def fastest(before: Look, now: Look) -> str:
+def fastest(before: MachineLook, now: MachineLook) -> str:
     """The unmanaged job that grew most between two looks, in words; empty where none did."""
     grown = [
         (seen.use - (before.jobs[key].use if key in before.jobs else 0), key, seen)
@@ -66,9 +66,8 @@ class UnmanagedGrowth:
     def __init__(self, inside: str | None = None, proc: str = "/proc") -> None:
         """``inside``: the cgroup whose limit is the machine here; only who is in it takes of it."""
         self._inside, self._proc = inside, proc
-        self._limited = cgroups.at(inside) if inside is not None else None
         self._busy = threading.Event()
-        self._looks: deque[Look] = deque(maxlen=16)
+        self._looks: deque[MachineLook] = deque(maxlen=16)
         self._written: dict[Key, tuple[float, int]] = {}  # when its last row was written, and what it held
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
 
@@ -99,11 +98,12 @@ class UnmanagedGrowth:
     ) -> None:
         try:
             found = self._others(ours, used)
-            self._name(Look(t, {(job.pid, job.start): _seen(job) for job in found}))
+            self._name(MachineLook(t, {(job.pid, job.start): _seen(job) for job in found}))
             for job in found[:_ROWS]:
                 if self._is_news(t, job):
                     row = (t, job.pid, job.start, job.uid, _name(job), int(job.managed), job.use, job.swap)
                     put("other_job", row)
+            self._forget(t)
         except Exception:
             pass  # /proc is hidden from us, no memory: then nobody can be named
         finally:
@@ -114,7 +114,7 @@ class UnmanagedGrowth:
         from oomproof.machine import jobs
 
         processes = jobs.scan(self._proc, self._inside)
-        anon, shmem = self._totals()
+        anon, shmem = jobs.totals(self._proc, self._inside)
         others = {pid: process for pid, process in processes.items() if pid not in ours}
         return jobs.heaviest(
             others,
@@ -124,14 +124,7 @@ class UnmanagedGrowth:
             proc=self._proc,
         )
 
-    def _totals(self) -> tuple[int, int]:
-        held = self._limited.memory() if self._limited is not None else None
-        if held is not None:
-            return held.anon, held.shmem
-        now = memory.read(self._proc)
-        return now.anon, now.shmem
-
-    def _name(self, now: Look) -> None:
+    def _name(self, now: MachineLook) -> None:
         looks = self._looks
         while len(looks) > 1 and now.t - looks[1].t >= _LOOK_BACK:
             looks.popleft()
@@ -147,6 +140,10 @@ class UnmanagedGrowth:
             return False
         self._written[key] = (t, held)
         return True
+
+    def _forget(self, t: float) -> None:
+        """Who is due for a row anyway need not be known: in a year of builds a machine has millions of jobs."""
+        self._written = {key: row for key, row in self._written.items() if t - row[0] < _SIGN_OF_LIFE}
 
 
 def _seen(job: Job) -> Seen:

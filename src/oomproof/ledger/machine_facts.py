@@ -92,9 +92,7 @@ def gather(proc: str = "/proc", sys: str = "/sys", dev: str = "/dev", root: str 
 
 def _inside(limit: cgroup_limits.Level, machine: memory.Memory) -> memory.Memory:
     """A cgroup whose limit is the machine here, in the machine's own terms."""
-    cgroup = cgroups.at(limit.path)
-    held = cgroup.memory()
-    cgroup.close()
+    held = cgroups.memory_of(limit.path)
     if held is None:
         return machine
     free = max(0, limit.limit - held.anon - held.shmem - held.file - held.kernel)

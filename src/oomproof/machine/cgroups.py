@@ -223,6 +223,14 @@ def at(path: str) -> Cgroup:
     return CgroupV2(path) if os.path.exists(f"{path}/memory.current") else CgroupV1(path)
 
 
+def memory_of(path: str) -> JobMemory | None:
+    """Of one that is read once."""
+    cgroup = at(path)
+    held = cgroup.memory()
+    cgroup.close()
+    return held
+
+
 def own_paths(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
     """Controller → path from /proc/PID/cgroup; the unified hierarchy has the key ""."""
     paths: dict[str, str] = {}

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 from oomproof.leaf.command_lines import is_keeper, is_oomproof
 from oomproof.leaf.proc_files import kib_field, read_bytes, read_text
-from oomproof.machine.cgroups import all_procs_files, read_pids
+from oomproof.machine import memory
+from oomproof.machine.cgroups import all_procs_files, memory_of, read_pids
 from oomproof.machine.processes import command_line, start_time
 from oomproof.records import dataclass
 
@@ -89,6 +90,15 @@ def scan(proc: str = "/proc", inside: str | None = None) -> dict[int, Process]:
         pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
     found = (_process(pid, proc) for pid in pids)
     return {process.pid: process for process in found if process is not None}
+
+
+def totals(proc: str = "/proc", inside: str | None = None) -> tuple[int, int]:
+    """Anonymous and shared memory of those that ``scan`` finds, by the kernel's own sums."""
+    held = memory_of(inside) if inside is not None else None
+    if held is not None:
+        return held.anon, held.shmem
+    machine = memory.read(proc)
+    return machine.anon, machine.shmem
 
 
 def heaviest(

@@ -44,7 +44,7 @@ class Figures:
     cache: int | None = None  # page cache at most, and the kernel's own memory
     kernel: int | None = None
     mapped: int | None = None  # files that one process had mapped, at most
-    resident: int | None = None  # of one process, files and all, at most
+    process_anon: int | None = None  # of one process, at most
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ def read_figures(connection: sqlite3.Connection) -> Figures:
         whole(host[0]),
         source if source in LOOKS else "samples",
     )
-    resident = "coalesce(anon,0)+coalesce(shmem,0)+coalesce(file,0)"
-    largest = _first(connection, f"SELECT max(file), max({resident}) FROM process", 2)
+    largest = _first(connection, "SELECT max(file), max(anon) FROM process", 2)
     return Figures(peaks, max(times, default=None), cache, kernel, *map(whole, largest))
 
 

@@ -65,7 +65,8 @@ def run_peak(attempt: Attempt, figures: Figures, victims: Iterable[int]) -> tupl
         cache = max(figures.cache or 0, at_exit)
         held = charged - cache - (figures.kernel or 0)
         # cache that was gone again before any row stands in that peak too: a process must have been larger than its rows say
-        held = held - cache if resident is None else min(held, sampled + resident - (figures.resident or 0))
+        known_of_one = (figures.process_anon or 0) + (figures.mapped or 0) + (figures.peaks.shmem or 0)
+        held = held - cache if resident is None else min(held, sampled + resident - known_of_one)
         if held > sampled + charge_doubt(charged, cache):
             known.append((held, "cgroup"))
     elif resident is not None:

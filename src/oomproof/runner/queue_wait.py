@@ -312,15 +312,15 @@ def _held_on_cards(gpus: Gpus) -> dict[tuple[int, int], int]:
 
 def _largest_unmanaged(snapshot: LedgerSnapshot) -> list[str]:
     """The heaviest jobs that are no runs of ours, by name."""
-    from oomproof.machine import cgroup_limits, jobs, memory
+    from oomproof.machine import cgroup_limits, jobs
 
     limit = cgroup_limits.machine_here()
+    inside = limit.path if limit else None
     try:
-        now = memory.read()
+        anon, shmem = jobs.totals(inside=inside)
         heaviest = jobs.heaviest(
-            jobs.scan(inside=limit.path if limit else None), anon_total=now.anon, shmem_total=now.shmem,
-            at_least=256 << 20,
-        )  # fmt: skip
+            jobs.scan(inside=inside), anon_total=anon, shmem_total=shmem, at_least=256 << 20
+        )
     except OSError:
         return []
     ours = {

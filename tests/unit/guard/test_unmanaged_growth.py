@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_machine import FakeMachine
 
-from oomproof.guard.unmanaged_growth import Look, Seen, UnmanagedGrowth, fastest
+from oomproof.guard.unmanaged_growth import MachineLook, Seen, UnmanagedGrowth, fastest
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording.schema import INSERTS
 
@@ -16,9 +17,9 @@ MIB = 1 << 20
 OURS = JobMemory(100 * MIB, 0, 0, 0, 0, 100 * MIB)
 
 
-def look(t: float, **held: int) -> Look:
+def look(t: float, **held: int) -> MachineLook:
     """pid as pNNN; those called rNNN are runs of ours."""
-    return Look(
+    return MachineLook(
         t, {(int(key[1:]), 0): Seen("python load.py", mib * MIB, key[0] == "r") for key, mib in held.items()}
     )
 
@@ -89,3 +90,13 @@ def test_who_is_outside_the_limit_is_neither_named_nor_recorded(tmp_path: Path) 
     scene.look(100.0, p30=100, p40=500)
     scene.look(106.0, p30=150, p40=5000)
     assert {row[1] for row in scene.rows} == {30} and "(pid 30)" in scene.growth.named
+
+
+def test_who_is_gone_is_forgotten(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.look(100.0, p30=200)
+    scene.look(101.0)
+    assert [pid for pid, _ in scene.growth._written] == [30]
+    shutil.rmtree(f"{scene.machine.proc}/30")
+    scene.look(131.0)
+    assert scene.growth._written == {}

@@ -50,6 +50,17 @@ def test_in_a_container_the_job_may_be_pid_1(tmp_path: Path) -> None:
     assert first.pids == (1, 9) and second.pids == (50,)
 
 
+def test_sums_inside_a_limit_are_the_cgroups(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    machine.meminfo(AnonPages=8 << 20, Shmem=1 << 20)
+    folder = tmp_path / "cgroup"
+    folder.mkdir()
+    assert jobs.totals(machine.proc, str(folder)) == jobs.totals(machine.proc) == (8 << 30, 1 << 30)
+    (folder / "memory.current").write_text(f"{600 * MIB}\n")
+    (folder / "memory.stat").write_text(f"anon {500 * MIB}\nfile 0\nshmem {30 * MIB}\n")
+    assert jobs.totals(machine.proc, str(folder)) == (500 * MIB, 30 * MIB)
+
+
 def test_who_is_outside_a_limit_takes_nothing_of_it(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path)
     machine.process(200, "python", 1, argv=("python", "train.py"), anon=400)

@@ -25,7 +25,7 @@ def peak(
     *,
     cache: int = 0,
     mapped: int = 0,
-    resident: int = 0,
+    process_anon: int = 0,
     victims: tuple[int, ...] = (),
     **counters: int,
 ) -> tuple[int | None, str]:
@@ -37,7 +37,7 @@ def peak(
         Peaks(use=None if sampled is None else sampled * MIB),
         cache=cache * MIB,
         mapped=mapped * MIB,
-        resident=resident * MIB,
+        process_anon=process_anon * MIB,
     )
     use, source = run_peak(Attempt(tmp_path), figures, [size * MIB for size in victims])
     return None if use is None else use // MIB, source
@@ -59,18 +59,18 @@ def peak(
         ),
         # a burst of 900 beside workers, with a dataset in page cache
         (
-            {"sampled": 600, "memcg_peak": 1800, "cache": 300, "resident": 400, "largest_rss": 1300},
+            {"sampled": 600, "memcg_peak": 1800, "cache": 300, "process_anon": 400, "largest_rss": 1300},
             (1500, "cgroup"),
         ),
         # a checkpoint of 1400 that replaced another: both lay in page cache for a moment
         (
-            {"sampled": 4096, "memcg_peak": 6900, "cache": 1400, "resident": 4100, "largest_rss": 4120},
+            {"sampled": 4096, "memcg_peak": 6900, "cache": 1400, "process_anon": 4100, "largest_rss": 4120},
             (4096, "samples"),
         ),
         ({"sampled": 4096, "memcg_peak": 6900, "cache": 1400}, (4096, "samples")),
         # a dataset of 2000 that was read and dropped before any row
         (
-            {"sampled": 500, "memcg_peak": 2500, "cache": 10, "resident": 495, "largest_rss": 505},
+            {"sampled": 500, "memcg_peak": 2500, "cache": 10, "process_anon": 495, "largest_rss": 505},
             (500, "samples"),
         ),
         ({"sampled": 4, "memcg_peak": 1060, "largest_rss": 60}, (64, "cgroup")),  # no row of a process
