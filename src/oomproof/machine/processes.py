@@ -42,7 +42,8 @@ class ProcessMemory:
 
 
 def answers(pid: int, number: int, proc: str = "/proc") -> bool | None:
-    """Whether it has a handler for this signal, or takes it up itself (blocked: sigwait, signalfd). None: nobody can tell."""
+    """Whether it has a handler for this signal, or its main thread blocks it for another that waits for it (sigwait). None:
+    nobody can tell. The other threads' masks say nothing: libraries block all signals in their own."""
     masks = dict(_MASK.findall(read_bytes(f"{proc}/{pid}/status") or b""))
     if not masks:
         return None

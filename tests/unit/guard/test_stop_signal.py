@@ -26,8 +26,8 @@ PLAIN = f"import time; {READY}"
 CATCHES = f"import os, signal, time; signal.signal(signal.SIGUSR1, lambda *_: os._exit(7)); {READY}"
 IGNORES = f"import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); {READY}"
 WAITS = (
-    "import os, signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); "
-    "print('ready', flush=True); signal.sigwait([signal.SIGUSR1]); os._exit(7)"
+    "import os, signal, threading, time; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); "
+    f"threading.Thread(target=lambda: (signal.sigwait([signal.SIGUSR1]), os._exit(7))).start(); {READY}"
 )
 BELOW = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {CATCHES!r}]).returncode)"
 
