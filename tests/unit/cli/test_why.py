@@ -188,3 +188,18 @@ def test_the_analysis_of_many_deaths_is_a_document_too(tmp_path: Path) -> None:
 def test_what_was_killed_on_the_machine_is_a_document_too(tmp_path: Path) -> None:
     report = said(tmp_path, "--system", "--since", "1m", "--md", "-")
     assert report.returncode == 0 and report.stdout.startswith("# ") and " kill" in report.stdout
+
+
+def test_which_run_is_explained_is_said_where_nobody_named_it(home: dict[str, str], tmp_path: Path) -> None:
+    for name, program in (("leak", "false"), ("loader", "false"), ("good", "true")):
+        subprocess.run(
+            [sys.executable, "-m", "oomproof.cli.main", "run", "--name", name, "--", program],
+            env=home,
+            capture_output=True,
+        )
+    assert run(env=home, cwd=tmp_path).stdout.startswith("run      loader (")
+    assert run("leak", env=home, cwd=tmp_path).stdout.startswith("verdict")
+    both = run("leak", "loader", env=home, cwd=tmp_path)
+    assert both.returncode == 2 and "oomproof why --all leak loader" in both.stderr
+    assert run("--all", "leak", "loader", env=home, cwd=tmp_path).returncode == 0
+    assert "no such file" in run("a.log", "b.log", env=home, cwd=tmp_path).stderr
