@@ -133,7 +133,7 @@ def test_what_must_not_be_adopted(lab: Lab) -> None:
         str(started["job"]["pid"]): "belongs to the run guarded",
         str(started["keeper"]["pid"]): "oomproof's own",
         str(guarded.process.pid): "oomproof's own",
-        "-4": "no pid",
+        "-4": "is not a pid",
         "4194305": "there is no process",
     }
     for pid, why in cases.items():

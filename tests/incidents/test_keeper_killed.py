@@ -113,7 +113,7 @@ def test_a_job_on_a_terminal_outlives_its_keeper(lab: Lab, steps: Steps) -> None
     folder = until(lambda: lab.folder_of("term"), "the run")
     keeper = int(lab.read(folder / "1" / "started.json")["keeper"]["pid"])
     os.kill(keeper, signal.SIGKILL)
-    while b"keeps it from now on" not in shown:
+    while b"this process has taken over" not in shown:
         shown += os.read(master, 65536)
     os.write(master, b"world\n")
     try:
@@ -251,7 +251,7 @@ def test_both_killed_while_it_is_paused_and_thaw_wakes_it(lab: Lab, steps: Steps
     assert "unguarded" in lab.run("runs").stdout
     done = lab.run("thaw", "asleep")
     assert done.returncode == 0, done.stderr
-    assert "a new one keeps it from now on" in done.stderr
+    assert "a new one has taken over" in done.stderr
     running.output_has("step one")
     steps.tell("end")
     assert ended(lab, "asleep")["code"] in (7, None)

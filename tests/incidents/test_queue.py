@@ -247,7 +247,7 @@ def test_a_killed_attempt_only_raises_the_lower_bound(machine: Lab, tmp_path: Pa
     until(csv, "samples of what it holds")
     os.kill(running.job_pid, signal.SIGKILL)
     assert running.wait() == 137
-    again = machine.start("again", "--", *job, stderr=subprocess.PIPE)
+    again = machine.start("again", "-v", "--", *job, stderr=subprocess.PIPE)
     again.output_has("holding")
     again.process.send_signal(signal.SIGTERM)
     again.wait()

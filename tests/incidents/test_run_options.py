@@ -18,7 +18,7 @@ PYTHON = sys.executable
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (["run"], 2, "there is no command"),
+        (["run"], 2, "no command to run"),
         (["run", "--", "nosuchprogram"], 127, "command not found"),
         (["run", "--", "/etc/passwd"], 126, "not executable"),
         (["run", "--", "/tmp"], 126, "is a folder"),

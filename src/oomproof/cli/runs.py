@@ -53,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--csv", action="store_true", help="comma-separated, on standard output (the only form so far)"
     )
     rm = actions.add_parser("rm", help="remove runs: recording, output, verdict")
-    rm.add_argument("runs", nargs="+", metavar="RUN", help="id, part of an id, or name (the newest of it)")
+    rm.add_argument("runs", nargs="+", metavar="RUN", help="id, the end of an id, or name (the newest of it)")
     rm.add_argument("--yes", action="store_true", help="do not ask")
     prune = actions.add_parser("prune", help="remove old recordings; without --yes it only says which")
     prune.add_argument("--keep", type=count("runs"), metavar="N", help="keep the newest N runs")
@@ -172,7 +172,9 @@ def _remove(arguments: argparse.Namespace) -> int:
     from oomproof.recording import prune
     from oomproof.reports.prune_report import removed
 
-    chosen = [prune.stored(run) for run in dict.fromkeys(map(run_folders.find, arguments.runs))]
+    # what cannot be undone takes no beginning of an id: a day would do for its only run
+    named = dict.fromkeys(run_folders.find(text, beginnings=False) for text in arguments.runs)
+    chosen = [prune.stored(run) for run in named]
     alive = next((stored.run for stored in chosen if stored.alive), None)
     if alive is not None:
         raise OomproofError(

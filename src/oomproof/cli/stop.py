@@ -11,16 +11,15 @@ Each step gets the run's grace (--grace to change it); --now goes straight to SI
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 from oomproof.cli.command_parser import refuse
 from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import OomproofError
+from oomproof.evidence.stop_answer import may_listen
 from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.guard_actions import Actions, TaskThread
@@ -32,8 +31,6 @@ from oomproof.runner.run_flags import from_json, seconds
 from oomproof.units import format_duration
 
 _TICK = 0.05
-_VARIABLE = "OOMPROOF_STOP_FILE"
-_SCRIPT = 1 << 20  # bytes: no script is larger
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +74,7 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     stop_files = [target.attempt.stop_file, *([chosen.stop_file] if chosen.stop_file else [])]
     actions = Actions(job, target.attempt, task_thread, stop_files, chosen.stop_signal, by="user")
     steps = ["kill"] if arguments.kill else ["term", "kill"] if arguments.now else ["ask", "term", "kill"]
-    if steps[0] == "ask" and not (chosen.stop_file or chosen.stop_signal) and not _listens(target):
+    if steps[0] == "ask" and not _listens(target):
         del steps[0]
     words = {
         "ask": "asked it to save and stop",
@@ -113,17 +110,8 @@ def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
 
 
 def _listens(run: run_folders.Run) -> bool:
-    """Whether anybody can answer: somebody in it told the agent so, or its command names the stop file itself."""
-    if requests.listeners(run.attempt, "stop"):
-        return True
-    if any(_VARIABLE in word for word in run.argv):
-        return True
-    for word in run.argv:
-        path = Path(str(run.info.get("cwd") or ""), word)
-        with contextlib.suppress(OSError, ValueError):
-            if path.is_file() and path.stat().st_size < _SCRIPT and _VARIABLE.encode() in path.read_bytes():
-                return True
-    return False
+    """Whether anybody can answer: somebody in it told the agent so, or its settings or its code name the request."""
+    return bool(requests.listeners(run.attempt, "stop")) or bool(may_listen(run.info))
 
 
 def _cancel(run: run_folders.Run) -> int:

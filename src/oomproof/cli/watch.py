@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         follow(target, from_end=True)
         while not target.keeper_lives() and not target.exit() and target.job_lives() and not adopted:
-            print("oomproof: its keeper was killed; a new one keeps it from now on", file=sys.stderr)
+            print("oomproof: its keeper was killed; a new one has taken over", file=sys.stderr)
             watch.job.keeper = 0
             stand_in.revive(target)
             follow(target, from_end=True)

@@ -168,7 +168,8 @@ def _kills(case: CaseFile) -> tuple[Kill, ...]:
     offset = None
     if case.started is not None and case.started_wall is not None:
         offset = case.started_wall - case.started
-    return tuple(_kill(kill, offset) for kill in sorted(case.our_kills, key=lambda kill: kill.time))
+    sure = [kill for kill in case.our_kills if kill.sure]
+    return tuple(_kill(kill, offset) for kill in sorted(sure, key=lambda kill: kill.time))
 
 
 def _kill(kill: KernelKill, offset: float | None) -> Kill:

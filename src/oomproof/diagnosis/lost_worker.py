@@ -6,6 +6,7 @@ import re
 import signal
 
 from oomproof.causes import cause_of
+from oomproof.diagnosis.stopping_actions import guard_stop, user_stop
 from oomproof.evidence.case_file import CaseFile
 
 _RECENT = 60.0  # a worker killed longer before the end than this is only one of two stories
@@ -28,8 +29,10 @@ def hung_after_kill(case: CaseFile) -> bool:
     """A person ended a job that made no step since the kernel had killed one of its processes: what waits for that
     one (multiprocessing.Pool) waits for ever."""
     status = case.status
-    if not case.kernel_killed or status is None:
+    if not case.may_be_kernel_killed or status is None:
         return False
+    if guard_stop(case) is not None or user_stop(case) is not None:
+        return False  # the signal was ours
     failure = case.output.failure
     interrupted = failure is not None and failure.cause == "interrupted"
     if status.signal not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and not interrupted:
@@ -41,7 +44,7 @@ def hung_after_kill(case: CaseFile) -> bool:
 def explains_the_end(case: CaseFile) -> bool:
     """For an exit that was not itself a SIGKILL: a kill shortly before, and no error that speaks of
     something else."""
-    if not case.kernel_killed:
+    if not case.may_be_kernel_killed:
         return False
     if hung_after_kill(case):
         return True

@@ -20,6 +20,7 @@ from oomproof.records import dataclass
 from oomproof.units import MIB, format_duration, format_size
 
 _GREW = 32 * MIB  # by which another job must have grown to be what filled the machine
+_SHARE = 0.25  # ... and its share of what the machine lost meanwhile
 _USABLE = 0.85  # of a limit: a job that fills it to the last page dies of the next breath
 _WORTH = 0.2  # of the job: workers that hold less are not what to change first
 
@@ -53,15 +54,19 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
 
 
 def culprit_of(case: CaseFile) -> OtherJob | None:
-    """The unmanaged job that filled the machine: the guard found the growth not to be this job's, or it grew more."""
+    """The unmanaged job that filled the machine: the guard found the growth not to be this job's, or it grew by more in
+    the same time, and by a good part of what the machine lost."""
     grown = [job for job in case.others if not job.managed and job.grew >= _GREW]
     if not grown:
         return None
-    most = max(grown, key=lambda job: job.rate)
+    most = max(grown, key=lambda job: job.grew)
     stop = guard_stop(case)
     if stop is not None:  # it looked at both, at that very moment
         return most if NOT_OURS in stop.why or IN_VAIN in stop.why else None
-    return most if case.job is None or most.rate > max(0.0, case.job.rate) else None
+    own = most.job_grew
+    if case.growth is not None:  # over a longer time: what it took then was missing as well
+        own = max(own, case.growth.to_bytes - case.growth.from_bytes)
+    return most if most.grew > own and most.grew >= _SHARE * (most.taken or 0) else None
 
 
 def _about_the_other(case: CaseFile, other: OtherJob) -> MemoryAnswer:

@@ -8,6 +8,7 @@ from oomproof.evidence.case_file import Action, CaseFile
 
 _SIGNAL_WINDOW = 60.0  # after SIGTERM or SIGKILL a job is gone within its grace time; slow disks take longer
 _ASK_WINDOW = 600.0  # saving a large checkpoint takes minutes (100 GB at 200 MB/s: 8)
+_LEAVING = 5.0  # from the last line of a program to its exit status
 _KEEPER_WINDOW = 120.0  # the keeper passes a SIGTERM on at once and waits out the grace time
 _ENDING = ("ask", "term", "kill")
 
@@ -22,11 +23,19 @@ def _stop(case: CaseFile, by: str) -> Action | None:
         withdrawn = withdrawn or (action.by == by and action.action == "withdraw")
         if action.by != by or action.action not in _ENDING or (withdrawn and action.action == "ask"):
             continue
-        answered = action.action == "ask" and case.stop_answer != "none"
-        window = _ASK_WINDOW + 2 * grace if answered else _SIGNAL_WINDOW + grace
+        if action.action == "ask" and by == "guard" and case.stop_answer == "none":
+            continue  # nothing in it listens: a whole result must not be taken for half a one
+        window = _ask_window(case, grace) if action.action == "ask" else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:
             return action
     return None
+
+
+def _ask_window(case: CaseFile, grace: float) -> float:
+    """How long after the request an end may be its answer. Where nobody knows whether it listens, its time to save."""
+    if case.stop_answer in ("heard", "may"):
+        return _ASK_WINDOW + 2 * grace
+    return grace + _LEAVING if case.stop_answer == "unknown" else _SIGNAL_WINDOW + grace
 
 
 def ignored_request(case: CaseFile) -> Action | None:
@@ -53,13 +62,41 @@ def passed_on(case: CaseFile, name: str) -> bool:
     )
 
 
-def reader_went_away(case: CaseFile) -> bool:
-    """Nobody read its output any more (`| head`), and that is what it ended of."""
-    if not passed_on(case, "SIGPIPE") or case.status is None or case.kernel_killed:
+def output_lost(case: CaseFile) -> Action | None:
+    """What our own write of its output failed of (`| head`, a full disk), where that is what the job ended of."""
+    return _closed(case) if _met_a_closed_pipe(case) else None
+
+
+def output_lost_before(case: CaseFile) -> Action | None:
+    """The same for a job that failed later without a word: many a program meets a closed pipe so, and many another end."""
+    failed = case.status is not None and case.status.code not in (None, 0)
+    return _closed(case) if failed and case.output.failure is None and not case.kernel_killed else None
+
+
+def _closed(case: CaseFile) -> Action | None:
+    end = case.status.boottime if case.status is not None else None
+    window = _SIGNAL_WINDOW + (case.settings.grace or 0.0)
+    for action in reversed(case.actions):
+        reader_gone = action.action == "signal" and action.why == "SIGPIPE"  # by "user" in older records
+        if (reader_gone or action.action == "output-lost") and (
+            end is None or end - window <= action.boottime
+        ):
+            return action
+    return None
+
+
+def _met_a_closed_pipe(case: CaseFile) -> bool:
+    """By its signal, also as a shell hands it on, or by its own words."""
+    status, failure = case.status, case.output.failure
+    if status is None or case.kernel_killed:
         return False
-    failure = case.output.failure
-    broken = failure is None or failure.job.exception == "BrokenPipeError"
-    return case.status.signal == signal.SIGPIPE or (case.status.code not in (None, 0) and broken)
+    if status.signal == signal.SIGPIPE or status.code == 128 + signal.SIGPIPE:
+        return True
+    if status.code in (None, 0):
+        return False
+    if failure is not None:
+        return failure.job.exception == "BrokenPipeError"
+    return case.output.last_line.endswith("Broken pipe")
 
 
 def ended_by_us(case: CaseFile) -> bool:

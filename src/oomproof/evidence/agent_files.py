@@ -59,7 +59,7 @@ def newest_stack(folder: Path) -> stack_dumps.Dump | None:
 def _dumps(folder: Path) -> Iterator[tuple[int, float, stack_dumps.Dump]]:
     """(pid, when its file was last written, a stack in it)."""
     try:
-        paths = sorted(folder.glob("*-fault.txt"))
+        paths = sorted(path for path in folder.glob("*-fault.txt") if path.is_file())
     except OSError:
         return
     for path in paths:

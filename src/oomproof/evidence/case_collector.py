@@ -187,9 +187,8 @@ def _from_files(
 
 def _with_peak(case: CaseFile, attempt: Attempt) -> CaseFile:
     figures = attempt.recording().figures()
-    kill = case.our_kills[-1] if case.our_kills else None
-    victim = {"anon_rss_bytes": kill.anon_rss, "shmem_rss_bytes": kill.shmem_rss} if kill else {}
-    use, source = run_peak(attempt, figures, victim)
+    victims = [(kill.anon_rss or 0) + (kill.shmem_rss or 0) for kill in case.our_kills if kill.sure]
+    use, source = run_peak(attempt, figures, victims)
     return replace(case, job_peak=use, peak_source=source, sampled_peak=figures.peaks.use)
 
 
@@ -310,7 +309,9 @@ def _with_kernel(
     # the kill of a job that was killed itself would stand there under its own number
     killed = case.status is not None and case.status.signal == signal.SIGKILL
     owned += [
-        replace(kill, sure=False) for kill in kills if kill not in owned and not killed and ours.may_own(kill)
+        replace(kill, sure=False)
+        for kill in kills
+        if kill not in owned and not killed and ours.may_own(kill, case.last_sign)
     ]
     pids = {kill.pid for kill in owned}
     case = replace(

@@ -158,6 +158,8 @@ class OtherJob:
     grew: int  # in so many seconds
     seconds: float
     t: float
+    job_grew: int = 0  # by how much this run's own job grew, from the beginning of those seconds to the end
+    taken: int | None = None  # how much less the machine had available after that time
 
     @property
     def rate(self) -> float:
@@ -322,7 +324,9 @@ class CaseFile:
     script_beliefs: frozenset[str] = frozenset()  # supposed cures that the job's script holds
 
     actions: tuple[Action, ...] = ()
-    stop_answer: Literal["heard", "none", "unknown"] = "unknown"  # whether the job acts on a request to stop
+    stop_answer: Literal["heard", "may", "none", "unknown"] = (
+        "unknown"  # whether the job acted on a request to stop
+    )
     keeper_events: tuple[KeeperEvent, ...] = ()
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
@@ -358,7 +362,12 @@ class CaseFile:
     @property
     def kernel_killed(self) -> bool:
         """The kernel's OOM killer took a process of ours; for whose lack of memory is another question."""
-        return bool(self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+        return any(kill.sure for kill in self.our_kills) or (self.moved.memcg_oom_kill or 0) > 0
+
+    @property
+    def may_be_kernel_killed(self) -> bool:
+        """The same, or a process like ours."""
+        return bool(self.our_kills) or self.kernel_killed
 
     @property
     def kills_beside(self) -> tuple[KernelKill, ...]:

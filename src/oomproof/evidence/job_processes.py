@@ -14,6 +14,8 @@ _INIT_PID_NAMESPACE = "pid:[4026531836]"
 _AFTER = 30.0  # a process may outlive its last sample by as long as the guard was starved
 _STARTING = 0.05  # started.json is written just after the start; clocks agree to a millisecond
 _NUMBERED_NEAR = 64  # pids that a machine hands out between two processes of one pool
+_BORN_TOGETHER = 60.0  # seconds: processes of one pool are started in one go
+_NEAR_THE_END = 120.0  # seconds: a pool without its worker fails, or is ended by hand, soon
 _BEFORE = 2.0  # and have been born a sample earlier than first seen
 
 
@@ -52,13 +54,21 @@ class JobProcesses:
             return True
         return pid == self.leader and when >= self.started - _BEFORE - slack
 
-    def may_own(self, kill: KernelKill) -> bool:
+    def may_own(self, kill: KernelKill, end: float | None) -> bool:
         """A worker of a pool may live and die between two samples: called like the job's own, numbered among them, and
-        killed while it ran. Where the job has a cgroup of its own, that decides."""
+        killed soon after one of those began or shortly before the end. Where the job has a cgroup of its own, that
+        decides."""
         if self.cgroups or not self.pids_comparable or kill.time < self.started - _STARTING:
             return False
-        alike = [seen.pid for seen in self.processes.values() if seen.name == kill.name]
-        return any(0 < abs(kill.pid - pid) <= _NUMBERED_NEAR for pid in alike)
+        near = [
+            seen
+            for seen in self.processes.values()
+            if seen.name == kill.name and 0 < abs(kill.pid - seen.pid) <= _NUMBERED_NEAR
+        ]
+        if near and (end is None or end - kill.time <= _NEAR_THE_END):
+            return True
+        slack = _BEFORE + drift(kill.time)
+        return any(-slack <= kill.time - seen.first <= _BORN_TOGETHER for seen in near)
 
     def owns_kill(self, kill: KernelKill) -> bool:
         if self.owns(kill.pid, kill.time):

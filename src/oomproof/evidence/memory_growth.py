@@ -9,7 +9,7 @@ from itertools import pairwise
 from oomproof import trend
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
 from oomproof.recording.phase_spans import spans_of
-from oomproof.recording.series import OtherJobRow, PhaseMark, ProcessRow, Series
+from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
 
 _SLICES = 240  # of the time that is looked at: a day's recording has millions of rows
 _TEARDOWN = 0.5  # of the peak: what is below at the end is a job that is being ended
@@ -154,6 +154,7 @@ def other_jobs(series: Series, until: float | None) -> tuple[OtherJob, ...]:
             start is not None and first.t - start / _TICKS <= _LATELY
         ):  # it began a moment before: with nothing
             begin, before = start / _TICKS, 0
+        job_grew, taken = _meanwhile(series, begin)
         found.append(
             OtherJob(
                 pid,
@@ -165,6 +166,23 @@ def other_jobs(series: Series, until: float | None) -> tuple[OtherJob, ...]:
                 max(0, last.use - before),
                 max(0.0, last.t - begin),
                 last.t,
+                job_grew,
+                taken,
             )
         )
     return tuple(sorted(found, key=lambda job: -job.held))
+
+
+def _meanwhile(series: Series, begin: float) -> tuple[int, int | None]:
+    """From then to the end: by how much the job itself grew, and how much memory the machine lost."""
+    use, end = series.use, series.end()
+    if end is None:
+        return 0, None
+    held = use.between(begin, end) if use else None
+    grew = int(held[1] - use.at(begin)) if held is not None else 0
+    left = [
+        row.mem_available + (row.swap_free or 0)
+        for row in series.between(HostRow, begin, end + 1.0)
+        if row.mem_available is not None
+    ]
+    return max(0, grew), left[0] - min(left) if left else None

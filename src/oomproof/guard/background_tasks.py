@@ -112,14 +112,19 @@ class BackgroundTasks:
         return look.memory.use > max(row, min(self._most, row + max(_NOISE, row // 256)))
 
     def _burst(self, now: Look) -> Look | None:
-        """What came and went between two looks. The cgroup's own peak has it, with page cache, which the rows know."""
+        """What came and went between two looks: the cgroup's own peak less page cache. Cache that went too, as that of a file
+        which a newer one replaced, stands in that peak and in no row: a process must have been as large."""
         before, charged = self._charged, self._guarded.job.most_charged()
         self._charged = charged
         if charged is None or before is None or charged <= before:
             return None
         memory, last = now.memory, self._row.memory
-        use = charged - max(memory.file, last.file) - max(memory.kernel, last.kernel) + memory.swap
-        if use <= max(memory.use, last.use, self._most) + charge_doubt(charged, memory.file):
+        cache, known = max(memory.file, last.file), max(memory.use, last.use, self._most)
+        enough = known + charge_doubt(charged, cache)
+        use = charged - cache - max(memory.kernel, last.kernel) + memory.swap
+        if use > enough:
+            use = min(use, memory.use + self._guarded.job.shrunk())
+        if use <= enough:
             return None
         headroom = now.limit_headroom
         return Look(

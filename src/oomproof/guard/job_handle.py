@@ -81,6 +81,15 @@ class Job:
         """The most its cgroup was ever charged with, page cache and all; None where nobody counts that."""
         return self._cgroup.most_charged() if self._cgroup is not None else None
 
+    def shrunk(self) -> int:
+        """By how much its living processes were larger once than they are, all together."""
+        known = (processes.memory(pid) for pid in self.pids())
+        return sum(
+            max(0, process.largest_rss - process.anon - process.shmem - process.file - process.swap)
+            for process in known
+            if process is not None
+        )
+
     def settle(self, seconds: float) -> None:
         """Before it is ended or stopped: what its processes share is counted anew, where no cgroup counts it."""
         self._tree.settle(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass
 
 
@@ -21,7 +22,7 @@ class PositionRecord:
 def read_position(path: Path) -> PositionRecord | None:
     """None for what is absent, cut or not ours."""
     try:
-        line, _, place = path.read_bytes()[:400].decode("utf-8", "replace").partition("\n")
+        line, _, place = read_small(path, 400).decode("utf-8", "replace").partition("\n")
         words = line.split(None, 4)
         pid = int(path.name.split("-")[0])
         version, t, step, rank, phase = words

@@ -44,6 +44,7 @@ class Figures:
     cache: int | None = None  # page cache at most, and the kernel's own memory
     kernel: int | None = None
     mapped: int | None = None  # files that one process had mapped, at most
+    resident: int | None = None  # of one process, files and all, at most
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,9 @@ def read_figures(connection: sqlite3.Connection) -> Figures:
         whole(host[0]),
         source if source in LOOKS else "samples",
     )
-    mapped = whole(_first(connection, "SELECT max(file) FROM process", 1)[0])
-    return Figures(peaks, max(times, default=None), cache, kernel, mapped)
+    resident = "coalesce(anon,0)+coalesce(shmem,0)+coalesce(file,0)"
+    largest = _first(connection, f"SELECT max(file), max({resident}) FROM process", 2)
+    return Figures(peaks, max(times, default=None), cache, kernel, *map(whole, largest))
 
 
 def _gpu_peak(connection: sqlite3.Connection) -> int | None:

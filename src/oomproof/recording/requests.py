@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
 
 SAVE_TEXT = "oomproof asks this job to save and continue"
@@ -14,7 +15,7 @@ def listeners(attempt: Attempt, what: str, proc: str = "/proc") -> list[str]:
     listening = []
     for path in sorted((attempt.agent_folder).glob("*-listens.txt")):
         try:
-            kinds, by = path.read_text(errors="replace").split("\n")[:2]
+            kinds, by = state_files.read_small(path).decode("utf-8", "replace").split("\n")[:2]
         except (OSError, ValueError):
             continue
         if what in kinds.split() and os.path.exists(f"{proc}/{path.name.split('-')[0]}"):

@@ -248,8 +248,8 @@ def _time_of(run_id: str) -> float:
 ALIVE = ("running", "paused", "unguarded", "starting", "waiting")
 
 
-def find(text: str | None, states: Collection[str] = ()) -> Run:
-    """By id, by a unique beginning or end of one, or by name (the newest of that name).
+def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = True) -> Run:
+    """By id, by a unique beginning (unless without ``beginnings``) or end of one, or by name (the newest of that name).
 
     ``states`` are those a verb applies to: of several runs of one name, or of all for None, it means the newest in one of
     them; the newest that lives where there is none, then the newest at all."""
@@ -258,17 +258,24 @@ def find(text: str | None, states: Collection[str] = ()) -> Run:
         raise OomproofError("there are no runs yet", "start one: oomproof run -- python train.py", USAGE)
     if text is None:
         return _first_in(states, runs)
+    if not text.strip():  # an unset variable of a script; it begins every id
+        raise OomproofError("an empty text names no run", "list them: oomproof runs", USAGE)
     for run in runs:
         if run.id == text:
             return run
     if named := [run for run in runs if run.info.get("name") == text]:
         return _first_in(states, named)
-    matching = [run for run in runs if run.id.startswith(text) or run.id.endswith(f"-{text}")]
+    matching = [
+        run for run in runs if (beginnings and run.id.startswith(text)) or run.id.endswith(f"-{text}")
+    ]
     if len(matching) == 1:
         return matching[0]
     if matching:
         choices = ", ".join(run.id for run in matching[:4])
         raise OomproofError(f"{text!r} fits {len(matching)} runs: {choices}", "give more of the id", USAGE)
+    if begun := next((run for run in runs if run.id.startswith(text)), None):
+        hint = f"give all of it, or its end: {begun.id}"
+        raise OomproofError(f"{text!r} is only the beginning of an id", hint, USAGE)
     near = did_you_mean(text, [str(name) for run in runs if (name := run.info.get("name"))])
     raise OomproofError(f"no run is called {text!r}{near}", "list them: oomproof runs", USAGE)
 

@@ -1,11 +1,13 @@
 """What a run held at most, and how that is known: one figure for every reader.
 
-The largest of the samples, of what the guard saw between them, of the cgroup's own peak less page cache, of the largest
-process's high-water mark less the files it had mapped (where there is no cgroup), and of what the kernel said of its victim."""
+The largest of the samples, of what the guard saw between them, of the cgroup's own peak less page cache (as far as the
+largest process bears it out), of that process's high-water mark less the files it had mapped (where there is no cgroup), and
+of what the kernel said of its victims, where they surely were the job's. In doubt it is the smaller figure: page cache is
+nothing that a job holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oomproof.machine.cgroups import charge_doubt
@@ -28,17 +30,28 @@ _PROCESS_DOUBT = 32 * MIB
 
 
 def figures_of(attempt: Attempt, verdict: Mapping[str, Any] | None = None) -> Figures:
-    """Of its recording, with what it held at most. ``verdict`` as verdict.json has it, else the stored one: it may know of a
-    victim of the kernel's."""
+    """Of its recording, with what it held at most. ``verdict`` as verdict.json has it, else the stored one: it may know of
+    victims of the kernel's."""
     figures = attempt.recording().figures()
-    judged = (attempt.verdict() if verdict is None else verdict).get("verdict")
-    victim = judged.get("victim") if isinstance(judged, dict) else None
-    use, source = run_peak(attempt, figures, victim if isinstance(victim, dict) else {})
+    use, source = run_peak(attempt, figures, _victims(attempt.verdict() if verdict is None else verdict))
     return replace(figures, peaks=replace(figures.peaks, use=use, source=source))
 
 
-def run_peak(attempt: Attempt, figures: Figures, victim: Mapping[str, Any]) -> tuple[int | None, str]:
-    """(bytes, of SOURCES). Of two that say the same, the first."""
+def _victims(verdict: Mapping[str, Any]) -> list[int]:
+    """What each of the kernel's victims held, as a verdict lists them."""
+    kills = verdict.get("kills")
+    victims = [
+        kill.get("victim") for kill in (kills if isinstance(kills, list) else []) if isinstance(kill, dict)
+    ]
+    return [
+        (whole(victim.get("anon_rss_bytes")) or 0) + (whole(victim.get("shmem_rss_bytes")) or 0)
+        for victim in victims
+        if isinstance(victim, dict)
+    ]
+
+
+def run_peak(attempt: Attempt, figures: Figures, victims: Iterable[int]) -> tuple[int | None, str]:
+    """(bytes, of SOURCES). ``victims``: what those held that the kernel killed. Of two that say the same, the first."""
     known = [] if figures.peaks.use is None else [(figures.peaks.use, figures.peaks.source)]
     for action in attempt.actions():  # recordings of earlier versions have no row for what the guard acted on
         facts = action.get("facts")
@@ -46,17 +59,18 @@ def run_peak(attempt: Attempt, figures: Figures, victim: Mapping[str, Any]) -> t
             known.append((use, "guard"))
     sampled = max((use for use, _ in known), default=0)
     counters = attempt.exit().get("counters") or {}
+    resident = counters.get("largest_rss")
     if (charged := counters.get("memcg_peak")) is not None:
         at_exit = (counters.get("memcg_active_file") or 0) + (counters.get("memcg_inactive_file") or 0)
         cache = max(figures.cache or 0, at_exit)
         held = charged - cache - (figures.kernel or 0)
+        # cache that was gone again before any row stands in that peak too: a process must have been larger than its rows say
+        held = held - cache if resident is None else min(held, sampled + resident - (figures.resident or 0))
         if held > sampled + charge_doubt(charged, cache):
             known.append((held, "cgroup"))
-    elif (resident := counters.get("largest_rss")) is not None:
+    elif resident is not None:
         held = resident - (figures.mapped or 0)
         if held > sampled + max(_PROCESS_DOUBT, resident // 50):
             known.append((held, "process"))
-    held = (whole(victim.get("anon_rss_bytes")) or 0) + (whole(victim.get("shmem_rss_bytes")) or 0)
-    if held:
-        known.append((held, "kernel"))
+    known += [(held, "kernel") for held in victims if held]
     return max(known, key=lambda peak: peak[0], default=(None, SAMPLES))

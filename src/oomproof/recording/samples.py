@@ -17,8 +17,8 @@ NUMBERS = "typeof(t) = 'real'"  # as the column makes of every number; a damaged
 
 
 class Table:
-    """Where in a table a time lies, from the first row of each piece: no pass over it. A row that stands a piece beside its
-    place (a look of the guard's is written behind the samples after it) is found; no writer of ours leaves it farther."""
+    """Where in a table a time lies, from the first row of each piece: no pass over it. Writers keep the order of time; a row
+    that stands a piece beside its place is found all the same. To compare all rows of a recording at its cap takes a second."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self.connection, self.name = connection, name
@@ -93,8 +93,8 @@ class Table:
 class Samples:
     """The values of one expression over time. Raises what SQLite raises."""
 
-    def __init__(self, connection: sqlite3.Connection, table: str, value: str, where: str = "1") -> None:
-        self._table, self._value = Table(connection, table), value
+    def __init__(self, table: Table, value: str, where: str = "1") -> None:
+        self._table, self._value = table, value
         self._where = f"{where} AND {value} IS NOT NULL"  # a sum is a number whatever a damaged row holds
         begin, end = self._table.first("t", self._where), self._table.last("t", inf, self._where)
         self._known = bool(begin and end)

@@ -211,16 +211,6 @@ class Series:
         )
         return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
 
-    def unmanaged(self, begin: float, end: float) -> list[tuple[float, int, str, int]]:
-        """(when, pid, name, bytes) of the largest jobs that oomproof did not start; none where nobody looked at them."""
-        columns = "t, pid, name, coalesce(ram, 0) + coalesce(swap, 0)"
-        rows = self._within("other_job", columns, begin, end, "managed = 0", "ORDER BY t")
-        return [
-            (t, pid, str(name), size)
-            for t, pid, name, size in rows
-            if isinstance(t, float) and isinstance(pid, int) and isinstance(size, int)
-        ]
-
     def is_long(self, kind: type[Row], rows: int) -> bool:
         table = self._table(_KINDS[kind].table)
         return table is not None and table.size > rows
@@ -228,13 +218,13 @@ class Series:
     @cached_property
     def use(self) -> Samples:
         """What the job held, by time."""
-        return self._samples("job", "anon+shmem+swap", f"t < {min(self.teardown, 1e300)}")
-
-    def _samples(self, table: str, value: str, where: str) -> Samples:
+        value, table = "anon+shmem+swap", self._table("job")
         try:
-            return Samples(self._connection, table, value, where)
+            if table is not None:
+                return Samples(table, value, f"t < {min(self.teardown, 1e300)}")
         except UNREADABLE:
-            return Samples(empty(), table, value)
+            pass
+        return Samples(Table(empty(), "job"), value)
 
     def gpu_levels(self, begin: float, end: float) -> list[int]:
         """What all cards held together for the job at each look."""
@@ -258,7 +248,8 @@ class Series:
         rows = self._ask(
             f"SELECT t, {USE} FROM job WHERE {NUMBERS} AND typeof({USE}) = 'integer' ORDER BY rowid DESC LIMIT {_LAST}"
         )
-        return teardown_begin(sorted(rows))
+        looks = {t for (t,) in self._ask(f"SELECT t FROM look ORDER BY rowid DESC LIMIT {_LAST}")}
+        return teardown_begin(_without_bursts(sorted(rows), looks))
 
     def exported(self) -> Iterator[tuple[Any, ...]]:
         """The job beside the machine, one by one: there may be millions. Raises one of UNREADABLE."""
@@ -351,6 +342,19 @@ class Series:
             for row in _clean(ProcessRow, rows):
                 by_pid[pid] = (first[pid], row)
         return by_pid
+
+
+def _without_bursts(points: Sequence[tuple[float, int]], looks: set[float]) -> list[tuple[float, int]]:
+    """Without looks above the sample before them: the fall after one is the end of a burst, and the job lived on."""
+    kept: list[tuple[float, int]] = []
+    sample = 0
+    for t, use in points:
+        if t not in looks:
+            sample = use
+        elif use > sample:
+            continue
+        kept.append((t, use))
+    return kept
 
 
 def teardown_begin(points: Sequence[tuple[float, int]]) -> float:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _text(path: Path, most: int) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a fifo in its place must not hold us up
-    with open(fd, "rb") as file:
-        return file.read(most).decode("utf-8", "replace")
+    return read_small(path, most).decode("utf-8", "replace")
+
+
+def read_small(path: str | os.PathLike[str], most: int = _MOST) -> bytes:
+    """Its first bytes. OSError for all but a regular file: a fifo or folder that a job made there must not hold us up."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        kind = os.fstat(fd).st_mode
+        if not stat.S_ISREG(kind):
+            number = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+            raise OSError(number, os.strerror(number), os.fspath(path))
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(fd)
 
 
 def make_private(folder: Path) -> Path:

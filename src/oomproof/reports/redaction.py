@@ -6,9 +6,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from operator import is_not
+from typing import Any, TypeVar
 
 from oomproof.recording.secrets import MASK, SECRET_KEYS, SECRET_WORDS, hide_shapes, is_folder, mask_argv
+from oomproof.records import replace
+
+Record = TypeVar("Record")
 
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{16,}")
@@ -115,6 +119,28 @@ class Redactor:
                 for key, element in value.items()
             }
         return value
+
+    def record(self, record: Record, where: str) -> Record:
+        """A record of ours with every text in it masked, however deep: a field added later is masked as well."""
+        masked: Record = self._masked(record, where)
+        return masked
+
+    def _masked(self, value: Any, where: str) -> Any:
+        if isinstance(value, str):
+            return self.text(value, where)
+        if isinstance(value, tuple | list):
+            masked = [self._masked(element, where) for element in value]
+            return type(value)(masked) if any(map(is_not, masked, value)) else value
+        if isinstance(value, dict):
+            return {key: self._masked(element, where) for key, element in value.items()}
+        if not hasattr(value, "__dataclass_fields__"):
+            return value
+        changed = {}
+        for name in value.__dataclass_fields__:
+            before = getattr(value, name)
+            if (after := self._masked(before, where)) is not before:
+                changed[name] = after
+        return replace(value, **changed) if changed else value
 
     def listing(self) -> list[str]:
         """What was redacted, and where; sorted, without the values."""

@@ -10,7 +10,7 @@ from oomproof.evidence.case_evidence import growth_text
 from oomproof.evidence.gpu_oom import GpuOom, last_oom
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
-from oomproof.records import dataclass, replace
+from oomproof.records import dataclass
 from oomproof.reports import code_shown
 from oomproof.reports.chart_numbers import load_numbers
 from oomproof.reports.code_shown import Stack
@@ -113,8 +113,8 @@ def tell(
     return Story(
         verdict=clean,
         run=run,
-        summary=summarize(run),
-        timeline=_masked(load_numbers(attempt), redactor),
+        summary=redactor.record(summarize(run), "run"),
+        timeline=redactor.record(load_numbers(attempt), "recording"),
         command=shlex.join(redactor.value(run.argv, "command")),
         limit=run.limit,
         earlier=earlier,
@@ -123,7 +123,7 @@ def tell(
         environment=tuple(
             (name, redactor.text(value, "environment")) for name, value in environment_of(run, oom)
         ),
-        gpu_oom=_clean_oom(oom, redactor),
+        gpu_oom=redactor.record(oom, "GPU account"),
         stack=code_shown.stack_of(
             attempt,
             oom,
@@ -135,27 +135,6 @@ def tell(
         ),
         log=printed if log else (),
         outage=redactor.text(outage, "outage"),
-    )
-
-
-def _clean_oom(oom: GpuOom | None, redactor: Redactor) -> GpuOom | None:
-    if oom is None:
-        return None
-    return replace(
-        oom,
-        owners=tuple(
-            replace(
-                owner,
-                owner=redactor.text(owner.owner, "tensors"),
-                example=redactor.text(owner.example, "tensors"),
-            )
-            for owner in oom.owners
-        ),
-        neighbours=tuple(
-            replace(neighbour, name=redactor.text(neighbour.name, "processes"))
-            for neighbour in oom.neighbours
-        ),
-        stack=tuple(redactor.text(line, "stack") for line in oom.stack),
     )
 
 
@@ -329,20 +308,6 @@ def _growth(story: Story) -> str:
     if growth is not None:
         return f"; {growth_text(growth)}, probably a leak"
     return f"; grew by {format_size(rate)}/s to the end, probably a leak" if rate is not None else ""
-
-
-def _masked(timeline: Timeline, redactor: Redactor) -> Timeline:
-    return replace(
-        timeline,
-        events=tuple(replace(mark, text=redactor.text(mark.text, "events")) for mark in timeline.events),
-        phases=tuple(replace(span, name=redactor.text(span.name, "phases")) for span in timeline.phases),
-        unmanaged=tuple(
-            replace(job, name=redactor.text(job.name, "processes")) for job in timeline.unmanaged
-        ),
-        holders=tuple(
-            replace(holder, name=redactor.text(holder.name, "processes")) for holder in timeline.holders
-        ),
-    )
 
 
 def _round_up(size: int) -> str:

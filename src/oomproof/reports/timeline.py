@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import PhaseRow, Span, phase_rows, spans_of
-from oomproof.recording.series import GpuRow, HostRow, JobRow, ProcessRow, Row, Series
+from oomproof.recording.series import GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow, Row, Series
 from oomproof.records import dataclass, field, replace
 from oomproof.units import MIB
 
@@ -286,10 +286,14 @@ def _machine(series: Series, begin: float, end: float) -> list[MachinePoint]:
 
 
 def _unmanaged(series: Series, begin: float, end: float) -> list[Unmanaged]:
-    by_job: dict[tuple[int, str], list[tuple[float, int]]] = {}
-    for t, pid, name, size in series.unmanaged(begin, end + 1.0):
-        by_job.setdefault((pid, name), []).append((t - end, size))
-    jobs = [Unmanaged(f"{name} (pid {pid})", tuple(points)) for (pid, name), points in by_job.items()]
+    by_job: dict[tuple[int, int | None], list[OtherJobRow]] = {}
+    for row in series.between(OtherJobRow, begin, end + 1.0):
+        if not row.managed:
+            by_job.setdefault((row.pid, row.start), []).append(row)
+    jobs = [
+        Unmanaged(f"{rows[-1].name or '?'} (pid {pid})", tuple((row.t - end, row.use) for row in rows))
+        for (pid, _), rows in by_job.items()
+    ]
     return sorted(jobs, key=lambda job: job.peak, reverse=True)[:_JOBS]
 
 

@@ -95,6 +95,7 @@ class Front:
         self._over_since: float | None = None
         self.started: dict[str, Any] = {}  # what started.json says
         self.on_interrupt: Callable[[str], None] = lambda _: None
+        self.on_output_lost: Callable[[OSError], None] = lambda _: None
         self.on_takeover: Callable[[str], None] = lambda _: None
 
     # --- signals -----------------------------------------------------------------------------------------------
@@ -392,7 +393,7 @@ class Front:
             terminal,
             Output(self._spec["folder"], self._spec["output_cap"]),
             shown=not self.launch.detached,
-            on_closed=self._reader_gone,
+            on_closed=self._output_lost,
         )
         if self._socket is not None:
             self._selector.register(self._socket, selectors.EVENT_READ)
@@ -513,10 +514,10 @@ class Front:
         if "slave" in self._held:
             os.close(self._held.pop("slave"))
 
-    def _reader_gone(self, letter: bytes) -> None:
-        """As after `| head`: the job meets a closed pipe, and the verdict shall know whose."""
+    def _output_lost(self, letter: bytes, error: OSError) -> None:
+        """As after `| head`: the job meets a closed pipe, and the verdict shall know whose. Nobody sent it a signal."""
         self._send(b"C", letter)
-        self.on_interrupt("SIGPIPE")
+        self.on_output_lost(error)
 
     def _drain(self, since: float) -> None:
         """What the dead left in the pipes; a slow reader of ours is waited for, an unrelated process with an open end is not."""

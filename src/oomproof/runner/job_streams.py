@@ -138,6 +138,14 @@ class Log:
         self.output.close()
 
 
+class _Lost(Exception):
+    """What the job's output goes to takes no more: its reader went away, or its disk is full or broken."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Streams:
     """``held`` are the readable ends by letter: T the pty, O standard output, E standard error."""
 
@@ -148,7 +156,7 @@ class Streams:
         terminal: Terminal,
         output: Output,
         shown: bool,
-        on_closed: Callable[[bytes], None],
+        on_closed: Callable[[bytes, OSError], None],
     ) -> None:
         self._held, self._terminal, self._on_closed = held, terminal, on_closed
         self.log = Log(output)
@@ -213,14 +221,20 @@ class Streams:
                     return
         except BlockingIOError:
             return
-        except BrokenPipeError:
-            letter = self._letters[fd]
-            self._forget(fd)  # nobody reads it any more: the job shall see a closed pipe
-            self._on_closed(letter.encode())
+        except _Lost as lost:
+            self._close(fd, lost.error)
+        except BrokenPipeError as error:
+            self._close(fd, error)
         except OSError as error:
             if not zero_copy.cannot(error) or self._pump[fd] == self._copy:
                 raise
             self._pump[fd] = self._copy
+
+    def _close(self, fd: int, error: OSError) -> None:
+        """The job shall see a closed pipe."""
+        letter = self._letters[fd]
+        self._forget(fd)
+        self._on_closed(letter.encode(), error)
 
     # Each of these passes on what is there and says whether there may be more.
 
@@ -231,8 +245,8 @@ class Streams:
             return False
         self.log.write(data)
         target = self._target[fd]
-        if target is not None and not self._terminal.stream_output(target, data):
-            raise BrokenPipeError
+        if target is not None and (error := self._terminal.stream_output(target, data)) is not None:
+            raise _Lost(error)
         return len(data) > CHUNK // 2
 
     def _from_pty(self, fd: int) -> bool:
@@ -289,11 +303,11 @@ class Streams:
                 size -= zero_copy.move(fd, target, size)
             except OSError as error:
                 if not zero_copy.cannot(error):
-                    raise BrokenPipeError from error
+                    raise _Lost(error) from error
                 data = _read_some(fd, size)  # it is in the log already
                 size -= len(data)
-                if not self._terminal.stream_output(target, data):
-                    raise BrokenPipeError from error
+                if (failed := self._terminal.stream_output(target, data)) is not None:
+                    raise _Lost(failed) from failed
         return True
 
     def _count(self, fd: int, size: int) -> None:

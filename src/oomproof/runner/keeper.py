@@ -56,7 +56,7 @@ GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_rest
 GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
 FROZEN = "frozen.json"  # who paused the job; written by the guard or `oomproof pause`
 HELPERS_END = (
-    2.0  # seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left
+    10.0  # seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left
 )
 _HELPERS = ("from multiprocessing.resource_tracker import ", "from multiprocessing.forkserver import ")
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL

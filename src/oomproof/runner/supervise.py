@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import threading
@@ -523,11 +524,19 @@ def _stay(
         watch.let_go(f"{how} came for it")  # a paused job cannot hear it
         watch.task_thread.do(lambda: note_interrupt(run.attempt, how))
 
+    def on_output_lost(error: OSError) -> None:
+        watch.task_thread.do(lambda: note_output_lost(run.attempt, error))
+        if error.errno != errno.EPIPE:  # `| head` is no news to whoever typed it
+            say(
+                f"oomproof: the job's output cannot be written: {error.strerror}; from now on it meets a closed pipe"
+            )
+
     def on_takeover(text: str) -> None:
         watch.job.keeper = 0  # its number may become somebody else's
         watch.writer.event(boottime(), "keeper", text)
 
     front.on_interrupt, front.on_takeover = on_interrupt, on_takeover
+    front.on_output_lost = on_output_lost
     try:
         record = front.relay(watch.status_line if front.terminal.tty_numbers else None, watch.tick)
     finally:
@@ -561,3 +570,11 @@ def write_down(
 def note_interrupt(attempt: Attempt, how: str) -> None:
     action = "interrupt" if how in ("Ctrl-C", "SIGINT") else "signal"
     attempt.add_action(action_record("user", action, how))
+
+
+def note_output_lost(attempt: Attempt, error: OSError) -> None:
+    """SIGPIPE where its reader went away; another error is the place's that its output goes to."""
+    if error.errno == errno.EPIPE:
+        attempt.add_action(action_record("front", "signal", "SIGPIPE"))
+    else:
+        attempt.add_action(action_record("front", "output-lost", error.strerror or str(error)))

@@ -110,20 +110,20 @@ class Terminal:
             self._alternate = on > off
         self._write(self._screen, data)
 
-    def stream_output(self, number: int, data: bytes) -> bool:
-        """What the job wrote to a pipe or file of ours; False when nobody reads it any more."""
+    def stream_output(self, number: int, data: bytes) -> OSError | None:
+        """What the job wrote to a pipe or file of ours; the error when that takes no more."""
         return self._write(number, data)
 
-    def _write(self, number: int, data: bytes) -> bool:
+    def _write(self, number: int, data: bytes) -> OSError | None:
         while data:
             try:
                 data = data[os.write(number, data) :]
             except BlockingIOError:  # somebody made our terminal non-blocking
                 time.sleep(0.005)
-            except OSError:
+            except OSError as error:
                 self.gone = self.gone or self.is_tty[number]
-                return False
-        return True
+                return error
+        return None
 
     def message(self, text: str) -> None:
         """A line of ours on standard error, on a line of its own."""

@@ -100,6 +100,15 @@ def test_rm_removes_what_was_named_and_says_it(capsys: pytest.CaptureFixture[str
     assert [run["name"] for run in value["runs"]] == ["b"] and value["bytes"] > 0 and names() == {"c"}
 
 
+def test_rm_takes_neither_an_empty_text_nor_a_day(capsys: pytest.CaptureFixture[str]) -> None:
+    only = made("only")
+    for text in ("", only.id[:8]):
+        assert main(["runs", "rm", "--yes", text]) == 2
+    assert names() == {"only"}
+    assert main(["stop", ""]) == 2
+    assert "empty text" in capsys.readouterr().err
+
+
 def test_rm_never_removes_one_that_lives(capsys: pytest.CaptureFixture[str]) -> None:
     made("over")
     lives = made("lives")

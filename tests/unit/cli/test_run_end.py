@@ -14,6 +14,7 @@ import pytest
 from oomproof.causes import cause_of
 from oomproof.cli import stop
 from oomproof.cli.exit_status import exit_status
+from oomproof.evidence.stop_answer import may_listen
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run
 from oomproof.reports.verdict_text import at_end
@@ -74,6 +75,27 @@ def test_nobody_listens_in_a_plain_loop(tmp_path: Path) -> None:
     plain.attempt.agent_folder.mkdir(parents=True)
     (plain.attempt.agent_folder / f"{os.getpid()}-listens.txt").write_text("stop save\nthis loop\n")
     assert stop._listens(plain)
+
+
+@pytest.mark.parametrize(
+    ("command", "listens"),
+    [
+        (("python", "-c", "import time; time.sleep(9)  # under oomproof"), False),
+        (("python", "-c", "import oomproof; oomproof.stop_requested()"), True),
+        (("python", "-c", "import beside; beside.train()"), None),
+        (("sh", "-c", "python train.py"), None),
+        (("python", "-m", "train"), None),
+        (("sh", "-c", "cat $OOMPROOF_STOP_FILE"), True),
+        (("python", "-c"), None),
+        ((), None),
+    ],
+)
+def test_who_may_listen_by_its_code(tmp_path: Path, command: tuple[str, ...], listens: bool | None) -> None:
+    """None: not all of its code can be seen; for one that saved half its work that is not the same as no."""
+    (tmp_path / "beside.py").touch()
+    run = {"argv": list(command), "cwd": str(tmp_path)}
+    assert may_listen(run) is listens
+    assert may_listen({**run, "settings": {"stop_signal": 10}}) is True
 
 
 def test_a_verb_without_run_means_the_newest_it_applies_to(

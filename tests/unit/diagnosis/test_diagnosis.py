@@ -340,10 +340,17 @@ def test_stopped_by_the_guard(attempt: Attempt, action: str, signal: int) -> Non
     assert "full in 3 s" in verdict.why
 
 
-def test_asked_by_the_guard_and_it_did(attempt: Attempt) -> None:
-    attempt.act("ask", before=40)
+def test_asked_by_the_guard_and_it_ended(attempt: Attempt) -> None:
+    attempt.run["settings"]["grace"] = 30
+    attempt.act("ask", before=34)
     verdict = check(attempt.verdict(), "stopped-by-guard", "likely")  # train.py is not there to be asked
     assert verdict.headline.endswith("asked to save and stop, and it ended")
+
+
+def test_after_its_time_to_save_an_end_is_no_answer_of_a_job_nobody_knows(attempt: Attempt) -> None:
+    attempt.run["settings"]["grace"] = 30
+    attempt.act("ask", before=36)
+    check(attempt.verdict(), "finished", "proven")
 
 
 def test_asked_long_ago_and_finished_is_finished(attempt: Attempt) -> None:

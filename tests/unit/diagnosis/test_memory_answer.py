@@ -73,9 +73,22 @@ def test_its_own_growth_is_not_blamed_on_a_neighbour_that_grew_less(attempt: Att
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(MACHINE_KILL)
     case = replace(attempt.case(), others=(LOADER,))
-    assert case.job is not None
-    grew = replace(case, job=replace(case.job, rate=400.0 * MIB))
-    assert judge(grew).culprit is None and judge(case).culprit is not None
+    assert judge(case).culprit is not None
+    grew = replace(case, others=(replace(LOADER, job_grew=8 * GIB),))
+    assert judge(grew).culprit is None, "in the same seconds"
+
+
+def test_a_browser_that_breathed_is_not_blamed_for_a_leak(attempt: Attempt) -> None:
+    """The job leaks slowly and made no step in its last second: firefox grew by 40 MiB in three minutes."""
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL)
+    attempt.run["settings"]["limit"] = None
+    firefox = OtherJob(900, "firefox", None, False, 2 * GIB, 0, 40 * MIB, 170.0, END - 1)
+    case = replace(attempt.case(), others=(firefox,))
+    leaking = judge(replace(case, growth=LEAK))
+    assert leaking.culprit is None and leaking.growth == LEAK
+    assert judge(replace(case, others=(replace(firefox, taken=GIB),))).culprit is None, "a small share"
+    assert judge(replace(case, others=(replace(firefox, taken=100 * MIB),))).culprit is not None
 
 
 def test_a_run_of_ours_beside_it_is_no_unmanaged_culprit(attempt: Attempt) -> None:

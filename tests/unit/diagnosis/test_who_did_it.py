@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGABRT, SIGINT, SIGPIPE, SIGTERM
 
@@ -36,11 +38,35 @@ def test_a_job_that_never_listens_and_ends_later_finished_by_itself(attempt: Att
     assert "and it did" not in verdict.headline
 
 
-def test_a_job_that_looks_for_the_file_did_as_it_was_asked(attempt: Attempt) -> None:
+def test_a_job_that_nobody_told_and_that_ends_right_after_finished_by_itself(attempt: Attempt) -> None:
+    """A whole result must not be taken for half a one: `run` would end with 75."""
+    asked(attempt, 0.5, "import time; time.sleep(300)")
+    assert attempt.verdict().cause == "finished"
+
+
+def test_a_job_whose_code_names_the_file_probably_did_as_it_was_asked(attempt: Attempt) -> None:
+    """Its word is no witness: it may be a comment."""
     asked(attempt, 148, "import os; os.environ['OOMPROOF_STOP_FILE']")
     verdict = attempt.verdict()
-    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "proven")
-    assert verdict.headline.endswith("asked to save and stop, and it did")
+    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "likely")
+    assert verdict.headline.endswith("asked to save and stop, and it ended")
+
+
+def test_a_stop_signal_is_no_witness_either(attempt: Attempt) -> None:
+    asked(attempt, 148, "import time; time.sleep(300)")
+    attempt.run["settings"]["stop_signal"] = 10
+    assert (attempt.verdict().cause, attempt.verdict().certainty) == ("stopped-by-guard", "likely")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_a_job_lays_in_the_agents_folder_holds_nobody_up(
+    attempt: Attempt, make: Callable[[Path], None]
+) -> None:
+    asked(attempt, 148, "import time; time.sleep(300)")
+    (attempt.dir / "agent").mkdir()
+    for name in ("4067-listens.txt", "4067-now.txt", "4067-fault.txt"):
+        make(attempt.dir / "agent" / name)
+    assert attempt.verdict().cause == "finished"
 
 
 def test_the_agents_mark_shows_that_it_did(attempt: Attempt) -> None:
@@ -81,15 +107,51 @@ def test_one_that_was_not_is_somebody_elses(attempt: Attempt) -> None:
     assert "which oomproof did not send" in attempt.verdict().why
 
 
+@pytest.mark.parametrize("by", ["front", "user"])  # the latter in older records
 @pytest.mark.parametrize("output", [b"0\n", b"0\nTraceback (most recent call last):\n  File \"a.py\", line 2, in <module>\n    print(i)\nBrokenPipeError: [Errno 32] Broken pipe\n"])  # fmt: skip
-def test_a_reader_that_went_away(attempt: Attempt, output: bytes) -> None:
+def test_a_reader_that_went_away(attempt: Attempt, output: bytes, by: str) -> None:
     attempt.ended(**({"signal": SIGPIPE} if output == b"0\n" else {"code": 1}))
     attempt.output = output
-    attempt.act("signal", by="user", before=0.2, why="SIGPIPE")
+    attempt.act("signal", by=by, before=0.2, why="SIGPIPE")
     verdict = attempt.verdict()
     assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
     assert "the reader of its output went away" in verdict.headline
     assert "who or what sends" not in verdict.next and "read the traceback" not in verdict.next
+
+
+@pytest.mark.parametrize("before", [1.0, 70.0])
+def test_a_failure_without_a_word_after_the_reader_went_proves_nothing(
+    attempt: Attempt, before: float
+) -> None:
+    attempt.ended(code=3)
+    attempt.output = b"0\n"
+    attempt.run["settings"]["grace"] = 30
+    attempt.act("signal", by="front", before=before, why="SIGPIPE")
+    verdict = attempt.verdict()
+    assert verdict.certainty != "proven"
+    assert {"interrupted", "other-error"} <= {claim.cause for claim in verdict.causes}
+    assert verdict.cause == ("interrupted" if before == 1.0 else "other-error")
+
+
+def test_a_programs_own_word_about_the_closed_pipe(attempt: Attempt) -> None:
+    attempt.ended(code=1)
+    attempt.output = b"yes: standard output: Broken pipe\n"
+    attempt.act("signal", by="front", before=1.0, why="SIGPIPE")
+    assert (attempt.verdict().cause, attempt.verdict().certainty) == ("interrupted", "proven")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"), [("No space left on device", "disk-full"), ("Input/output error", "other-error")]
+)
+def test_output_that_cannot_be_written_is_no_reader_that_went_away(
+    attempt: Attempt, error: str, cause: str
+) -> None:
+    attempt.ended(signal=SIGPIPE)
+    attempt.output = b"0\n"
+    attempt.act("output-lost", by="front", before=0.2, why=error)
+    verdict = attempt.verdict()
+    assert verdict.cause == cause and f"could not be written: {error}" in verdict.headline
+    assert "reader" not in verdict.headline + verdict.why + verdict.next
 
 
 def test_output_that_stops_in_a_bar_is_no_silent_end_where_the_status_is_known(attempt: Attempt) -> None:
@@ -136,6 +198,32 @@ def test_a_kill_of_something_else_stays_somebody_elses(attempt: Attempt, other: 
     verdict = attempt.verdict()
     assert (verdict.cause, verdict.certainty) == ("interrupted", "proven")
     assert any("not of this job" in item.says for item in verdict.evidence)
+
+
+def test_a_process_that_looks_alike_explains_no_end_that_was_ours(attempt: Attempt) -> None:
+    """The guard sent SIGTERM; nobody waited for a lost worker."""
+    pool(attempt)
+    attempt.exit["signal"] = SIGTERM
+    attempt.act("term", before=2.0, why="58 MiB of RAM available, the job held 3 GiB")
+    verdict = attempt.verdict()
+    assert (verdict.cause, verdict.certainty) == ("stopped-by-guard", "proven")
+    attempt.actions = []
+    attempt.act("term", by="user", before=2.0, why="oomproof stop")
+    assert attempt.verdict().headline == "stopped by you"
+
+
+def test_a_process_that_looks_alike_long_before_is_somebody_elses(attempt: Attempt) -> None:
+    attempt.started["boottime"] = END - 900
+    pool(attempt, before=500)
+    verdict = attempt.verdict()
+    assert verdict.cause == "interrupted" and "python3, pid 4090" not in verdict.headline
+
+
+def test_what_a_process_that_looks_alike_held_is_not_the_jobs_peak(attempt: Attempt) -> None:
+    pool(attempt)
+    case = attempt.case()
+    assert [kill.sure for kill in case.our_kills] == [False]
+    assert case.job_peak == case.sampled_peak and judge(case).kills == ()
 
 
 def test_a_job_killed_itself_is_not_explained_by_another_python(attempt: Attempt) -> None:

@@ -35,6 +35,9 @@ class Recorded:
         name = "python3 load.py"
         self.rows.append(("other_job", (t, pid, start, 0, name, managed, int(mib * MIB), int(swap * MIB))))
 
+    def host(self, t: float, mib: float) -> None:
+        self.rows.append(("host", (t, 8000 * MIB, int(mib * MIB), 0, 0, 0, None, None)))
+
     def growth(self) -> Growth | None:
         with self.open() as series:
             return job_growth(series)
@@ -170,6 +173,17 @@ def test_other_jobs_with_what_they_held_and_how_fast_they_grew(recorded: Recorde
         "held 290 MiB (10 MiB of it in swap) and grew by 180 MiB in 9.0 s (20 MiB/s)"
     )
     assert loader.grew == 300 * MIB and loader.seconds == pytest.approx(5.0)
+
+
+def test_another_job_beside_what_this_one_and_the_machine_did_meanwhile(recorded: Recorded) -> None:
+    for number in range(20):
+        recorded.job(1000.0 + number, 100 + 5 * number)
+        recorded.host(1000.0 + number, 4000 - 30 * number)
+        if number >= 10:
+            recorded.other(1000.0 + number, 31, 100 + 20 * number, start=5)
+    with recorded.open() as series:
+        (other,) = other_jobs(series, 1019.0)
+    assert (other.grew, other.job_grew, other.taken) == (180 * MIB, 45 * MIB, 270 * MIB)
 
 
 def test_a_recording_of_before_knows_nobody_else(recorded: Recorded) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import phase_rows
 from oomproof.recording.reader import Figures, Peaks
-from oomproof.recording.run_peak import run_peak
+from oomproof.recording.run_peak import figures_of, run_peak
 from oomproof.recording.series import HostRow, JobRow, ProcessRow, teardown_begin
 from oomproof.recording.writer import Writer
 
@@ -25,7 +25,8 @@ def peak(
     *,
     cache: int = 0,
     mapped: int = 0,
-    victim: dict[str, int] | None = None,
+    resident: int = 0,
+    victims: tuple[int, ...] = (),
     **counters: int,
 ) -> tuple[int | None, str]:
     """Sizes in MiB."""
@@ -33,21 +34,47 @@ def peak(
         json.dumps({"code": 0, "counters": {name: size * MIB for name, size in counters.items()}})
     )
     figures = Figures(
-        Peaks(use=None if sampled is None else sampled * MIB), cache=cache * MIB, mapped=mapped * MIB
+        Peaks(use=None if sampled is None else sampled * MIB),
+        cache=cache * MIB,
+        mapped=mapped * MIB,
+        resident=resident * MIB,
     )
-    use, source = run_peak(Attempt(tmp_path), figures, victim or {})
+    use, source = run_peak(Attempt(tmp_path), figures, [size * MIB for size in victims])
     return None if use is None else use // MIB, source
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({"sampled": 4, "memcg_peak": 490, "cache": 10}, (480, "cgroup")),
+        ({"sampled": 4, "memcg_peak": 490, "cache": 10, "largest_rss": 485}, (480, "cgroup")),
         (
-            {"sampled": 4, "memcg_peak": 490, "memcg_active_file": 5, "memcg_inactive_file": 5},
+            {
+                "sampled": 4,
+                "memcg_peak": 490,
+                "memcg_active_file": 5,
+                "memcg_inactive_file": 5,
+                "largest_rss": 485,
+            },
             (480, "cgroup"),
         ),
-        ({"sampled": 600, "memcg_peak": 880, "cache": 10}, (870, "cgroup")),
+        # a burst of 900 beside workers, with a dataset in page cache
+        (
+            {"sampled": 600, "memcg_peak": 1800, "cache": 300, "resident": 400, "largest_rss": 1300},
+            (1500, "cgroup"),
+        ),
+        # a checkpoint of 1400 that replaced another: both lay in page cache for a moment
+        (
+            {"sampled": 4096, "memcg_peak": 6900, "cache": 1400, "resident": 4100, "largest_rss": 4120},
+            (4096, "samples"),
+        ),
+        ({"sampled": 4096, "memcg_peak": 6900, "cache": 1400}, (4096, "samples")),
+        # a dataset of 2000 that was read and dropped before any row
+        (
+            {"sampled": 500, "memcg_peak": 2500, "cache": 10, "resident": 495, "largest_rss": 505},
+            (500, "samples"),
+        ),
+        ({"sampled": 4, "memcg_peak": 1060, "largest_rss": 60}, (64, "cgroup")),  # no row of a process
+        ({"sampled": 600, "memcg_peak": 880, "cache": 10}, (860, "cgroup")),  # nobody waited for a process
         ({"sampled": 580, "memcg_peak": 593, "cache": 0}, (593, "cgroup")),
         ({"sampled": 588, "memcg_peak": 593, "cache": 0}, (588, "samples")),  # the kernel counts in batches
         # a job at its limit by page cache: what the cache was at the peak, nobody knows to a tenth
@@ -69,8 +96,16 @@ def test_the_largest_of_those_who_know(
 
 
 def test_the_victim_that_the_kernel_measured(tmp_path: Path) -> None:
-    victim = {"anon_rss_bytes": 470 * MIB, "shmem_rss_bytes": 20 * MIB, "total_vm_bytes": 9 * GIB}
-    assert peak(tmp_path, 400, victim=victim) == (490, "kernel")
+    assert peak(tmp_path, 400, victims=(470, 490, 0)) == (490, "kernel")
+
+
+def test_the_victims_that_a_verdict_lists(tmp_path: Path) -> None:
+    """Not its own victim: that may be a process which only looks like one of the job's."""
+    held = {"anon_rss_bytes": 470 * MIB, "shmem_rss_bytes": 20 * MIB, "total_vm_bytes": 9 * GIB}
+    kills = [{"victim": held}, {"victim": None}, "damaged"]
+    verdict = {"verdict": {"victim": {"anon_rss_bytes": 9 * GIB}}, "kills": kills}
+    peaks = figures_of(Attempt(tmp_path), verdict).peaks
+    assert (peaks.use, peaks.source) == (490 * MIB, "kernel")
 
 
 def test_what_the_guard_acted_on(tmp_path: Path) -> None:
@@ -128,6 +163,29 @@ def test_no_reader_gets_the_rows_of_a_dying_job(tmp_path: Path) -> None:
         assert series.use.at(99.0) == 1200 * MIB and series.use.end == 3.0
         assert [row.use for row in series.living(0.0, 99.0)] == [1200 * MIB]
         assert series.processes()[7][1].use == 1200 * MIB
+
+
+@pytest.mark.parametrize(
+    ("levels", "last"),
+    [
+        ([(600, ""), (600, ""), (870, "guard"), (600, "")], 3.0),  # a sawtooth that lives
+        ([(600, ""), (870, "guard"), (900, "cgroup"), (600, "")], 3.0),
+        ([(600, ""), (600, ""), (870, "guard")], 2.0),  # it ended after the look
+        ([(600, ""), (870, "guard"), (6, "")], 1.0),
+        ([(1200, ""), (1200, ""), (700, "guard"), (6, "")], 1.0),  # the look saw it die
+    ],
+)
+def test_a_burst_between_two_samples_is_no_death(
+    tmp_path: Path, levels: list[tuple[int, str]], last: float
+) -> None:
+    writer = Writer(tmp_path / "recording.sqlite", {})
+    for t, (use, source) in enumerate(levels):
+        if source:
+            writer.put("look", (float(t), source))
+        writer.put("job", (float(t), use * MIB, 0, 0, 0, 0, None, 1, None, None))
+    writer.close()
+    with Attempt(tmp_path).recording().series() as series:
+        assert series.newest(JobRow, 60.0)[-1].t == series.use.end == last
 
 
 def test_shares_of_forked_workers_add_up(tmp_path: Path) -> None:

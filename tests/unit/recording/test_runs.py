@@ -52,6 +52,22 @@ def test_find_by_id_part_and_name() -> None:
         run_folders.find("nonsense")
 
 
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_text_names_no_run(text: str) -> None:
+    made("only")
+    with pytest.raises(OomproofError, match="empty text"):
+        run_folders.find(text)
+
+
+def test_a_beginning_names_no_run_for_what_cannot_be_undone() -> None:
+    only = made("only")
+    assert run_folders.find(only.id[:8]).id == only.id
+    with pytest.raises(OomproofError, match="only the beginning of an id"):
+        run_folders.find(only.id[:8], beginnings=False)
+    for text in ("only", only.id, only.id[-3:]):
+        assert run_folders.find(text, beginnings=False).id == only.id
+
+
 def test_no_runs_yet() -> None:
     with pytest.raises(OomproofError, match="no runs yet"):
         run_folders.find(None)

@@ -41,7 +41,7 @@ def test_the_same_as_from_all_rows(
     rows: list[tuple[int, int]], late: int, begin: float, length: float
 ) -> None:
     plain = nearly_ordered(rows, late)
-    series = Samples(made(list(plain)), "job", "v")
+    series = Samples(Table(made(list(plain)), "job"), "v")
     by_time = sorted(plain, key=lambda row: row[0])
     end = begin + length
     inside = [v for t, v in plain if begin <= t <= end]
@@ -65,6 +65,7 @@ def test_a_window_has_all_its_rows(
 
 def test_damaged_rows_are_passed_over() -> None:
     rows: list[tuple[object, object]] = [(1.0, 5), ("x", 9), (2.0, "y"), (b"z", 1), (3.0, 7), (None, 3)]
-    assert Samples(made(rows), "job", "v", "typeof(v) = 'integer'").between(0, 10) == (5, 7)
+    assert Samples(Table(made(rows), "job"), "v", "typeof(v) = 'integer'").between(0, 10) == (5, 7)
     assert Table(made(rows), "job").rows("count(*)", 0, 10) == [(3,)]
-    assert not Samples(made([]), "job", "v") and Table(made([]), "job").rows("t", 0, 1) == []
+    nothing = Table(made([]), "job")
+    assert not Samples(nothing, "v") and nothing.rows("t", 0, 1) == []

@@ -12,7 +12,7 @@ import oomproof
 from oomproof.recording.phase_spans import phase_rows, spans_of
 from oomproof.recording.reader import Recording, open_recording
 from oomproof.recording.schema import INSERTS, TABLES
-from oomproof.recording.series import Event, GpuRow, HostRow, JobRow, ProcessRow
+from oomproof.recording.series import Event, GpuRow, HostRow, JobRow, OtherJobRow, ProcessRow
 
 SOURCE = Path(oomproof.__file__).parent
 MIB = 1 << 20
@@ -139,3 +139,29 @@ def test_what_cannot_be_read_has_no_rows(recording: Recording, tmp_path: Path) -
         assert series.between(JobRow, 0, 10) == [] and series.highest(JobRow, [0, 9]) == [] and not series.use
         assert [row.t for row in series.newest(HostRow, 1)] == [998], "a damaged row is left out"
         assert len(series.between(ProcessRow, 0, 100)) == 10, "the others tell what they can"
+
+
+def test_rows_in_no_order_are_read_by_every_reader(tmp_path: Path) -> None:
+    """A damaged file: each reader of the table reads the same sorted copy."""
+    connection = sqlite3.connect(tmp_path / "recording.sqlite")
+    connection.executescript(TABLES)
+    for t in (*range(500, 1000), *range(500)):
+        connection.execute(INSERTS["job"], (t, t * MIB, 0, 0, 0, 0, None, 1, None, None))
+    connection.commit()
+    connection.close()
+    with open_recording(tmp_path / "recording.sqlite").series() as series:
+        assert [row.t for row in series.between(JobRow, 10.0, 13.0)] == [10.0, 11.0, 12.0]
+        assert series.use and series.use.at(12.5) == 12 * MIB
+        assert series.use.between(0.0, 2000.0) == (0, 999 * MIB)
+
+
+def test_other_jobs_end_where_the_job_began_to_die(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "recording.sqlite")
+    connection.executescript(TABLES)
+    for t, held in enumerate((900, 900, 900, 5)):
+        connection.execute(INSERTS["job"], (t, held * MIB, 0, 0, 0, 0, None, 1, None, None))
+        connection.execute(INSERTS["other_job"], (t, 7, 1, 1000, "python load.py", 0, t * MIB, MIB))
+    connection.commit()
+    connection.close()
+    with open_recording(tmp_path / "recording.sqlite").series() as series:
+        assert [row.use // MIB for row in series.between(OtherJobRow, 0.0, 9.0)] == [1, 2, 3]

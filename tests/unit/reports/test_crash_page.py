@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,44 @@ def test_no_leak_is_claimed_of_a_level_line(state: Path) -> None:
         db.execute("UPDATE job SET anon = ?, shmem = 0, swap = 0", (9 * GIB,))
     text = page(verdict(run.id), run)
     assert "leak" not in re.findall(r"<h1>(.*?)</h1>", text)[0] and 'line class="growth"' not in text
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Every text of a story; the run itself is only asked for its name and its files."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for element in (*value.keys(), *value.values()):
+            yield from texts_in(element)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from texts_in(element)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from texts_in(getattr(value, name))
+
+
+def test_no_text_of_a_story_holds_a_secret(state: Path) -> None:
+    value = "s3cr3t-of-the-team"
+    hidden = f" api_key={value}"
+    run = make_run(state, seconds=60, texts=hidden)
+    with sqlite3.connect(run.attempt / "recording.sqlite") as db:
+        db.execute("INSERT INTO meta VALUES('trouble', ?)", (hidden,))
+        db.execute("INSERT INTO other_job VALUES(?,31,5,0,?,0,?,0)", (END - 1, "load.py" + hidden, 100 * MIB))
+    account = {
+        "device": 0, "total": 24 * GIB, "free": 0, "allocated": GIB, "reserved": GIB, "phase": hidden, "torch": hidden,
+        "lines": [{"line": "train.py:3" + hidden, "bytes": MIB, "count": 1}], "stack": ["train.py:3" + hidden],
+        "owners": [{"owner": "model" + hidden, "kind": "parameter", "bytes": MIB, "count": 1, "example": hidden}],
+        "neighbours": [{"pid": 7, "used": MIB, "name": "python" + hidden}],
+    }  # fmt: skip
+    run.attempt.agent_folder.mkdir(exist_ok=True)
+    (run.attempt.agent_folder / "4067-cuda-oom-1.json").write_text(json.dumps(account))
+    story = tell(replace(verdict(run.id, hidden), cause="cuda-oom"), run, Redactor({}), outage=hidden)
+    assert story.timeline.phase_rows and story.timeline.problem and story.timeline.unmanaged
+    assert story.gpu_oom is not None and story.gpu_oom.lines and story.gpu_oom.neighbours
+    texts = list(texts_in(story))
+    assert sum("•••" in text for text in texts) > 20
+    assert [text for text in texts if value in text] == []
 
 
 def crash(run: Run, *frames: tuple[str, int]) -> None:
@@ -257,7 +296,10 @@ def test_unmanaged_jobs_are_on_the_machines_chart(state: Path) -> None:
         for second in range(0, 300, 10):
             row = (END - 300 + second, 77, 1, 1000, "python load.py", 0, (1 + second // 30) * GIB, 0)
             db.execute("INSERT INTO other_job VALUES (?,?,?,?,?,?,?,?)", row)
+        # the same pid and name, another job
+        db.execute("INSERT INTO other_job VALUES (?,77,9,1000,'python load.py',0,?,0)", (END - 2, 3 * GIB))
         db.execute("INSERT INTO other_job VALUES (?,9,1,0,'a run of ours',1,?,0)", (END - 5, 20 * GIB))
     text = page(verdict(run.id), run)
     assert "python load.py (pid 77), unmanaged, up to 10.0 GiB" in text and '<path class="u0"' in text
+    assert "python load.py (pid 77), unmanaged, up to 3.0 GiB" in text
     assert "a run of ours" not in text

@@ -61,7 +61,7 @@ class Recipe:
     def peak(self) -> int:
         seen = max([*self.levels, *(2 * self.levels[at] for at in self.looks)]) * MIB
         if self.charged is not None:
-            unseen = (self.charged - self.cache) * MIB
+            unseen = (self.charged - 2 * self.cache) * MIB  # no process is on record that bears it out
             doubt = max(4 * MIB, self.charged * MIB // 50 + self.cache * MIB // 8)
         elif self.largest is not None:
             unseen, doubt = self.largest * MIB, max(32 * MIB, self.largest * MIB // 50)

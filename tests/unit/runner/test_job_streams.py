@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import threading
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from oomproof.recording.attempt import Attempt
 from oomproof.runner import zero_copy
+from oomproof.runner.front import Front
 from oomproof.runner.job_streams import Log, Streams
 from oomproof.runner.output_log import Output
+from oomproof.runner.supervise import note_output_lost
 from oomproof.runner.terminal import Terminal
 
 TEXT = b"".join(b"line %07d of the job's output\n" % number for number in range(60_000))
@@ -25,7 +29,7 @@ class Job:
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
         self.selector = selectors.DefaultSelector()
-        self.closed: list[bytes] = []
+        self.closed: list[tuple[bytes, int | None]] = []
         self.saved = os.dup(1)
         os.dup2(target, 1)
         self.streams = Streams(
@@ -34,7 +38,7 @@ class Job:
             Terminal(),
             Output(str(folder), cap),
             shown=True,
-            on_closed=self.closed.append,
+            on_closed=lambda letter, error: self.closed.append((letter, error.errno)),
         )
 
     def prints(self, data: bytes) -> threading.Thread:
@@ -116,7 +120,26 @@ def test_a_reader_that_leaves_closes_the_jobs_pipe(tmp_path: Path) -> None:
         thread.join()  # EPIPE ended it
     finally:
         job.close()
-    assert job.closed == [b"O"]
+    assert job.closed == [(b"O", errno.EPIPE)]
+
+
+@pytest.mark.parametrize("spliced", [False, True])
+def test_a_disk_that_takes_no_more_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spliced: bool
+) -> None:
+    target = os.open("/dev/full", os.O_WRONLY)
+    if spliced and not zero_copy.AVAILABLE:
+        pytest.skip("no splice here")
+    monkeypatch.setattr(zero_copy, "takes_splice", lambda fd: spliced)
+    job = Job(tmp_path, target)
+    try:
+        thread = job.prints(TEXT)
+        job.serve(lambda: bool(job.closed))
+        thread.join()
+    finally:
+        job.close()
+        os.close(target)
+    assert job.closed == [(b"O", errno.ENOSPC)]
 
 
 @pytest.mark.skipif(not zero_copy.AVAILABLE, reason="no splice here")
@@ -175,3 +198,18 @@ def test_the_first_part_is_kept_at_any_speed(tmp_path: Path) -> None:
     assert Output(str(tmp_path), 3 << 20).space_in_first() == 1 << 20
     (tmp_path / "output.first.log").touch()
     assert Output(str(tmp_path), 3 << 20).space_in_first() == 0
+
+
+def test_a_closed_output_is_noted_and_resumes_no_paused_job(tmp_path: Path) -> None:
+    """What comes for the job (Ctrl-C, SIGTERM) resumes it, so that it hears it; a closed pipe comes from nobody."""
+    front = Front.__new__(Front)
+    front._socket = None
+    interrupts: list[str] = []
+    attempt = Attempt(tmp_path)
+    front.on_interrupt = interrupts.append
+    front.on_output_lost = lambda error: note_output_lost(attempt, error)
+    for number in (errno.EPIPE, errno.ENOSPC):
+        front._output_lost(b"O", OSError(number, os.strerror(number)))
+    assert not interrupts
+    told = [(line["by"], line["action"], line["why"]) for line in attempt.actions()]
+    assert told == [("front", "signal", "SIGPIPE"), ("front", "output-lost", "No space left on device")]

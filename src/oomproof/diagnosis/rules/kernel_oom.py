@@ -17,7 +17,7 @@ from oomproof.diagnosis.lost_worker import explains_the_end, hung_after_kill
 from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
-from oomproof.diagnosis.stopping_actions import guard_stop
+from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
 from oomproof.diagnosis.verdict import Certainty, Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile, KernelKill
 from oomproof.evidence.job_processes import same_or_below
@@ -67,7 +67,8 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if not death.failed:
         return []  # finished: the rule of that name tells of killed workers
     headroom = headroom_at_end(case)
-    if case.kernel_killed:
+    # where we ended it, a process that only looks like one of its own explains nothing
+    if case.kernel_killed or (case.may_be_kernel_killed and not ended_by_us(case)):
         return [_claim(case, death, reading) for reading in _whose(case, death, headroom)]
     if death.signal == signal.SIGKILL and (case.moved.vmstat_oom_kill or 0) > 0:
         return _from_vmstat(case, death, headroom)

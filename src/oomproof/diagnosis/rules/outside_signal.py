@@ -11,7 +11,7 @@ from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.headroom_at_end import headroom_at_end
 from oomproof.diagnosis.lost_worker import hung_after_kill
 from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import guard_stop, passed_on, reader_went_away, user_stop
+from oomproof.diagnosis.stopping_actions import guard_stop, output_lost, passed_on, user_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_evidence import signal_name
 from oomproof.evidence.case_file import CaseFile
@@ -40,7 +40,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if (
         guard_stop(case) is not None
         or user_stop(case) is not None
-        or reader_went_away(case)
+        or output_lost(case) is not None
         or hung_after_kill(case)
     ):
         return []

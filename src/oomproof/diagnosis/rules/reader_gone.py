@@ -1,32 +1,61 @@
-"""The reader of the job's output went away, as after `| head`: a closed pipe, and nothing wrong with the job."""
+"""What its output goes to took no more: a reader that went away, as after `| head`, or a full disk. The job met a closed pipe."""
 
 from __future__ import annotations
 
-from oomproof.diagnosis.advice import command
-from oomproof.diagnosis.death import death_of
-from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import ended_by_us, reader_went_away
-from oomproof.diagnosis.verdict import WeightedCause
-from oomproof.evidence.case_file import CaseFile
+import errno
+import os
 
-_CLOSED = Weight(
-    800, "our own write failed because nobody read any more, and the job then met the closed pipe"
-)
+from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.death import Death, death_of
+from oomproof.diagnosis.rule_weights import Weight
+from oomproof.diagnosis.stopping_actions import ended_by_us, output_lost, output_lost_before
+from oomproof.diagnosis.verdict import Certainty, WeightedCause
+from oomproof.evidence.case_file import Action, CaseFile
+
+_CLOSED = Weight(800, "our own write failed, and the job then met the closed pipe")
+_SOON = Weight(40, "our own write failed seconds before, and the job failed without a word")
+_BEFORE = Weight(15, "our own write failed some time before: what prints meets the pipe at its next line")
+_SECONDS = 5.0  # a training prints a line in that time
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
-    if death is None or not reader_went_away(case) or ended_by_us(case):
+    if death is None or ended_by_us(case):
         return []
-    return [
-        WeightedCause(
+    if (closed := output_lost(case)) is not None:
+        return [_claim(case, death, closed, _CLOSED, "proven")]
+    if (closed := output_lost_before(case)) is None:
+        return []
+    end = case.status.boottime if case.status is not None else None
+    soon = end is not None and end - closed.boottime <= _SECONDS
+    return [_claim(case, death, closed, _SOON if soon else _BEFORE, "possible")]
+
+
+def _claim(
+    case: CaseFile, death: Death, closed: Action, weight: Weight, certainty: Certainty
+) -> WeightedCause:
+    met = "the job met the closed pipe" if certainty == "proven" else "the job may have met the closed pipe"
+    evidence = case.evidence_from("exit", "action.", "output.")
+    perhaps = "" if certainty == "proven" else "perhaps "
+    if closed.action == "signal":
+        return WeightedCause(
             "interrupted",
-            _CLOSED,
-            "proven",
-            "the reader of its output went away (as `| head` does when it has enough)",
-            f"nobody read the pipe that `oomproof run` writes to; the job met the closed pipe and {death.phrase}",
+            weight,
+            certainty,
+            f"{perhaps}the reader of its output went away (as `| head` does when it has enough)",
+            f"nobody read the pipe that `oomproof run` writes to; {met} and {death.phrase}",
             f"if it should continue without a reader, send its output to a file: {command(case)} > out.log",
-            evidence=case.evidence_from("exit", "action.", "output."),
+            evidence=evidence,
             test="the other end of the pipe",
         )
-    ]
+    return WeightedCause(
+        "disk-full" if closed.why in _FULL else "other-error",
+        weight,
+        certainty,
+        f"{perhaps}its output could not be written: {closed.why}",
+        f"`oomproof run` could not write the job's output ({closed.why}); {met} and {death.phrase}",
+        f"free space where its output goes, or send it elsewhere: {command(case)} > out.log",
+        evidence=evidence,
+        test="df -h, and df -i, of the file its output goes to",
+    )

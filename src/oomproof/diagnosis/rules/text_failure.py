@@ -22,7 +22,7 @@ from oomproof.diagnosis.lost_worker import explains_the_end
 from oomproof.diagnosis.lost_worker import told as lost_worker
 from oomproof.diagnosis.output_claims import output_claims
 from oomproof.diagnosis.rule_weights import Weight
-from oomproof.diagnosis.stopping_actions import ended_by_us, reader_went_away
+from oomproof.diagnosis.stopping_actions import ended_by_us, output_lost
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.records import replace
@@ -56,7 +56,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     death = death_of(case)
     if death is None or not death.failed:
         return []
-    if ended_by_us(case) or explains_the_end(case) or reader_went_away(case):
+    if ended_by_us(case) or explains_the_end(case) or output_lost(case) is not None:
         return []  # the error is how the end showed, not why it came
     told = output_claims(case)
     if not told:

@@ -1,0 +1,70 @@
+"""What came and went between two rows: a row where processes held it, none where it was page cache."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oomproof.guard.background_tasks import BackgroundTasks
+from oomproof.guard.guarded_job import Moment
+from oomproof.guard.job_handle import Job
+from oomproof.machine.cgroups import JobMemory
+from oomproof.units import MIB
+
+
+class Scene:
+    """A job, as its cgroup and its processes are at each row; sizes in MiB."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, tuple[Any, ...]]] = []
+        self.charged = self.shrunk = 0
+        job = SimpleNamespace(most_charged=lambda: self.charged * MIB, shrunk=lambda: self.shrunk * MIB)
+        writer = SimpleNamespace(put=lambda table, row: self.rows.append((table, row)))
+        self.guarded = SimpleNamespace(job=job, writer=writer, moment=Moment(), best_effort=None)
+        host = SimpleNamespace(ram=64 << 30, swap_total=0, psi=(0, 0))
+        self.tasks = BackgroundTasks(self.guarded, host, None, None)  # type: ignore[arg-type]
+
+    def row(self, t: float, anon: int, file: int, charged: int, shrunk: int = 0) -> None:
+        self.charged, self.shrunk = charged, shrunk
+        self.tasks._record(t, JobMemory(anon * MIB, 0, file * MIB, 0, 0, anon * MIB))
+
+    @property
+    def held(self) -> list[int]:
+        return [row[1] // MIB for table, row in self.rows if table == "job"]
+
+
+@pytest.mark.parametrize("after", [1400, 0])
+def test_page_cache_that_is_gone_is_nothing_that_the_job_held(after: int) -> None:
+    """A checkpoint replaces the last one: both lie in page cache for a moment. Or a dataset is read and dropped."""
+    scene = Scene()
+    scene.row(1.0, anon=4096, file=after, charged=5500)
+    scene.row(2.0, anon=4096, file=after, charged=6900, shrunk=8)
+    assert scene.held == [4096, 4096] and not [row for table, row in scene.rows if table == "look"]
+
+
+@pytest.mark.parametrize("cache", [0, 300])
+def test_a_burst_of_a_process_has_a_row(cache: int) -> None:
+    scene = Scene()
+    scene.row(1.0, anon=600, file=cache, charged=600 + cache)
+    scene.row(2.0, anon=600, file=cache, charged=1500 + cache, shrunk=905)
+    assert scene.held == [600, 1500, 600]
+    assert [row for table, row in scene.rows if table == "look"] == [(1.5, "cgroup")]
+
+
+def test_a_burst_beside_cache_counts_as_far_as_processes_were_larger() -> None:
+    scene = Scene()
+    scene.row(1.0, anon=4096, file=1400, charged=5500)
+    scene.row(2.0, anon=4096, file=1400, charged=7800, shrunk=900)
+    assert scene.held == [4096, 4996, 4096]
+
+
+def test_a_living_process_that_was_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = bytearray(64 * MIB)
+    block[::4096] = b"x" * len(block[::4096])
+    del block
+    job = Job.__new__(Job)
+    monkeypatch.setattr(job, "pids", lambda: [os.getpid(), 1 << 22], raising=False)
+    assert job.shrunk() >= 32 * MIB
