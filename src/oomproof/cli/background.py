@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.recording import run_folders
 
 Announce = Callable[[str, str], None]  # run id, what it does now
 
@@ -52,10 +53,11 @@ def _show(text: str) -> int:
     if kind == "ok":
         run_id, _, sentence = rest.partition("\n")
         print(run_id)
+        called = run_folders.to_type(run_folders.Run(run_folders.runs_folder() / run_id))
         print(
             f"oomproof: {sentence}\n"
-            f"  follow:  oomproof logs -f {run_id}\n  wait:    oomproof wait {run_id}\n"
-            f"  stop:    oomproof stop {run_id}",
+            f"  follow:  oomproof logs -f {called}\n  wait:    oomproof wait {called}\n"
+            f"  stop:    oomproof stop {called}",
             file=sys.stderr,
         )
         return 0

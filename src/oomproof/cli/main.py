@@ -49,7 +49,7 @@ def overview() -> CommandParser:
     parser = CommandParser(
         prog="oomproof",
         description="Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.",
-        epilog="Start with:  oomproof run -- python train.py\nEach verb has its own help:  oomproof help run",
+        epilog="Start with:\n  oomproof run -- python train.py\n\nEach verb has its own help:\n  oomproof help run",
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(metavar="VERB", prog="oomproof")
@@ -147,6 +147,8 @@ def _unknown(word: str, argv: list[str]) -> OomproofError:
             "flags of a verb stand behind it: oomproof run --limit 20G -- python train.py",
         )
         return OomproofError(f"unknown flag {word!r}{did_you_mean(word, known)}", hint, USAGE)
+    if word in ("show", "compare", "export", "rm", "prune"):
+        return OomproofError(f"unknown verb {word!r}", f"oomproof runs {' '.join(argv)}", USAGE)
     near = did_you_mean(word, [*VERBS, *ALIASES])
     hint = "the verbs: oomproof --help"
     folders = ["", *os.get_exec_path()]

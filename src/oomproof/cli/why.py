@@ -1,6 +1,6 @@
 """Says why a job died, with proof: a run of ours, or any text that a death left behind.
 
-  oomproof why                     the last run
+  oomproof why                     the last run that failed; the newest where none did
   oomproof why big                 the run called big
   oomproof why train.log           a training log, a kernel log, a journal, in any mix; .gz, .xz, .zst too
   dmesg | oomproof why -           from standard input
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -40,7 +41,7 @@ _DOCUMENT = 10_000  # columns: nothing in a document is broken or cut for a term
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", nargs="*", metavar="RUN|FILE", help="a run, or files; default: the last run")
+    add("what", nargs="*", metavar="RUN|FILE", help="a run, or files; default: the last run that failed")
     add("--json", action="store_true", help="schema 1, for machines")
     add("--again", action="store_true", help="judge a run anew, with all that can be read now")
     add("--short", action="store_true", help="only the three lines")
@@ -137,7 +138,15 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
 
 
 def _are_files(what: list[str]) -> bool:
-    return bool(what) and (len(what) > 1 or what[0] == "-" or os.path.exists(what[0]))
+    return bool(what) and (
+        (len(what) > 1 and not _are_runs(what)) or what[0] == "-" or os.path.exists(what[0])
+    )
+
+
+def _are_runs(what: list[str]) -> bool:
+    """Several names of runs, none of them a file's."""
+    known = {name for run in run_folders.list_runs() for name in (run.id, run.info.get("name"))}
+    return all(name in known and not os.path.exists(name) for name in what)
 
 
 def _width() -> int:
@@ -169,8 +178,11 @@ def _write_documents(arguments: argparse.Namespace, text: str) -> None:
 def _explain_one(arguments: argparse.Namespace) -> int:
     from oomproof.reports.verdict_text import long_form, three_lines
 
-    story = ""
+    story = which = ""
     verdict: Verdict
+    if len(arguments.what) > 1 and _are_runs(arguments.what):
+        hint = f"what they have in common: oomproof why --all {shlex.join(arguments.what)}"
+        raise OomproofError("this explains one run, or several files", hint, USAGE)
     run: run_folders.Run | None = None
     if _are_files(arguments.what):
         from oomproof.diagnosis.judge import judge_texts
@@ -183,6 +195,10 @@ def _explain_one(arguments: argparse.Namespace) -> int:
             _say(f"{gap.source} {gap.reason}")  # the long form has it at its end
     else:
         run = _found(arguments.what[0] if arguments.what else None)
+        if not arguments.what:
+            which = f"run      {run.name}" + (f" ({run.id})" if run.name != run.id else "") + "\n"
+        if which and arguments.short:
+            _say(which.strip())
         with readable(run):
             verdict = _judged(run, arguments.again)
             if verdict.cause == "machine-down" and not arguments.short:
@@ -195,7 +211,12 @@ def _explain_one(arguments: argparse.Namespace) -> int:
         text = three_lines(verdict, colour=colour, width=_width() if sys.stdout.isatty() else None)
     else:
         text = long_form(verdict, colour=colour, width=_width())
-    return _show(arguments, verdict.to_json(), text + printable(story), colour)
+    return _show(
+        arguments,
+        verdict.to_json(),
+        ("" if arguments.short else printable(which)) + text + printable(story),
+        colour,
+    )
 
 
 def _judged(run: run_folders.Run, again: bool) -> Verdict:
@@ -291,7 +312,9 @@ def _patterns(arguments: argparse.Namespace) -> int:
     endings = (
         endings_of_texts(what)
         if _are_files(what)
-        else endings_of_runs(runs_of(what[0] if what else run_folders.find(None).name))
+        else endings_of_runs(
+            dict.fromkeys(run for name in what or [run_folders.find(None).name] for run in runs_of(name))
+        )
     )
     patterns = find_patterns(endings, _intervals(arguments.interval))
     if arguments.md or arguments.html:

@@ -75,9 +75,12 @@ def _kept(case: CaseFile) -> tuple[tuple[str, str | None], ...]:
     )
 
 
+READ_ON = "read its last lines"
+
+
 def again(case: CaseFile, advice: str) -> str:
     """Advice on a text as advice on this run: its own command, and where its output is."""
-    if advice == "read the traceback":
+    if advice in ("read the traceback", READ_ON):
         return f"{advice}: {read_output(case)}"
     if "dmesg" in advice and kernel_ruled_out(case):
         return f"the kernel killed nothing while it ran: once with num_workers=0 shows the error itself: {command(case)}"

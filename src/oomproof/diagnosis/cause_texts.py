@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY
+from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY, READ_ON
 from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_of, job_text, next_command
 from oomproof.diagnosis.smaller_command import find_argument
 from oomproof.diagnosis.verdict import Change, Remedy
@@ -13,6 +13,7 @@ from oomproof.evidence.texts.finding import Finding, GpuNumbers
 from oomproof.leaf.allocator_memory import OLD_NAME
 from oomproof.units import MIB, format_size
 
+_RAISED = ("traceback", "exception", "cut")
 _NODE = "node's own limit of heap: NODE_OPTIONS=--max-old-space-size=8192 CMD (MiB)"
 _JAVA = "Java's own limit of heap: -Xmx8g, or spark.driver.memory and spark.executor.memory"
 
@@ -64,10 +65,12 @@ def fill(finding: Finding, argv: Sequence[str] = ()) -> tuple[str, str]:
         "message_in": f" ({_short(job.message)})" if job.message else "",
         "xid": f" {kernel.xid}" if kernel.xid is not None else "",
     }
-    advice = cause.next.format_map(values)
+    headline, advice = cause.headline.format_map(values), cause.next.format_map(values)
+    if cause.slug == "other-error" and not (job.exception or job.message or job.heard in _RAISED):
+        headline, advice = finding.says, READ_ON  # a sentence of ours already, and there is no traceback
     if (fewer := fewer_workers(finding, argv)) is not None:
         advice = next_command(fewer, argv) + (f"; or {advice.partition(', or ')[0]}" if finding.limit else "")
-    return cause.headline.format_map(values), advice
+    return headline, advice
 
 
 def _short(text: str, width: int = 160) -> str:

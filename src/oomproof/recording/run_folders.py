@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.machine.host_identity import host_name, machine_id
@@ -278,7 +279,15 @@ def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = T
     if begun := next((run for run in runs if run.id.startswith(text)), None):
         hint = f"give the whole id, or its end: {begun.id}"
         raise OomproofError(f"{text!r} is only the beginning of an id", hint, USAGE)
-    raise OomproofError(f"no run is called {text!r}", "list them: oomproof runs", USAGE)
+    near = did_you_mean(text, [str(name) for run in runs if (name := run.info.get("name"))])
+    raise OomproofError(f"no run is called {text!r}{near}", "list them: oomproof runs", USAGE)
+
+
+def to_type(run: Run) -> str:
+    """What a command calls it by: its name, where that means this run and no newer one; else its id."""
+    name = run.info.get("name")
+    same = next((other for other in list_runs() if other.info.get("name") == name), None)
+    return shlex.quote(run.name) if name == run.name and same is not None and same.id == run.id else run.id
 
 
 def _first_in(states: Collection[str], runs: list[Run]) -> Run:

@@ -76,14 +76,14 @@ def _coloured(line: Line) -> str:
 def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
     """The whole screen as styled lines; commands to copy are never broken."""
     facts = [line for fact in _machine(check.facts) for line in _folded(fact, width)]
-    lines = [*facts, [], *_rows(check.rows, check.facts, width, bars), []]
+    # whoever asked reads the answer first; the figures behind it follow
+    lines = [*_answers(check.answers, width), []] if check.answers else []
+    lines += [*facts, [], *_rows(check.rows, check.facts, width, bars), []]
     lines += [*_budget(check.budget), []]
     ledger = [*_ledger(check, width)]
     lines += [*ledger, []] if ledger else []
     if check.risks:
         lines += [*_risks(check.risks, width), []]
-    if check.answers:
-        lines += [*_answers(check.answers, width), []]
     when, command = check.next_step
     lines += _wrapped("Next: ", when, width, "bold")
     lines.append([("  ", ""), (command, "cyan")])
@@ -277,7 +277,9 @@ def _answers(answers: Sequence[Answer], width: int) -> Iterable[Line]:
     }
     for answer in answers:
         title, style = words[answer.status]
-        yield from _wrapped(title, answer.sentence, width, style)
+        # the title says it already
+        sentence = answer.sentence.replace(": never fits, ", ": ").replace(": never fits", "")
+        yield from _wrapped(title, sentence, width, style)
 
 
 def _wrapped(head: str, text: str, width: int, style: str, indent: str = "  ") -> Iterable[Line]:

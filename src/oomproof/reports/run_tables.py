@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from oomproof.recording import pauses, run_summary
 from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.reader import Peaks
-from oomproof.recording.run_folders import ELSEWHERE, Run
+from oomproof.recording.run_folders import ELSEWHERE, Run, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.series import PhaseMark
@@ -104,6 +105,9 @@ def _hash(path: str, _changed: int, _size: int) -> str | None:
     return hash_file(path)
 
 
+_RAISED = re.compile(r"failed with (?:\w+\.)*(\w{1,40}(?:Error|Exception|Failure|Fault|Exit))\b")
+
+
 def _end(summary: Summary) -> str:
     if (summary.problem or "").startswith("damaged"):
         return "damaged"
@@ -111,6 +115,8 @@ def _end(summary: Summary) -> str:
         return "machine shut down" if (summary.headline or "").startswith(ORDERLY) else "machine went down"
     if summary.state != "ended":
         return _state_text(summary)
+    if summary.cause == "other-error" and (raised := _RAISED.match(summary.headline or "")):
+        return raised[1]
     return cause_of(summary.cause).title if summary.cause else "ended"
 
 
@@ -163,7 +169,10 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
         told = f"some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
         lines += folded("damaged: ", told, width)
     lines.append("")
-    lines.append(f"next: oomproof runs show {one_line(summaries[0].id)}")
+    first = summaries[0]
+    newest = next(iter(newest_runs(1)), None)  # of --failed the first may have a newer one of its name
+    called = first.name if newest is not None and newest.id == first.id else first.id
+    lines.append(f"next: oomproof runs show {shlex.quote(one_line(called))}")
     return "\n".join(lines)
 
 
@@ -178,7 +187,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         ("command", summary.command),
         ("in", str(run.info.get("cwd", "-"))),
         ("started", format_time(summary.created)),
-        ("lasted", format_duration(summary.seconds)),
+        *([("lasted", format_duration(summary.seconds))] if summary.state != "waiting" else []),
         ("state", _state_text(summary)),
         ("limit", _limit_text(run, settings.get("limit"))),
     ]
@@ -228,11 +237,11 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     if told is not None:
         lines.append(three_lines(told.verdict, colour=colour, width=width))
     elif summary.state == "unguarded":
-        lines.append(f"next: oomproof watch {run.name}   (the job runs unguarded; this guards it again)")
+        lines.append(f"next: oomproof watch {to_type(run)}   (the job runs unguarded; this guards it again)")
     elif waiting:
-        lines.append(f"next: it starts by itself; to take it out of the queue: oomproof stop {run.name}")
+        lines.append(f"next: it starts by itself; to take it out of the queue: oomproof stop {to_type(run)}")
     else:
-        lines.append(f"next: oomproof logs -f {run.name}")
+        lines.append(f"next: oomproof logs -f {to_type(run)}")
     return "\n".join(lines)
 
 
@@ -453,6 +462,7 @@ def _step_pace(marks: list[PhaseMark]) -> str | None:
 
 
 def compare(left: Run, right: Run, width: int = 100) -> str:
-    rows = [("", left.name, right.name), *compare_rows(left, right)]
+    heads = (left.name, right.name) if left.name != right.name else (left.id, right.id)
+    rows = [("", *heads), *compare_rows(left, right)]
     half = max(12, (width - max(len(row[0]) for row in rows) - 4) // 2)
     return "\n".join(table(rows, width, shrink={2: half, 1: half, 0: 12}))

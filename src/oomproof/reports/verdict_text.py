@@ -66,7 +66,9 @@ def _told(label: str, text: str, width: int | None) -> str:
 
 def long_form(verdict: Verdict, *, colour: bool = False, width: int = 110) -> str:
     parts = [three_lines(verdict, colour=colour, width=width)]
-    where = [f"cause    {verdict.kind.title}, {verdict.probability:.0%}"]
+    # whatever no rule names is an "other error": that there is no other reading makes it no surer than its word says
+    unsure = verdict.cause == "other-error" and verdict.certainty != "proven" and len(verdict.causes) < 2
+    where = [f"cause    {verdict.kind.title}" + ("" if unsure else f", {verdict.probability:.0%}")]
     if verdict.phase != "unknown":
         step = f", step {verdict.step}" if verdict.step is not None else ""
         where.append(f"phase    {verdict.phase}{step}")

@@ -67,9 +67,8 @@ class LimitBackend:
         elif by_user:
             text = f"limit {format_size(self.limit)} enforced by the kernel ({self.name})"
         else:
-            text = f"at most {format_size(self.limit)}, enforced by the kernel ({self.name})"
-            if verbosity > 0:
-                text += ", so that the machine keeps its floor"
+            cap = f"the kernel ({self.name}) caps it at {format_size(self.limit)}"
+            text = f"no limit set; {cap}, so that the machine keeps its floor"
         if self.note:
             text += f"; {self.note}"
         if self.why_not_better and verbosity > 0:

@@ -72,7 +72,10 @@ def test_fits_and_never_on_the_freeze_machine(
     assert ask(freeze, monkeypatch, "--need", "6G") == 0
     assert "fits, 205 MiB to spare" in capsys.readouterr().out
     assert ask(freeze, monkeypatch, "--need", "31G") == 69
-    assert capsys.readouterr().out.rstrip().endswith("oomproof check --need 30G")
+    shown = capsys.readouterr().out
+    assert shown.startswith("Never: needs 31.0 GiB"), "the answer stands first"
+    assert shown.lower().count("never") == 1
+    assert shown.rstrip().endswith("oomproof check --need 30G")
     assert ask(freeze, monkeypatch) == 0
 
 

@@ -76,6 +76,19 @@ def test_the_commands_own_flags_are_its_own(capfd: pytest.CaptureFixture[str]) -
     assert "--need 1G --need 2G --limti" in capfd.readouterr().out
 
 
+def test_an_action_of_runs_is_answered_with_its_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "a", "b"]) == 2
+    assert "hint: oomproof runs compare a b" in capsys.readouterr().err
+
+
+def test_the_overview_ends_with_two_commands_on_lines_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  oomproof run -- python train.py" in lines and "  oomproof help run" in lines
+
+
 def test_help_of_a_verb_is_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["run"], ["runs", "show"], ["help"]):
         assert helped(capsys, "help", *words) == helped(capsys, *words, "--help")

@@ -199,3 +199,18 @@ def test_a_fifo_is_read_once(tmp_path: Path) -> None:
     report = said(tmp_path, "fifo")
     assert "out of GPU memory" in report.stdout
     writer.join()
+
+
+def test_which_run_is_explained_is_said_where_nobody_named_it(home: dict[str, str], tmp_path: Path) -> None:
+    for name, program in (("leak", "false"), ("loader", "false"), ("good", "true")):
+        subprocess.run(
+            [sys.executable, "-m", "oomproof.cli.main", "run", "--name", name, "--", program],
+            env=home,
+            capture_output=True,
+        )
+    assert run(env=home, cwd=tmp_path).stdout.startswith("run      loader (")
+    assert run("leak", env=home, cwd=tmp_path).stdout.startswith("verdict")
+    both = run("leak", "loader", env=home, cwd=tmp_path)
+    assert both.returncode == 2 and "oomproof why --all leak loader" in both.stderr
+    assert run("--all", "leak", "loader", env=home, cwd=tmp_path).returncode == 0
+    assert "no such file" in run("a.log", "b.log", env=home, cwd=tmp_path).stderr

@@ -32,6 +32,7 @@ from oomproof.evidence import case_collector as collect_module
 from oomproof.evidence.case_file import CaseFile, Evidence, KernelKill
 from oomproof.recording import state_files
 from oomproof.recording.run_folders import Run
+from oomproof.reports.verdict_text import long_form
 from oomproof.units import format_zone
 
 
@@ -87,6 +88,24 @@ def test_one_that_runs_lacks_no_end(attempt: Attempt) -> None:
     assert guard is not None
     assert attempt.verdict().next == "wait for its end"
     os.close(guard)
+
+
+def test_python_that_finds_no_script_is_certain(attempt: Attempt) -> None:
+    attempt.ended(code=2)
+    line = b"/usr/bin/python3: can't open file '/x/nosuch.py': [Errno 2] No such file or directory\n"
+    attempt.output = line
+    verdict = check(attempt.verdict(), "other-error", "proven")
+    assert verdict.headline == "python could not open '/x/nosuch.py'"
+    assert "traceback" not in verdict.next and "check the name" in verdict.next
+    attempt.output = line + b"step 1\n"
+    attempt.ended(code=1)
+    assert attempt.verdict().certainty != "proven", "a script went on behind it"
+
+
+def test_an_exit_code_alone_is_not_called_certain(attempt: Attempt) -> None:
+    attempt.ended(code=1)
+    verdict = check(attempt.verdict(), "other-error", "likely")
+    assert "%" not in long_form(verdict).split("Evidence")[0]
 
 
 def test_one_that_waits_says_for_what(attempt: Attempt) -> None:

@@ -14,6 +14,7 @@ from helpers_report import verdict
 from oomproof.errors import OomproofError
 from oomproof.leaf import small_files
 from oomproof.recording import run_folders, state_files
+from oomproof.records import replace
 from oomproof.reports import chart
 from oomproof.reports import run_tables as report
 from oomproof.units import parse_size
@@ -172,6 +173,33 @@ def test_one_that_waits_says_for_what(capfd: pytest.CaptureFixture[str]) -> None
     told = capfd.readouterr().err
     assert "not started yet" in told and "runs show b" in told and "ended" not in told
     os.close(lock)
+
+
+def test_hints_use_the_name_while_it_means_that_run() -> None:
+    old = made("twin", 1.0)
+    assert run_folders.to_type(old) == "twin"
+    new = made("twin", 2.0)
+    assert run_folders.to_type(old) == old.id and run_folders.to_type(new) == "twin"
+    assert run_folders.to_type(made(None, 3.0)) == run_folders.find(None).id
+
+
+def test_a_name_nearly_right_is_answered_with_the_one_meant() -> None:
+    made("leak")
+    with pytest.raises(OomproofError, match="did you mean 'leak'"):
+        run_folders.find("leka")
+
+
+def test_an_exception_is_the_end_in_the_list() -> None:
+    summary = replace(report.summarize(made("broken")), state="ended", cause="other-error", problem=None)
+    raised = replace(summary, headline="failed with KeyError: 'loss'")
+    assert "KeyError" in report.history([raised])
+    assert "other error" in report.history([replace(summary, headline="ended with an error of its own")])
+
+
+def test_two_runs_of_one_name_are_compared_by_their_ids() -> None:
+    old, new = made("twin", 1.0), made("twin", 2.0)
+    head = report.compare(old, new).splitlines()[0]
+    assert old.id in head and new.id in head
 
 
 def test_differing_words() -> None:

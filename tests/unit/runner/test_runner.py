@@ -88,6 +88,13 @@ def test_vanished_cgroup_is_a_value(tmp_path: Path) -> None:
     assert gone.memory() is None and gone.pids() == []
 
 
+def test_a_run_without_a_limit_is_not_told_of_one() -> None:
+    backend = limit_backends.LimitBackend("cgroup v2", limit=23 << 30)
+    told = backend.sentence(by_user=False)
+    assert told.startswith("no limit set;") and "floor" in told
+    assert "no limit" not in backend.sentence(by_user=True)
+
+
 def test_the_start_is_one_short_line_and_the_reason_is_for_whoever_asks() -> None:
     backend = limit_backends.LimitBackend(limit_backends.WATCH, why_not_better=["no cgroup v2 is mounted"])
     assert backend.sentence(False) == "limit enforced by oomproof, not the kernel"

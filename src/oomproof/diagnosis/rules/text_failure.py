@@ -119,8 +119,22 @@ def _raised(case: CaseFile, told: WeightedCause) -> bool:
     return failure is not None and failure.cause == told.cause and bool(failure.job.exception)
 
 
+def _not_started(case: CaseFile, death: Death) -> bool:
+    """A shell or Python says that it could not start the program, nothing follows, and the exit code is the one for that."""
+    failure = case.output.failure
+    if failure is None or not failure.job.goes_on or death.signal is not None:
+        return False
+    return death.code in (2, 127) and case.output.last_line.strip() in failure.text
+
+
+def _check_name(case: CaseFile) -> str:
+    return f"check the name, and the folder it is started in; then {command(case)}"
+
+
 def _certainty(case: CaseFile, death: Death, told: WeightedCause) -> Certainty:
     """The exit status is a second witness to a traceback, and to an abort that explains itself."""
+    if _not_started(case, death):
+        return "proven"
     witnessed = _raised(case, told) or (death.signal == signal.SIGABRT and death.direct)
     if witnessed and not cause_of(told.cause).doubtful and told.certainty != "possible":
         return "proven"
@@ -145,7 +159,7 @@ def _claims(
         _certainty(case, death, told),
         told.headline,
         why,
-        again(case, told.next),
+        again(case, told.next) if not _not_started(case, death) else _check_name(case),
         evidence=case.evidence_from(
             "exit",
             "output.",

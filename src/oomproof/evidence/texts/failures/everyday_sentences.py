@@ -130,7 +130,10 @@ EVERYDAY = (
     # a script without `set -e` goes on behind it, and may die of something else
     Rule("other-error", "the command could not be started", 0.4,
          Row("command not found", "run.sh: line 3: torchrun: command not found", r"^(?:[\w./-]{1,80}: ){1,3}(?:line \d+: )?(?:\S{1,80}: )?command not found$"),
-         Row("can't open file ", "python: can't open file 'train.py': [Errno 2] No such file or directory", r"^\S*python\S*: can't open file "),
+         kind="summary", only="printed", facts=JobFacts(goes_on=True)),
+    Rule("other-error", "python could not open {file}", 0.4,
+         Row("can't open file ", "python: can't open file 'train.py': [Errno 2] No such file or directory",
+             r"^\S*python\S*: can't open file (?P<file>.{1,300}?)(?:: \[Errno|$)"),
          kind="summary", only="printed", facts=JobFacts(goes_on=True)),
     Rule("import-error", "a module is missing", 0.5,
          Row("No module named ", "/usr/bin/python3: No module named torch", r"^(?:\S+: )?No module named ['\"]?[\w.]+"),
