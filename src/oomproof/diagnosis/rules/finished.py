@@ -10,7 +10,6 @@ from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
 from oomproof.diagnosis.verdict import Victim, WeightedCause
 from oomproof.evidence.case_file import CaseFile
-from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.units import format_duration, format_size
 
 _EXIT_CODE_0 = Weight(1000, "exit code 0 is the job's own word")
@@ -28,8 +27,6 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         return []
     held = case.job_peak
     why = f"exited with code 0; held at most {format_size(held)}" if held else "exited with code 0"
-    if case.peak_source != SAMPLES:
-        why += f" (by {SOURCES[case.peak_source]})"
     stood, _ = paused(case)
     if stood:
         why += f"; it was paused for {format_duration(stood)}"
