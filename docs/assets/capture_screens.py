@@ -41,22 +41,25 @@ def main(source: str, out: str) -> None:
         for name, line in (("oomproof", f'{run} "$@"'), ("python", f'exec {sys.executable} "$@"')):
             (home / name).write_text(f"#!/bin/sh\n{line}\n")
             (home / name).chmod(0o755)
-        parts = [f"== {title} ==\n{capture(home, commands)}" for title, commands in SCREENS.items()]
+        parts = [
+            f"== {title} ==\n{capture(home, f'screens-{number}', commands)}"
+            for number, (title, commands) in enumerate(SCREENS.items())
+        ]
     Path(out).write_text("\n\n".join(parts) + "\n")
 
 
-def capture(home: Path, commands: list[str]) -> str:
-    """The screen after those commands, as the terminal shows it."""
+def capture(home: Path, server: str, commands: list[str]) -> str:
+    """The screen after those commands, as the terminal shows it. A server that is just ending takes no new session."""
     lines = ["clear", *(f"printf '$ %s\\n' {shlex.quote(command)}\n{command}" for command in commands)]
     script = home / "session.sh"
-    script.write_text("\n".join([*lines, "tmux -L screens wait-for -S done", "sleep 600"]) + "\n")
+    script.write_text("\n".join([*lines, f"tmux -L {server} wait-for -S done", "sleep 600"]) + "\n")
     environment = {
         **os.environ,
         "PATH": f"{home}:{os.environ['PATH']}",
         "XDG_STATE_HOME": f"{home}/state",
         "XDG_RUNTIME_DIR": str(home),
     }
-    tmux = ["tmux", "-L", "screens"]
+    tmux = ["tmux", "-L", server]
     begin = [*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "60", f"sh {script}"]
     subprocess.run(begin, check=True, cwd=home, env=environment)
     try:

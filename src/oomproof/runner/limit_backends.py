@@ -67,8 +67,8 @@ class LimitBackend:
         elif by_user:
             text = f"limit {format_size(self.limit)} enforced by the kernel ({self.name})"
         else:
-            cap = f"the kernel ({self.name}) caps it at {format_size(self.limit)}"
-            text = f"no limit set; {cap}, so that the machine keeps its floor"
+            why = ", so that the machine keeps its floor" if verbosity > 0 else ""
+            text = f"no limit set; capped at {format_size(self.limit)} by the kernel ({self.name}){why}"
         if self.note:
             text += f"; {self.note}"
         if self.why_not_better and verbosity > 0:
