@@ -171,8 +171,9 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     lines.append("")
     first = summaries[0]
     newest = next(iter(newest_runs(1)), None)  # of --failed the first may have a newer one of its name
-    called = first.name if newest is not None and newest.id == first.id else first.id
-    lines.append(f"next: oomproof runs show {shlex.quote(one_line(called))}")
+    plain = shlex.quote(first.name) == first.name and len(first.name) <= 24
+    called = first.name if plain and newest is not None and newest.id == first.id else first.id
+    lines.append(f"next: oomproof runs show {one_line(called)}")
     return "\n".join(lines)
 
 
