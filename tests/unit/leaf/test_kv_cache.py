@@ -73,7 +73,16 @@ def made(family: str, dtype: Any) -> Any:
     return getattr(transformers, model)(getattr(transformers, config)(**COMMON, **settings)).eval().to(dtype)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+ONE_OF_EACH_KIND = ("gpt2", "llama-gqa", "mistral-window", "gemma2-every-second", "t5-two-caches")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        family if family in ONE_OF_EACH_KIND else pytest.param(family, marks=pytest.mark.long)
+        for family in FAMILIES
+    ],
+)
 def test_predicted_is_what_a_real_generation_holds(family: str) -> None:
     torch = pytest.importorskip("torch")
     model = made(family, torch.float64 if family == "llama-gqa" else torch.float32)
