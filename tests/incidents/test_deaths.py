@@ -105,7 +105,10 @@ def test_leak_that_does_not_listen_is_ended_before_the_kernel_does(lab: Lab) -> 
     done = lab.run(
         "run", "--name", "deaf", "--limit", "300M", "--grace", "2", "--", *lab.job("grow.py", 60, 1000)
     )
-    assert done.returncode == 128 + signal.SIGTERM
+    assert done.returncode in (
+        128 + signal.SIGTERM,
+        128 + signal.SIGKILL,
+    )  # which of them is a matter of load
     assert cause(lab, "deaf") == ("stopped-by-guard", "proven")
     exit_record = lab.read(lab.folder_of("deaf") / "1" / "exit.json")
     assert exit_record["counters"]["memcg_oom_kill"] == 0

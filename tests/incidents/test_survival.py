@@ -158,7 +158,10 @@ def test_no_rights_at_all(lab: Lab) -> None:
         "run", "--name", "bare", "--limit", "200M", "--grace", "1", "--", *lab.job("grow.py", 60, 1000)
     )
     assert "oomproof, not the kernel" in done.stderr
-    assert done.returncode == 128 + signal.SIGTERM
+    assert done.returncode in (
+        128 + signal.SIGTERM,
+        128 + signal.SIGKILL,
+    )  # which of them is a matter of load
     assert lab.verdict("bare")["verdict"]["cause"] == "stopped-by-guard"
 
 

@@ -88,7 +88,7 @@ class GuardedJob:
         limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
         moment.memory, moment.limit_headroom = memory, limit_headroom
         use = memory.use
-        if moment.highest is None or use > moment.highest.memory.use:
+        if self.job.is_exact and (moment.highest is None or use > moment.highest.memory.use):
             moment.highest = Look(t, memory, available, swap_free, limit_headroom)
         growth.use.add(t, use - self.job.corrected)
         return JobView(

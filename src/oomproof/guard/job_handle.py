@@ -97,6 +97,11 @@ class Job:
         self._tree.settle(seconds)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether what it holds is the kernel's own count; else pages shared by fork may count twice until they are walked."""
+        return self._cgroup is not None
+
+    @property
     def corrected(self) -> int:
         """Bytes by which the figure changed so far because shared pages were counted anew: no growth."""
         return self._tree.corrected

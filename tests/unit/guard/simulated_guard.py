@@ -148,7 +148,7 @@ class Freezer:
 
 
 class Job:
-    leader, corrected, reclaim = 4711, 0, None
+    leader, corrected, reclaim, is_exact = 4711, 0, None, True
 
     def __init__(self, world: World) -> None:
         self._world = world
