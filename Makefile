@@ -70,7 +70,7 @@ chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/ch
 
 programs: dev  ## real trainers under watch: they only need time
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest $(PROGRAMS) -n 2 --dist worksteal --junitxml=$(RESULTS)/programs.xml
+	$(BIN)/pytest $(PROGRAMS) -m "not long" -n 2 --dist worksteal --junitxml=$(RESULTS)/programs.xml
 
 beside-the-machine: dev lab  ## what asserts no seconds; the virtual machines have the processors first
 	$(MAKE) -j3 vm-scenarios vm-power-cut meanwhile
@@ -89,7 +89,9 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/output.py
 	$(BIN)/python bench/guard.py
 	$(BIN)/python bench/many_processes.py
-	$(BIN)/pytest tests/vm tests/unit -m long
+	$(BIN)/pytest tests/vm -m long
+	$(BIN)/pytest tests/unit -m long
+	$(BIN)/pytest $(PROGRAMS) -m long
 	$(BIN)/python bench/freeze.py
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/agent.py

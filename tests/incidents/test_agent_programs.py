@@ -213,7 +213,15 @@ ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1
               "--mixed_precision", "no", "--dynamo_backend", "no"]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["torchrun", "accelerate", "spawn", "hogwild"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "torchrun",
+        pytest.param("accelerate", marks=pytest.mark.long),
+        "spawn",
+        pytest.param("hogwild", marks=pytest.mark.long),
+    ],
+)
 def test_who_trains_speaks_not_who_launched_it(lab: Lab, how: str) -> None:
     """The parent imports torch first and then only waits: it is in "load" to the end, its stack is the launcher's."""
     if how == "accelerate":

@@ -1,6 +1,6 @@
 """What the guard does in each situation, and when, is what it did when decisions.json was recorded.
 
-Situations of more than 4,000 looks take half the time for a fifth of the cases: they are `long`, run by `make bench`.
+Situations of many looks take most of the time: they are `long`, run by `make bench`.
 
 A change of policy that is meant: `python tests/unit/guard/test_decisions.py` records anew; read the difference.
 """
@@ -17,7 +17,7 @@ from situations import every_situation
 RECORDED = Path(__file__).parent / "decisions.json"
 SITUATIONS = dict(every_situation())
 DECISIONS = json.loads(RECORDED.read_text())
-MANY_LOOKS = 4000
+MANY_LOOKS = 2000
 
 
 def _weighed(name: str) -> object:
