@@ -62,3 +62,14 @@ def coloured_stream(stream: IO[str]) -> IO[str]:
 def wants_colour(stream: IO[str]) -> bool:
     """A terminal, and nobody said otherwise."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def terminal_columns(otherwise: int = 80) -> int:
+    """As shutil tells it, without the import of all its archives. ``otherwise``: where there is no terminal."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        return int(told)
+    try:
+        return os.get_terminal_size(1).columns or otherwise
+    except OSError:
+        return otherwise

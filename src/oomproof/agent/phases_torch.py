@@ -52,9 +52,8 @@ class _Watched:
         self.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
         self.steps: dict[int, int] = {}
         self.inside = False  # train() calls itself for every submodule
-        self.forward: tuple[Any, Any] | None = (
-            None  # of nn.Module: PyTorch's own and ours, while ours is there
-        )
+        # of nn.Module: PyTorch's own and ours, while ours is there
+        self.forward: tuple[Any, Any] | None = None
 
     def optimizer(self) -> None:
         agent, compiling, steps = self.agent, self.compiling, self.steps

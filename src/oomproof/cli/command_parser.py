@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.printable import terminal_columns
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """argparse makes one for every flag it is told of; asked for the width itself, it imports shutil and all its archives."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
+        super().__init__(prog, width=terminal_columns() - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Sentences are wrapped; examples stay as they are."""
         import textwrap
-        from itertools import groupby
 
         lines: list[str] = []
-        for fixed, part in groupby(text.strip("\n").split("\n"), _is_example):
-            block = list(part)
+        for fixed, block in blocks_of(text):
             lines += block if fixed else textwrap.wrap(" ".join(block), width, break_on_hyphens=False)
         return "\n".join(lines)
 
 
+def blocks_of(text: str) -> Iterator[tuple[bool, list[str]]]:
+    """(as it stands, its lines): examples and empty lines are, sentences may be broken elsewhere."""
+    for fixed, block in groupby(text.strip("\n").split("\n"), _is_example):
+        yield fixed, list(block)
+
+
 def _is_example(line: str) -> bool:
     return not line or line.startswith(("  ", "oomproof "))
-
-
-def _columns() -> int:
-    with contextlib.suppress(ValueError, OSError):
-        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
-    return 80
 
 
 class _Once(argparse.Action):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from oomproof.cli.main import ALIASES, VERBS
+from oomproof.cli.main import ALIASES, RUN_NAMES, VERBS
 from oomproof.records import dataclass
 
 SHELLS = ("bash", "zsh", "fish")
-RUN_NAMES = "__runs"  # `oomproof __runs` prints what RUN may be; not in --help
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from oomproof import settings
 from oomproof.guard.host_view import HostView
+from oomproof.printable import terminal_columns
 from oomproof.reports.table_text import folded, table
 from oomproof.runner.run_flags import FLAGS, add_flags, settle
 from oomproof.runner.supervise import guard_settings
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(rows: list[dict[str, Any]], given: settings.Resolved, whole: bool) -> str:
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = terminal_columns(100)
     shown = [row for row in rows if whole or row["from"] != "default"]
     cells = [("SETTING", "VALUE", "FROM")]
     cells += [(row["name"], row["text"], row["where"] or "default") for row in shown]

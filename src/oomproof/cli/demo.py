@@ -8,12 +8,12 @@ Nothing else on the machine is touched: the job lives under a limit of 256 MiB.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from oomproof.errors import NOT_NOW
+from oomproof.printable import terminal_columns
 from oomproof.recording import run_folders
 
 JOB = Path(__file__).with_name("demo_job.py")
@@ -42,16 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     _say("", "And it is all on record, also after a crash or a reboot:", "  $ oomproof runs show demo", "")
     sys.stdout.flush()
-    print(show(run_folders.find("demo"), _columns()))
+    print(show(run_folders.find("demo"), terminal_columns()))
     _say("", "Now yours:  oomproof run -- python train.py")
     return 0
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(1).columns
-    except OSError:
-        return 80
 
 
 def _say(*lines: str) -> None:

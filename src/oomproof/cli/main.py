@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "help": ("help", "the help of a verb, or this list"),
 }
 ALIASES = {"freeze": "pause", "thaw": "resume"}  # as they were called first; not in --help
+RUN_NAMES = "__runs"  # asked by the shells at each Tab, what RUN may be; not in --help
 
 
 def parser_of(verb: str) -> tuple[CommandParser, Callable[[argparse.Namespace], int]]:
@@ -129,7 +130,7 @@ def obey(argv: list[str]) -> int:
     if word in ("-V", "--version"):
         print(f"oomproof {__version__}")
         return 0
-    if word == "__runs":
+    if word == RUN_NAMES:
         from oomproof.cli.completion_names import print_names
 
         print_names()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 
 from oomproof import __version__
+from oomproof.cli.command_parser import blocks_of
 from oomproof.cli.main import overview
 from oomproof.cli.verb_list import Verb, verbs
 
@@ -71,9 +71,9 @@ def _verb(verb: Verb) -> str:
 def _description(text: str) -> list[str]:
     """Sentences as paragraphs, indented lines as they are."""
     lines = []
-    for part in re.split(r"\n\n+", text.strip("\n")):
-        for fixed, block in groupby(part.split("\n"), lambda line: line.startswith(("  ", "oomproof "))):
-            body = "\n".join(_text(line.strip() if not fixed else line) for line in block)
+    for fixed, block in blocks_of(text):
+        if any(block):
+            body = "\n".join(_text(line if fixed else line.strip()) for line in block if line)
             lines.append(f".PP\n.RS 2\n.nf\n{body}\n.fi\n.RE" if fixed else f".PP\n{body}")
     return lines
 

@@ -337,7 +337,6 @@ def _finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int
         signals = _OneSignal()
         try:  # also around the imports: there may be no descriptor left for them
             from oomproof.diagnosis.conclusion import conclude
-            from oomproof.reports import report_file
             from oomproof.reports.verdict_text import at_end
 
             conclusion = conclude(outcome.run)

@@ -17,7 +17,6 @@ import argparse
 import csv
 import json
 import shlex
-import shutil
 import sys
 import time
 from itertools import islice
@@ -27,7 +26,7 @@ from oomproof.cli.command_parser import count, refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import coloured_stream, wants_colour
+from oomproof.printable import coloured_stream, terminal_columns, wants_colour
 from oomproof.recording import run_folders
 from oomproof.recording.series import Unreadable
 from oomproof.reports import run_tables as report
@@ -70,7 +69,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def _width() -> int:
     """Of a pipe wide enough that no end is cut; charts have their own."""
-    return shutil.get_terminal_size((140, 24)).columns
+    return terminal_columns(140)
 
 
 def _print(text: str, coloured: bool) -> None:

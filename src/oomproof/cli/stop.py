@@ -19,7 +19,6 @@ import time
 from oomproof.cli.command_parser import refuse
 from oomproof.cli.pause import CARD_SECONDS, live_run
 from oomproof.errors import OomproofError
-from oomproof.evidence.stop_answer import may_listen
 from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.guard_actions import Actions, TaskThread
@@ -115,7 +114,11 @@ def _tell(text: str) -> None:
 
 def _listens(run: run_folders.Run) -> bool:
     """Whether anybody can answer: somebody in it told the agent so, or its settings or its code name the request."""
-    return bool(requests.listeners(run.attempt, "stop")) or bool(may_listen(run.info))
+    if requests.listeners(run.attempt, "stop"):
+        return True
+    from oomproof.evidence.stop_answer import may_listen  # reads and parses the script
+
+    return bool(may_listen(run.info))
 
 
 def _cancel(run: run_folders.Run) -> int:

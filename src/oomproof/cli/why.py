@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import sys
 import time
 from contextlib import nullcontext
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from oomproof.cli.command_parser import refuse
 from oomproof.cli.damaged_runs import readable
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import coloured_stream, printable, wants_colour
+from oomproof.printable import coloured_stream, printable, terminal_columns, wants_colour
 from oomproof.recording import run_folders
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ def _are_runs(what: list[str]) -> bool:
 
 
 def _width() -> int:
-    return min(120, shutil.get_terminal_size((110, 24)).columns)
+    return min(120, terminal_columns(110))
 
 
 def _show(arguments: argparse.Namespace, value: dict[str, Any], text: str, coloured: bool = False) -> int:

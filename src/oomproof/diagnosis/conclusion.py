@@ -19,7 +19,7 @@ from oomproof.recording import run_folders, run_summary, state_files
 from oomproof.recording.run_peak import figures_of
 from oomproof.records import dataclass
 
-_GOES_ON = (*run_folders.ALIVE, run_folders.ELSEWHERE)
+_ACTIVE = (*run_folders.ALIVE, run_folders.ELSEWHERE)
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def conclude_again(run: run_folders.Run) -> tuple[Conclusion, tuple[str, ...]]:
 
 
 def conclusion_of(run: run_folders.Run) -> Conclusion | None:
-    """The stored verdict, or one for this reader alone when nobody has judged; None while the run goes on."""
+    """The stored verdict, or one for this reader alone when nobody has judged; None while the run is active."""
     if (verdict := stored_verdict(run.attempt)) is not None:
         return Conclusion(verdict, stored=True)
-    if run.state() in _GOES_ON:
+    if run.state() in _ACTIVE:
         return None
     return Conclusion(judge(collect(run.attempt)), stored=False)
 

@@ -12,7 +12,7 @@ from oomproof.evidence.texts.kernel_report import holds_one_job
 from oomproof.evidence.texts.kill_history import (
     SAME_KILL,
     JobLog,
-    of_others,
+    may_explain,
     oldest_first,
     told_once,
     wall_of,
@@ -76,12 +76,12 @@ def _ending(finding: Finding) -> Ending:
 def explained(
     logs: Sequence[tuple[Ending, JobLog]], kills: Sequence[Finding]
 ) -> tuple[list[Ending], list[Finding]]:
-    """(logs' endings, with the kill that ended each; the kills that are of none of them). Only a date ties them."""
+    """(logs' endings, with the kill or crash that ended each; those that are of none of them). Only a date ties them."""
     left = list(kills)
     endings = []
     for ending, log in logs:
-        known = [kill for kill in left if wall_of(kill) is not None and log.told is not None]
-        mine = [kill for kill in known if kill not in of_others(known, [log])]
+        dated = [kill for kill in left if wall_of(kill) is not None and log.told is not None]
+        mine = [kill for kill in dated if not cause_of(kill.cause).good and may_explain(kill, log)]
         if ending.died and mine:
             kill = min(mine, key=lambda kill: abs((wall_of(kill) or 0.0) - (log.told or 0.0)))
             left = [other for other in left if other not in mine]

@@ -20,10 +20,8 @@ from oomproof.units import MIB
 _MANUAL_CHECK_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
-_SCAN_FIRST, _SCAN_CALM = (
-    2.0,
-    60.0,
-)  # seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core
+# Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
+_SCAN_FIRST, _SCAN_CALM = 2.0, 60.0
 
 
 class BackgroundTasks:

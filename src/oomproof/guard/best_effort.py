@@ -31,5 +31,5 @@ class BestEffort:
         if count == 0:
             try:
                 self._tell(f"{what} failed ({type(error).__name__}: {error}); {then}")
-            except Exception:
-                self.failures[what] = 0  # nobody heard it: told again next time
+            except Exception:  # nobody heard it: told again next time
+                self.failures[what] = 0

@@ -59,7 +59,7 @@ def pause_is_due(settings: Settings, facts: Facts) -> bool:
 
 
 def resume_headroom(settings: Settings, facts: Facts) -> int:
-    """RAM that must be available before a job paused now goes on."""
+    """RAM that must be available before a job paused now is resumed."""
     line = pause_threshold(settings, facts)
     if settings.need is not None and settings.need > facts.use:
         return settings.floor + settings.need - facts.use

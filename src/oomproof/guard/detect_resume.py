@@ -1,4 +1,4 @@
-"""A paused job: when it goes on, when pausing it was not enough, when the pause is given up."""
+"""A paused job: when it is resumed, when pausing it was not enough, when the pause is given up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def headroom_is_back(facts: Facts, state: Done) -> bool:
 
 
 def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
-    """A job that is paused: the ladder goes on below it when pausing was not enough, else it waits for its headroom."""
+    """A job that is paused: the ladder continues below it when pausing was not enough, else it waits for its headroom."""
     if settings.watch_only:
         return NONE
     settled = state.paused_at is None or facts.t - state.paused_at >= SETTLE
@@ -49,7 +49,7 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
 
 
 def thawed(state: Done, gave_up: bool = False) -> Done:
-    """The state after it goes on, whoever let it."""
+    """The state after it was resumed, by whomever."""
     return replace(state, paused_at=None, headroom_since=None, gave_up=state.gave_up or gave_up)
 
 

@@ -34,9 +34,8 @@ class HostView:
         over_us = cgroup_limits.read("self", proc, sys)
         wanted = [level for level in over_us.levels if level.limit < first.total]
         machine = over_us.machine(first.total)
-        self.limit_folder = (
-            machine.path if machine is not None else None
-        )  # who is outside it takes nothing of ours
+        # who is outside it takes nothing of ours
+        self.limit_folder = machine.path if machine is not None else None
         paths = [*(level.path for level in wanted), *(level.path for level in over_us.swap_levels)]
         self._views = {path: cgroups.at(path) for path in paths}
         self._outer = [(level.path, level.limit) for level in wanted]

@@ -43,7 +43,7 @@ class JobGrowth:
         return {"limit_rate": rate, "lasting": lasting, "peak_headroom": self._peak_headroom}
 
     def _lasting(self, t: float, limit: int, limit_headroom: int) -> float:
-        """Growth that goes on after loading and the first steps; asked only where a request may be due."""
+        """Growth that continues after loading and the first steps; asked only where a request may be due."""
         if not self.warm_up.is_over(t):
             self._charged.clear()
             return 0.0

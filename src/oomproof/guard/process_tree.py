@@ -351,8 +351,8 @@ class _Walker:
             begun = time.thread_time()
             try:
                 self._tree.walk()
-            except Exception:
-                pass  # no memory, a bug of ours: the deductions stay as they are
+            except Exception:  # no memory, a bug of ours: the deductions stay as they are
+                pass
             with self._changed:
                 self._done = number
                 self._ended, self._spent = time.monotonic(), time.thread_time() - begun

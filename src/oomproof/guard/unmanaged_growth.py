@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from oomproof.machine import cgroups
+from oomproof.recording.row_filter import RowFilter
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_duration, format_size
 
@@ -18,14 +19,11 @@ if TYPE_CHECKING:  # read in by the first look, in its own thread
 _WORTH_NAMING = 32 * MIB  # growth; browsers breathe by less
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
-_CHANGE, _SIGN_OF_LIFE = (
-    4 * MIB,
-    30.0,
-)  # as for the job's own processes: a smaller change, or 2 %, is not worth a row
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Key = tuple[int, int]  # pid and start: names a job for ever
+Put = Callable[[str, tuple[object, ...]], None]  # a row of a table of the recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +66,10 @@ class UnmanagedGrowth:
         self._inside, self._proc = inside, proc
         self._busy = threading.Event()
         self._looks: deque[MachineLook] = deque(maxlen=16)
-        self._written: dict[Key, tuple[float, int]] = {}  # when its last row was written, and what it held
+        self._rows = RowFilter()
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
 
-    def look(
-        self,
-        t: float,
-        ours: set[int],
-        used: cgroups.JobMemory,
-        put: Callable[[str, tuple[object, ...]], None],
-    ) -> None:
+    def look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
         if self._busy.is_set():
             return
@@ -89,23 +81,18 @@ class UnmanagedGrowth:
             self._busy.clear()
             raise
 
-    def _look(
-        self,
-        t: float,
-        ours: set[int],
-        used: cgroups.JobMemory,
-        put: Callable[[str, tuple[object, ...]], None],
-    ) -> None:
+    def _look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         try:
             found = self._others(ours, used)
             self._name(MachineLook(t, {(job.pid, job.start): _seen(job) for job in found}))
             for job in found[:_ROWS]:
-                if self._is_news(t, job):
+                held = job.use + job.swap
+                if held >= _WORTH_A_ROW and self._rows.is_news(t, (job.pid, job.start), held):
                     row = (t, job.pid, job.start, job.uid, _name(job), int(job.managed), job.use, job.swap)
                     put("other_job", row)
-            self._forget(t)
-        except Exception:
-            pass  # /proc is hidden from us, no memory: then nobody can be named
+            self._rows.forget(t)
+        except Exception:  # /proc is hidden from us, no memory: then nobody can be named
+            pass
         finally:
             self._busy.clear()
 
@@ -130,20 +117,6 @@ class UnmanagedGrowth:
             looks.popleft()
         self.named = fastest(looks[0], now) if looks else ""
         looks.append(now)
-
-    def _is_news(self, t: float, job: Job) -> bool:
-        held, key = job.use + job.swap, (job.pid, job.start)
-        last_t, last = self._written.get(key, (float("-inf"), 0))
-        if held < _WORTH_A_ROW:
-            return False
-        if t - last_t < _SIGN_OF_LIFE and abs(held - last) <= max(_CHANGE, last // 50):
-            return False
-        self._written[key] = (t, held)
-        return True
-
-    def _forget(self, t: float) -> None:
-        """Who is due for a row anyway need not be known: in a year of builds a machine has millions of jobs."""
-        self._written = {key: row for key, row in self._written.items() if t - row[0] < _SIGN_OF_LIFE}
 
 
 def _seen(job: Job) -> Seen:

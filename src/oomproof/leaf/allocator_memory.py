@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 NEW_NAME, OLD_NAME = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
-_RENAMED = (
-    2,
-    11,
-)  # before, the new name is read for other devices only: on CUDA it is ignored without a word
+# Before this version the new name is read for other devices only: on CUDA it is ignored without a word.
+_RENAMED = (2, 11)
 
 
 def settings_name(version: str) -> str:

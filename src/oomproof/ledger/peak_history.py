@@ -9,7 +9,6 @@ from oomproof.errors import OomproofError
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
 from oomproof.recording.run_folders import Run, newest_runs
-from oomproof.recording.run_peak import figures_of
 from oomproof.settings import ledger_setting
 from oomproof.units import MIB
 
@@ -49,6 +48,8 @@ def peaks_of(ledger: Ledger, key: str) -> list[Peak]:
             continue
         if (run.info.get("claim") or {}).get("key") != key or run.elsewhere() is not None:
             continue
+        from oomproof.recording.run_peak import figures_of  # seldom needed, and every start would wait for it
+
         figures = figures_of(attempt).peaks
         ended_early = any(line.get("action") in _ENDING for line in attempt.actions())
         highest_use = _peak(

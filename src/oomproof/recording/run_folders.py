@@ -283,11 +283,18 @@ def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = T
     raise OomproofError(f"no run is called {text!r}{near}", "list them: oomproof runs", USAGE)
 
 
+def easy_to_type(name: str) -> bool:
+    """Short, and no shell makes anything else of it."""
+    return len(name) <= 24 and shlex.quote(name) == name
+
+
 def to_type(run: Run) -> str:
-    """What a command calls it by: its name, where that means this run and no newer one; else its id."""
+    """What a command calls it by: a short plain name that means this run and no newer one; else its id."""
     name = run.info.get("name")
+    if name != run.name or not easy_to_type(name):
+        return run.id
     same = next((other for other in list_runs() if other.info.get("name") == name), None)
-    return shlex.quote(run.name) if name == run.name and same is not None and same.id == run.id else run.id
+    return name if same is not None and same.id == run.id else run.id
 
 
 def _first_in(states: Collection[str], runs: list[Run]) -> Run:

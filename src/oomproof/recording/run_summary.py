@@ -23,7 +23,7 @@ from oomproof.recording.state_files import read_json
 from oomproof.records import asdict, dataclass
 
 _VERSION = 2
-_GOES_ON = ("running", "paused", "unguarded")
+_ACTIVE = ("running", "paused", "unguarded")
 # what the summary was made of: when one of them is another, or changed, it is made anew
 _SOURCES = (
     f"../{Run.info_file.name}", Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,
@@ -91,7 +91,7 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
         command=shlex.join(run.argv),
         created=run.place[0],
         state=state,
-        seconds=lasted(started, ended, run.place[0], figures.last, recording.wall_offset, state in _GOES_ON),
+        seconds=lasted(started, ended, run.place[0], figures.last, recording.wall_offset, state in _ACTIVE),
         peaks=figures.peaks,
         code=ended.get("code"),
         signal=ended.get("signal"),
@@ -111,17 +111,17 @@ def lasted(
     created: float,
     last: float | None,
     offset: float,
-    goes_on: bool = False,
+    active: bool = False,
 ) -> float | None:
     """Seconds since boot count, for the wall clock may jump; it serves where only that was written. ``last``: the newest
     sample, where nobody saw the end."""
     begin, end = started.get("boottime"), ended.get("boottime")
     if end is None and not ended:
-        end = boottime() if goes_on and started.get("boot_id") == boot_id() else None if goes_on else last
+        end = boottime() if active and started.get("boot_id") == boot_id() else None if active else last
     if begin is None or end is None:
         begin, end = float(started.get("wall") or created), ended.get("wall")
         if end is None:
-            end = time.time() if goes_on else last + offset if last is not None else None
+            end = time.time() if active else last + offset if last is not None else None
     return max(0.0, end - begin) if end is not None else None
 
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from oomproof import __version__
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
 from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.run_folders import Run
 from oomproof.reports import bundle_machine, html, markdown, report_file
 from oomproof.reports.bundle_texts import read_capped
-from oomproof.reports.environment import version
 from oomproof.reports.redaction import Redactor
 from oomproof.reports.story import Story, facts, tell
 from oomproof.reports.verdict_text import three_lines
@@ -198,7 +198,7 @@ def _summary(story: Story, packer: _Packer, packages: dict[str, str]) -> str:
     output = packer.tail("run/output.log", 20)
     if output:
         parts.append("the last lines it printed\n" + output)
-    parts.append(f"packed by oomproof {version()} on {format_time(time.time())}; secrets are masked as •••")
+    parts.append(f"packed by oomproof {__version__} on {format_time(time.time())}; secrets are masked as •••")
     return "\n\n".join(parts) + "\n"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from oomproof.ledger.memory_rows import Row
 from oomproof.ledger.risks import Risk
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
-from oomproof.printable import coloured_stream, one_line, printable, wants_colour
+from oomproof.printable import coloured_stream, one_line, printable, terminal_columns, wants_colour
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
 from oomproof.reports.table_text import cut, folded
@@ -56,12 +55,12 @@ class Check:
 def show(check: Check) -> None:
     """Prints for whoever reads: colours and bars on a terminal, plain text into a pipe or with NO_COLOR."""
     if not wants_colour(sys.stdout):
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+        width = terminal_columns() if sys.stdout.isatty() else _PIPE_WIDTH
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")  # an ASCII pipe gets question marks, not a traceback
         print("\n".join("".join(text for text, _ in line).rstrip() for line in screen(check, width)))
         return
-    lines = screen(check, shutil.get_terminal_size().columns, bars=True)
+    lines = screen(check, terminal_columns(), bars=True)
     coloured_stream(sys.stdout).write("".join(f"{_coloured(line)}\n" for line in lines))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
-from functools import lru_cache
 from pathlib import Path
 
+from oomproof import __version__
 from oomproof.evidence.gpu_oom import GpuOom
 from oomproof.leaf.proc_files import read_text
 from oomproof.machine import processes
@@ -18,25 +18,14 @@ _PACKAGES = ("torch", "transformers", "lightning", "accelerate", "deepspeed", "j
 _CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
 
 
-@lru_cache(maxsize=1)
-def version() -> str:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("oomproof")
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def environment_of(run: Run | None, oom: GpuOom | None = None) -> list[tuple[str, str]]:
     """(name, value); packages and drivers as they are now, and only where the job's Python and its boot still are."""
-    rows = [("oomproof", version())]
+    rows = [("oomproof", __version__)]
     if run is None:
         return rows
     recorded = str(run.info.get("version") or "")
-    if recorded and recorded != rows[0][1]:
-        rows[0] = ("oomproof", f"{rows[0][1]}; recorded by {recorded}")
+    if recorded and recorded != __version__:
+        rows[0] = ("oomproof", f"{__version__}; recorded by {recorded}")
     rows += _python(run, oom)
     same_boot = run.info.get("boot_id") == processes.boot_id()
     if same_boot:  # what is here now was there then

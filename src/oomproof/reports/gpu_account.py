@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oomproof.evidence.gpu_oom import GpuOom, neighbour_text
 from oomproof.records import dataclass
+from oomproof.reports.table_text import cut
 from oomproof.units import format_size
 
 _NAMES = {
@@ -84,8 +85,8 @@ def lines(oom: GpuOom, width: int = 80) -> list[str]:
     text_lines = [f"  who held the card when it ran out ({heading(oom)})"]
     for part in parts:
         bar = "█" * max(1, round(16 * part.bytes / most))
-        row = f"  {_cut(part.name, name):<{name}}  {format_size(part.bytes):>9}  {bar:<16}  {part.what}"
-        text_lines.append(_cut(row.rstrip(), max(60, width)))
+        row = f"  {cut(part.name, name):<{name}}  {format_size(part.bytes):>9}  {bar:<16}  {part.what}"
+        text_lines.append(cut(row.rstrip(), max(60, width)))
     if oom.stack:
         text_lines.append(
             f"  at {oom.stack[0]}" + (f", called by {oom.stack[1]}" if len(oom.stack) > 1 else "")
@@ -93,7 +94,3 @@ def lines(oom: GpuOom, width: int = 80) -> list[str]:
     for line in oom.lines[:5]:
         text_lines.append(f"  {format_size(line.bytes):>9}  made at {line.line}, {line.count} times")
     return text_lines
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -7,10 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from oomproof import __version__
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.run_folders import Run
 from oomproof.reports import html_code, html_memory, html_proof, report_file, text_document
-from oomproof.reports.environment import version
 from oomproof.reports.html_chart import chart
 from oomproof.reports.html_parts import command, document, fold, pairs, section, table
 from oomproof.reports.redaction import Redactor
@@ -107,6 +107,6 @@ def _compared(story: Story) -> str:
 def _foot(story: Story) -> str:
     clock = f" Times are {escape(zone(story.timeline.end_wall or None))}."
     return (
-        f"Written by oomproof {escape(version())} on {escape(when(time.time(), date=True))}.{clock} "
+        f"Written by oomproof {escape(__version__)} on {escape(when(time.time(), date=True))}.{clock} "
         "Nothing on this page was loaded from anywhere; secrets that were recognised are shown as •••."
     )

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from oomproof import __version__
 from oomproof.printable import printable
-from oomproof.reports.environment import version
 from oomproof.reports.html_script import SCRIPT
 from oomproof.reports.html_style import STYLE
 
@@ -22,7 +22,7 @@ def document(title: str, body: str) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<meta name="generator" content="oomproof {escape(version())}"><title>{escape(title)}</title>'
+        f'<meta name="generator" content="oomproof {escape(__version__)}"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><main>\n{body}\n</main><script>{SCRIPT}</script></body></html>\n"
     )
 

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from oomproof import __version__
 from oomproof.causes import cause_of
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.printable import printable
 from oomproof.recording.run_folders import Run
 from oomproof.reports import gpu_account, report_file, text_document
 from oomproof.reports.chart import draw
-from oomproof.reports.environment import version
 from oomproof.reports.markdown_parts import code as _code
 from oomproof.reports.markdown_parts import fence as _fence
 from oomproof.reports.markdown_parts import table as _table
@@ -31,6 +31,7 @@ from oomproof.reports.story import (
     when,
     zone,
 )
+from oomproof.reports.table_text import cut
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_duration, format_size, format_time
 
@@ -71,7 +72,7 @@ def render(story: Story) -> str:
         )
     title = f"# {_text(story.title)}: {_text(sentence(story))}"
     parts = [title, *(f"## {name}\n\n{body}" for name, body in sections if body)]
-    parts.append(f"<sub>Written by oomproof {version()} on {format_time(time.time())}.</sub>")
+    parts.append(f"<sub>Written by oomproof {__version__} on {format_time(time.time())}.</sub>")
     return printable("\n\n".join(parts)) + "\n"
 
 
@@ -92,7 +93,7 @@ def _timeline(story: Story) -> str:
     walls = [moment.wall for moment in moments if moment.wall]
     several_days = max(walls) - min(walls) > 20 * 3600
     rows = [
-        (when(moment.wall, date=several_days), _text(_short(moment.text, 300)))
+        (when(moment.wall, date=several_days), _text(cut(moment.text, 300)))
         for moment in _ends(moments, _MOMENTS)
         if moment is not None
     ]
@@ -216,9 +217,7 @@ def _evidence(story: Story) -> str:
     decided, beside = decisive_first(story.verdict)
     for item in (*decided, *beside)[:_EVIDENCE]:
         clock = f" ({when(item.time)})" if item.time is not None else ""
-        items.append(
-            f"- {_text(item.source)}{clock}: {_code(_short(item.text, _TEXT))}  \n  {_text(item.says)}"
-        )
+        items.append(f"- {_text(item.source)}{clock}: {_code(cut(item.text, _TEXT))}  \n  {_text(item.says)}")
     left_out = len(story.verdict.evidence) - _EVIDENCE
     if left_out > 0:
         items.append(f"- and {left_out} more: `oomproof why --json`")
@@ -277,10 +276,6 @@ def _next_steps(story: Story) -> str:
         if cause.test
     ]
     return "\n".join(f"- [ ] {_text(item)}" for item in items)
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _ends(items: list[Moment], count: int) -> list[Moment]:

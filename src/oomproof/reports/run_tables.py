@@ -22,7 +22,7 @@ from oomproof.recording import pauses, run_summary
 from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.reader import Peaks
-from oomproof.recording.run_folders import ELSEWHERE, Run, newest_runs, to_type
+from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
 from oomproof.recording.run_summary import Summary
 from oomproof.recording.series import PhaseMark
@@ -30,7 +30,7 @@ from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
 from oomproof.reports.table_text import cut, folded, table
-from oomproof.reports.verdict_text import three_lines
+from oomproof.reports.verdict_text import COLOURS, three_lines
 from oomproof.runner.code_identity import hash_file
 from oomproof.units import format_duration, format_size, format_time
 
@@ -120,16 +120,13 @@ def _end(summary: Summary) -> str:
     return cause_of(summary.cause).title if summary.cause else "ended"
 
 
-_COLOURS = {"good": "32", "bad": "31", "ours": "33"}
-
-
 def _painted(text: str, summary: Summary) -> str:
     """In the colour of how it ended; of one that lives, only where something is the matter."""
     if summary.cause is not None:
         tone = cause_of(summary.cause).tone
     else:
         tone = "bad" if _failed(summary) else "ours" if summary.state in _MATTERS else "good"
-    return f"\x1b[{_COLOURS[tone]}m{text}\x1b[0m"
+    return f"\x1b[{COLOURS[tone]}m{text}\x1b[0m"
 
 
 _MATTERS = ("paused", "unguarded", "waiting", ELSEWHERE)
@@ -171,8 +168,8 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     lines.append("")
     first = summaries[0]
     newest = next(iter(newest_runs(1)), None)  # of --failed the first may have a newer one of its name
-    plain = shlex.quote(first.name) == first.name and len(first.name) <= 24
-    called = first.name if plain and newest is not None and newest.id == first.id else first.id
+    named = newest is not None and newest.id == first.id and easy_to_type(first.name)
+    called = first.name if named else first.id
     lines.append(f"next: oomproof runs show {one_line(called)}")
     return "\n".join(lines)
 

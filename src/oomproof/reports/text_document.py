@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from html import escape
 
+from oomproof import __version__
 from oomproof.records import dataclass
 from oomproof.reports import html_parts, markdown_parts
 from oomproof.reports.redaction import Redactor
@@ -115,6 +116,4 @@ def _titled(text: str) -> tuple[str, list[Part]]:
 def _foot() -> str:
     import time
 
-    from oomproof.reports.environment import version
-
-    return f"Written by oomproof {version()} on {when(time.time(), date=True)} {zone()}."
+    return f"Written by oomproof {__version__} on {when(time.time(), date=True)} {zone()}."

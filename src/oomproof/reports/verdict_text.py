@@ -13,7 +13,7 @@ from oomproof.printable import printable, wants_colour
 from oomproof.reports.verdict_selection import decisive_first, how, notable
 from oomproof.units import format_size, format_time
 
-_COLOURS = {"good": "32", "bad": "31", "ours": "33"}
+COLOURS = {"good": "32", "bad": "31", "ours": "33"}
 _LABEL = " " * 9
 _NARROW = 40  # columns: below, a terminal's own wrapping reads better
 
@@ -56,7 +56,7 @@ def fitted(lines: str, stream: TextIO, tone: str = "") -> str:
 
 
 def _coloured(text: str, tone: str) -> str:
-    return f"\x1b[1;{_COLOURS[tone]}m{text}\x1b[0m"
+    return f"\x1b[1;{COLOURS[tone]}m{text}\x1b[0m"
 
 
 def _told(label: str, text: str, width: int | None) -> str:

@@ -55,9 +55,8 @@ LAST_OUTPUT = (
 GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
 GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
 FROZEN = "frozen.json"  # who paused the job; written by the guard or `oomproof pause`
-HELPERS_END = (
-    10.0  # seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left
-)
+# Seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left.
+HELPERS_END = 10.0
 _HELPERS = ("from multiprocessing.resource_tracker import ", "from multiprocessing.forkserver import ")
 KILL_AFTER_TERM = 2.0  # seconds a left-behind process has between SIGTERM and SIGKILL
 
@@ -333,10 +332,10 @@ class Keeper:
                 return
             if pid == 0:
                 return
-            if pid != self.helper:
-                self.note_usage(usage)
             if pid == self.helper:
                 self.note_helper()
+            else:
+                self.note_usage(usage)
             if pid == self.leader and not self.ended:
                 self.note_end(status)
 

@@ -13,6 +13,7 @@ from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job_handle import Job
 from oomproof.machine import openmp, processes
 from oomproof.machine.clock import boottime
+from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_size
@@ -23,8 +24,6 @@ if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
 _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
 _PROCESSES = 64  # recorded per sample, heaviest first
-_CHANGE = 4 * MIB  # or 2 %: a smaller change of a process is not worth a row
-_SIGN_OF_LIFE = 30.0  # seconds
 _LIBRARIES_FIRST, _LIBRARIES_EVERY = 10.0, 300.0  # seconds; the libraries of a training are loaded by then
 _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to read
 _SHORTEST = 0.2  # seconds between samples, however thin the headroom
@@ -58,9 +57,7 @@ class Sampler:
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
         self._next_libraries = boottime() + _LIBRARIES_FIRST
-        self._written: dict[
-            int, tuple[float, int]
-        ] = {}  # pid → when its last row was written, and what it held
+        self._rows = RowFilter()
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
         self._alerted: set[str] = set()
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
@@ -97,43 +94,28 @@ class Sampler:
         pids = self._job.known_pids()
         samples = [process for process in map(processes.memory, pids) if process is not None]
         samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
-        if t >= (
-            self._next_pss
-            if {process.pid for process in samples} <= self._shared.keys()
-            else self._soonest_pss
-        ):
+        all_known = {process.pid for process in samples} <= self._shared.keys()
+        if t >= (self._next_pss if all_known else self._soonest_pss):
             self._look_at_shared_pages(t, samples)
         if t >= self._next_libraries:
             self._look_at_libraries(t, samples)
         for process in samples[:_PROCESSES]:
-            if not self._is_news(t, process):
-                continue
-            self._writer.put(
-                "process",
-                (t, process.pid, process.start, self._role(process), process.name, process.anon, process.shmem, process.file, process.swap,
-                 self._share(process)),
-            )  # fmt: skip
+            share = self._share(process)
+            held = process.anon + process.shmem + process.swap if share is None else share
+            if self._rows.is_news(t, (process.pid, process.start), held):
+                self._writer.put(
+                    "process",
+                    (t, process.pid, process.start, self._role(process), process.name, process.anon, process.shmem,
+                     process.file, process.swap, share),
+                )  # fmt: skip
+        self._rows.forget(t)
         largest = max((process.largest_rss for process in samples), default=0)
         self._moment.largest_rss = max(self._moment.largest_rss, largest)
-        living = {sample.pid for sample in samples}
-        self._written = {pid: row for pid, row in self._written.items() if pid in living}
-        self._moment.processes, self._moment.shm = (
-            len(samples),
-            self._shm(samples[:1]),
-        )  # the guard writes them with its row
+        # the guard writes them with its row
+        self._moment.processes, self._moment.shm = len(samples), self._shm(samples[:1])
         self._look_at_kills()
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(gpu_use)
-
-    def _is_news(self, t: float, process: processes.ProcessMemory) -> bool:
-        """A row per process and second would be half a gigabyte a day: only what changed, and a sign of life."""
-        share = self._share(process)
-        held = process.anon + process.shmem + process.swap if share is None else share
-        last_t, last = self._written.get(process.pid, (0.0, -1))
-        if last >= 0 and t - last_t < _SIGN_OF_LIFE and abs(held - last) <= max(_CHANGE, last // 50):
-            return False
-        self._written[process.pid] = (t, held)
-        return True
 
     def _role(self, process: processes.ProcessMemory) -> str:
         if process.pid == self._job.leader:
@@ -149,9 +131,8 @@ class Sampler:
         spent = time.monotonic() - begun
         # Soon at first (workers are forked in the first seconds), then ever rarer.
         self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)
-        self._soonest_pss = (
-            t + spent / _PSS_SHARE
-        )  # for a process that was just forked: it shares nearly all it has
+        # the soonest, for a process that was just forked: it shares nearly all it has
+        self._soonest_pss = t + spent / _PSS_SHARE
         self._next_pss = max(t + self._pss_pause, self._soonest_pss)
 
     def _share(self, process: processes.ProcessMemory) -> int | None:

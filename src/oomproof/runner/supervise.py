@@ -64,9 +64,8 @@ class Order:
     agent: bool = True
     output_cap: int = OUTPUT_CAP
     asked: Asked = field(default_factory=Asked)
-    typed: dict[str, str] = field(
-        default_factory=dict
-    )  # the flags of the command line: the next one has them too
+    # the flags of the command line: the next one has them too
+    typed: dict[str, str] = field(default_factory=dict)
     verbosity: int = 0  # -1: only what oomproof did or could not do; 1: details too
 
 
@@ -324,8 +323,8 @@ class Watch:
         self._tell(text)
         try:
             self.writer.event(boottime(), "trouble", text)
-        except Exception:
-            pass  # the user has heard it
+        except Exception:  # the recording may be what failed, and the user has heard it
+            pass
 
     def _tell(self, text: str) -> None:
         text = printable(text)

@@ -97,6 +97,28 @@ def test_i2_from_its_logs(tmp_path: Path) -> None:
     assert "117/2310" in text and "Epoch 1 batch 951/2310" in text
 
 
+@pytest.mark.parametrize(
+    ("clock", "program", "cause"),
+    [
+        ("2026-11-01T04:00:00", "python", "silent-end"),  # of another day
+        ("2026-11-10T10:00:30", "python", "segfault"),
+        ("2026-11-10T10:00:30", "firefox", "silent-end"),
+    ],
+)
+def test_a_fault_in_a_system_log_explains_a_log_only_around_its_end(
+    tmp_path: Path, clock: str, program: str, cause: str
+) -> None:
+    log, system = tmp_path / "train.log", tmp_path / "kern.log"
+    log.write_text("2026-11-10 10:00:10+00:00 epoch 1 step 10/1000 loss 0.5\n")
+    os.utime(log, (1.7e9, 1.7e9))  # nobody writes it any more
+    system.write_text(
+        f"{clock}+00:00 host kernel: {program}[77]: segfault at 0 ip 00007f sp 00007f error 4 in lib.so[7f+1000]\n"
+        "2026-11-02T05:00:00+00:00 host kernel: Out of memory: Killed process 42 (python) total-vm:100kB, anon-rss:50kB\n"
+    )
+    death = endings_of_texts([str(log), str(system)])[0]
+    assert (death.label, death.cause) == ("train.log", cause)
+
+
 # other patterns
 
 

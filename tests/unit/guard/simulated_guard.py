@@ -181,14 +181,7 @@ class Actions:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def take(
-        self,
-        kind: str,
-        why: str,
-        facts: dict[str, object] | None = None,
-        scope: str = "",
-        others_growth: bool | None = None,
-    ) -> None:
+    def take(self, kind: str, why: str, *_: object) -> None:
         world, given = self._world, self._world.situation
         world.note(kind, why)
         if kind == "freeze":

@@ -96,7 +96,7 @@ def test_who_is_gone_is_forgotten(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.look(100.0, p30=200)
     scene.look(101.0)
-    assert [pid for pid, _ in scene.growth._written] == [30]
+    assert [pid for pid, _ in scene.growth._rows._written] == [30]
     shutil.rmtree(f"{scene.machine.proc}/30")
     scene.look(131.0)
-    assert scene.growth._written == {}
+    assert scene.growth._rows._written == {}

@@ -142,7 +142,7 @@ def test_check_names_twins_by_their_output_folder(tmp_path: Path) -> None:
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "cmdline").write_bytes(words.replace(" ", "\0").encode() + b"\0")
         (proc / str(pid) / "environ").write_bytes(b"")
-        (proc / str(pid) / "cwd").symlink_to("/work")
+        (proc / str(pid) / "cwd").symlink_to("/data")
         jobs.append(Job(pid, pid, 0, tuple(words.split()), (pid,), 1 << 30, 0, 0, True))
     (found,) = twins.among(jobs, str(proc))
-    assert found.output == "/work/o" and [job.pid for job in found.jobs] == [10, 11]
+    assert found.output == "/data/o" and [job.pid for job in found.jobs] == [10, 11]

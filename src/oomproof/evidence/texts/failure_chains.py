@@ -127,7 +127,7 @@ class FailureChains:
             self._last_hit, self._repeats = ("", ""), 0
 
     def take_back(self, number: int) -> None:
-        """The program tells that it caught what the lines above complain of, and goes on without the batch."""
+        """The program says that it caught the error above and skipped the batch."""
         chain = self.last
         while chain and number - chain[-1].line <= 3 and chain[-1].cause.endswith("-oom"):
             if chain[-1].job.heard != "line":

@@ -115,11 +115,11 @@ def of_others(findings: Sequence[Finding], logs: Sequence[JobLog]) -> list[Findi
     return [
         finding
         for finding in findings
-        if cause_of(finding.cause).kill and not any(_may_explain(finding, log) for log in logs)
+        if cause_of(finding.cause).kill and not any(may_explain(finding, log) for log in logs)
     ]
 
 
-def _may_explain(kill: Finding, log: JobLog) -> bool:
+def may_explain(kill: Finding, log: JobLog) -> bool:
     if kill.source == log.source or set(kill.pids) & set(log.pids):
         return True
     if kill.victim is not None and kill.victim.name in _DESKTOP:

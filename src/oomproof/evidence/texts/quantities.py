@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# GB is 2**30 here: PyTorch, MPS, TensorFlow and Ray all divide by 1024 whatever the letters say.
+# GB is 2**30 here: PyTorch, MPS, TensorFlow and Ray divide by 1024 whichever unit they print.
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 SIZE = r"(\d[\d,]*\.?\d*) ?((?:[KMGTPE]i?)?B|[Bb]ytes)\b"
 
