@@ -12,7 +12,7 @@ run: setup  ## set up, and run the bundled example under watch
 	$(BIN)/oomproof run --name example -- $(BIN)/python examples/train.py
 	$(BIN)/oomproof runs
 
-# What waits for the network first; then all but the faults, beside the virtual machines, which take longest.
+# What waits for the network first; then all but the faults, beside the virtual machine, which takes longest.
 test:  ## set up, and pass all tests
 	rm -rf $(RESULTS)
 	$(MAKE) -j2 machine-room dev
@@ -72,11 +72,11 @@ programs: dev  ## real trainers under watch: they only need time
 	@mkdir -p $(RESULTS)
 	$(BIN)/pytest $(PROGRAMS) -m "not long" -n 2 --dist worksteal --junitxml=$(RESULTS)/programs.xml
 
-beside-the-machine: dev lab  ## what asserts no seconds; the virtual machines have the processors first
-	$(MAKE) -j3 vm-scenarios vm-power-cut meanwhile
+beside-the-machine: dev lab  ## what asserts no seconds; the virtual machine has the processors first
+	$(MAKE) -j2 vm-scenarios meanwhile
 
 meanwhile:
-	nice $(MAKE) lint layers types unit programs incidents
+	nice -n 19 $(MAKE) lint layers types unit programs incidents
 
 unkind: dev  ## by hand: the tests in random order, after a fresh boot, in another time zone, as another user…
 	$(BIN)/python tests/unkind.py

@@ -1,11 +1,11 @@
-"""The one machine that the tests of this folder share: `make test` has room for four boots in all."""
+"""The one machine that the tests of this folder share: `make test` has room for three boots in all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from lab import LabUnavailable, Machine, ensure_image
+from lab import ROOT, LabUnavailable, Machine, ensure_image
 
 # The first test pays for the boot, and for the image when it is stale; emulation is slow.
 TEST_SECONDS = 900
@@ -27,10 +27,12 @@ def lab_image() -> None:
 
 
 @pytest.fixture(scope="session")
-def machine(lab_image: None) -> Iterator[Machine]:
-    """1 GiB, src/ in /opt/oomproof, a swap disk of 512 MiB that is off until `machine.swapon()`.
+def guest(lab_image: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """1 GiB, a swap disk of 512 MiB that is off until `guest.swapon()`, and a disk at /state that outlives its boots.
 
     Leave it as you found it: swap off, nobody logged in, no linger, memory daemons stopped.
     """
-    with Machine(memory_mib=1024, swap_mib=512, swap_on=False) as shared:
+    state = tmp_path_factory.mktemp("state") / "state.img"
+    share = {"src": ROOT / "src", "jobs": ROOT / "tests" / "incidents" / "jobs"}
+    with Machine(memory_mib=1024, state_drive=state, swap_mib=512, swap_on=False, share=share) as shared:
         yield shared

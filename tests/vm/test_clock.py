@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from lab import Machine
 from test_replay import deeds, frozen
-from test_run import IN_GUEST, User, guest, room, root  # noqa: F401 - fixtures too
+from test_run import IN_GUEST, User, room, root  # noqa: F401 - a fixture too
 
 pytestmark = [pytest.mark.vm, pytest.mark.long]
 
@@ -23,7 +23,7 @@ GROW, LOAD = f"python3 {IN_GUEST}/grow.py", f"python3 {IN_GUEST}/loader.py"
 
 
 @pytest.fixture
-def clock(guest: Machine) -> Iterator[Machine]:  # noqa: F811
+def clock(guest: Machine) -> Iterator[Machine]:
     yield guest
     guest.run(f"date -s @{time.time():.0f}")
 

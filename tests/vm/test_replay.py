@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from lab import Machine
-from test_run import IN_GUEST, Run, User, ada, guest, oom_kills  # noqa: F401 - fixtures too
+from test_run import IN_GUEST, Run, User, ada, oom_kills  # noqa: F401 - a fixture too
 
 pytestmark = pytest.mark.vm
 
@@ -43,7 +43,7 @@ def deeds(run: Run) -> list[str]:
     return [json.loads(line)["action"] for line in text.splitlines() if line.startswith("{")]
 
 
-def nobody_died(guest: Machine, before: int, *runs: Run) -> None:  # noqa: F811
+def nobody_died(guest: Machine, before: int, *runs: Run) -> None:
     for run in runs:
         assert run.status() == 0
         run.printed("intact")
@@ -54,7 +54,7 @@ def nobody_died(guest: Machine, before: int, *runs: Run) -> None:  # noqa: F811
 
 
 def test_both_jobs_finish(
-    guest: Machine,  # noqa: F811
+    guest: Machine,
     ada: User,  # noqa: F811
     record_testsuite_property: Callable[[str, object], None],
 ) -> None:
@@ -80,8 +80,9 @@ def test_both_jobs_finish(
     assert "only its growth is stopped" in loader.words()
 
 
+@pytest.mark.long
 def test_with_disk_swap_the_paused_job_is_pushed_out_and_comes_back_whole(
-    guest: Machine,  # noqa: F811
+    guest: Machine,
     ada: User,  # noqa: F811
     record_testsuite_property: Callable[[str, object], None],
 ) -> None:
@@ -125,6 +126,7 @@ def test_by_hand_as_an_ordinary_user(guest: Machine, ada: User) -> None:  # noqa
     assert job.ended()["signal"] == 15
 
 
+@pytest.mark.long
 def test_the_newest_is_the_kernels_first_choice(guest: Machine, ada: User) -> None:  # noqa: F811
     old = ada.run("old", f"-- python3 {IN_GUEST}/counter.py")
     # the new one counts the runs that are older: the old one's guard must have entered it by then

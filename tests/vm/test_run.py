@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import ROOT, Handle, Machine, Session
+from lab import Handle, Machine, Session
 
 pytestmark = pytest.mark.vm
 
-JOBS, IN_GUEST = ROOT / "tests" / "incidents" / "jobs", "/opt/oomproof/jobs"
+IN_GUEST = "/opt/oomproof/jobs"
 GROW, BURST = f"python3 {IN_GUEST}/grow.py", f"python3 {IN_GUEST}/burst.py"
 USER_MANAGER = "/user.slice/user-1000.slice/user@1000.service/"
 MANAGER_STOPS_AFTER = 10  # seconds from the last logout (logind's UserStopDelaySec)
@@ -136,12 +136,6 @@ class User:
     def logged_out(self, how: str = "exit") -> None:
         assert self.session is not None
         self.machine.logout(self.session, how)
-
-
-@pytest.fixture(scope="module")
-def guest(machine: Machine) -> Machine:
-    machine.put(JOBS, IN_GUEST)
-    return machine
 
 
 @pytest.fixture
@@ -278,6 +272,7 @@ def test_machine_wide_oom_is_proven_by_the_kernel_log(guest: Machine, root: User
     assert "whole machine" in job.judged()["verdict"]["headline"]
 
 
+@pytest.mark.long
 def test_machine_wide_oom_is_not_claimed_proven_without_the_kernel_log(guest: Machine, ada: User) -> None:
     """Her job's own counters say that it was killed and that its limit did not fail; the rest is inference."""
     with room(guest, 200):
@@ -291,6 +286,7 @@ def test_machine_wide_oom_is_not_claimed_proven_without_the_kernel_log(guest: Ma
 # -- logouts -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_detached_with_linger_outlives_the_logout(guest: Machine, ada: User) -> None:
     guest.run("loginctl enable-linger ada")
     job = ada.run("lingering", f"--detach --limit 200M -- {GROW} 100 20")
@@ -334,7 +330,7 @@ def test_logout_without_linger(guest: Machine, ada: User) -> None:
     assert foreground.verdict() == ("stopped-by-user", "likely")
 
 
-# -- the plug ----------------------------------------------------------------------------------------------
+# -- the plug: last, for it ends what others left running ----------------------------------------------------------------------------------------------
 
 
 def samples(user: User, name: str) -> list[list[str]]:
@@ -353,34 +349,32 @@ def clock(wall: float) -> str:
     return time.strftime("%H:%M:%S", time.gmtime(wall))
 
 
-def test_power_cut_and_shutdown_are_told_apart(lab_image: None, tmp_path: Path) -> None:
-    share = {"src": ROOT / "src", "jobs": JOBS}
-    with Machine(memory_mib=768, state_drive=tmp_path / "state.img", share=share) as m:
-        ada = User(m, m.login("ada"), "/state/ada")
-        recorded(ada, ada.run("cut", f"-- {GROW} 100 40"))
-        m.power_off_hard()
+def test_power_cut_and_shutdown_are_told_apart(guest: Machine) -> None:
+    ada = User(guest, guest.login("ada"), "/state/ada")
+    recorded(ada, ada.run("cut", f"-- {GROW} 100 40"))
+    guest.power_off_hard()
 
-        m.boot()
-        ada = User(m, m.login("ada"), "/state/ada")
-        booted = float(m.run("awk '/^btime/ {print $2}' /proc/stat").out)
-        rows = samples(ada, "cut")
-        assert len(rows) >= 4 and int(rows[-1][1]) > 20 << 20
-        span = f"between {clock(float(rows[-1][0]))} (last sample) and {clock(booted)} UTC (next boot)"
-        shown = ada.oomproof("runs show cut")
-        assert f"the machine went down {span}, without a shutdown" in shown
-        assert "was available, no swap, the job held" in shown
-        ada.oomproof("why cut")  # nobody was there to judge at its end
-        assert ada.find("cut").verdict() == ("machine-down", "proven")
+    guest.boot()
+    ada = User(guest, guest.login("ada"), "/state/ada")
+    booted = float(guest.run("awk '/^btime/ {print $2}' /proc/stat").out)
+    rows = samples(ada, "cut")
+    assert len(rows) >= 4 and int(rows[-1][1]) > 20 << 20
+    span = f"between {clock(float(rows[-1][0]))} (last sample) and {clock(booted)} UTC (next boot)"
+    shown = ada.oomproof("runs show cut")
+    assert f"the machine went down {span}, without a shutdown" in shown
+    assert "was available, no swap, the job held" in shown
+    ada.oomproof("why cut")  # nobody was there to judge at its end
+    assert ada.find("cut").verdict() == ("machine-down", "proven")
 
-        m.run("loginctl enable-linger ada")
-        recorded(ada, ada.run("off", f"--detach -- {GROW} 100 40"))
-        m.shutdown()
+    guest.run("loginctl enable-linger ada")
+    recorded(ada, ada.run("off", f"--detach -- {GROW} 100 40"))
+    guest.shutdown()
 
-        m.boot()
-        ada = User(m, m.login("ada"), "/state/ada")
-        listed = ada.oomproof("runs")
-        assert re.search(r"^off .*  machine shut down  ", listed, re.MULTILINE)
-        assert re.search(r"^cut .*  machine went down  ", listed, re.MULTILINE)
-        ada.oomproof("why off")
-        assert ada.find("off").verdict() == ("machine-down", "proven")
-        assert "shut down or restarted in order while the job ran" in ada.oomproof("runs show off")
+    guest.boot()
+    ada = User(guest, guest.login("ada"), "/state/ada")
+    listed = ada.oomproof("runs")
+    assert re.search(r"^off .*  machine shut down  ", listed, re.MULTILINE)
+    assert re.search(r"^cut .*  machine went down  ", listed, re.MULTILINE)
+    ada.oomproof("why off")
+    assert ada.find("off").verdict() == ("machine-down", "proven")
+    assert "shut down or restarted in order while the job ran" in ada.oomproof("runs show off")

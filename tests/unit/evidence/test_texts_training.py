@@ -482,8 +482,8 @@ def test_the_parsers_own_words_in_any_order_are_survived(words: list[str]) -> No
 )
 def test_one_endless_line_takes_linear_time(unit: str) -> None:
     started = time.process_time()
-    parse(unit * (1_000_000 // len(unit)))
-    assert time.process_time() - started < 5
+    parse(unit * (500_000 // len(unit)))
+    assert time.process_time() - started < 10  # under 1; hours, were it quadratic
 
 
 def test_many_lines_take_seconds_and_little_memory() -> None:
@@ -493,7 +493,7 @@ def test_many_lines_take_seconds_and_little_memory() -> None:
         parser.feed(number + 1, f"2026-05-01 12:00:01,123 - epoch 3 step {number} loss 0.2312 lr 3.2e-05")
     parser.feed(200_001, "Killed")
     findings = parser.finish()
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 60  # under 2
     assert [each.cause for each in findings] == ["killed-unknown"]
     assert parser.progress.step == 199_999
 
@@ -511,7 +511,7 @@ def test_memory_is_bounded() -> None:
         finally:
             tracemalloc.stop()
 
-    assert peak(4_000) < peak(1_000) + MIB // 2  # four times the text
+    assert peak(2_400) < peak(600) + MIB // 2  # four times the text
 
 
 # -- whole files --------------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ def test_a_spoilt_file_is_judged_all_the_same(tmp_path: Path, seed: int) -> None
 
 
 HARD = {
-    "one line of 50 MB": b"a" * 50_000_000,
+    "one line of 10 MB": b"a" * 10_000_000,
     "a million carriage returns": b"\r" * 1_000_000 + b"\nKilled\n",
     "a million redrawn bars": b"\r 10%|#         | 100/1000 [00:10<01:30,  9.9it/s]" * 200_000
     + b"\nKilled\n",

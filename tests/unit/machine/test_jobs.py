@@ -163,7 +163,7 @@ def test_three_thousand_processes_are_quick(tmp_path: Path) -> None:
         )
     began = time.process_time()
     found = heaviest(machine, anon_total=100 << 30)
-    assert time.process_time() - began < 1.0  # about 0.1 s; a slow CI machine may take more
+    assert time.process_time() - began < 5.0  # about 0.1 s; a slow and busy machine takes more
     assert len(found) > 250
 
 
