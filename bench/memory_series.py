@@ -131,7 +131,9 @@ def series(kind: str, seed: int) -> Known:
     samples = [(float(t), value) for t, value in enumerate(values[:WINDOW])]
     if not leaks:
         return Known(samples, 32 * GB, False, None)
-    tooth = max(of(t) for t in range(WINDOW, 2 * WINDOW)) - of(2 * WINDOW)  # a step has its own height at its end
+    tooth = max(of(t) for t in range(WINDOW, 2 * WINDOW)) - of(
+        2 * WINDOW
+    )  # a step has its own height at its end
     limit = base + of(2 * WINDOW) + max(0.0, tooth)
     full_at = next((t for t, value in enumerate(values) if t >= WINDOW and value >= limit), None)
     return Known(samples, limit, True, None if full_at is None else float(full_at))

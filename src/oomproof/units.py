@@ -64,6 +64,22 @@ def format_size(size: int | float | None) -> str:
     return f"{sign}{size:.0f} B"
 
 
+def format_exact(size: float) -> str:
+    """``2.1 MiB``: with a digit after the point where there are few before it, for figures that readers multiply."""
+    for unit, name in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}" if size < 20 * unit else f"{size / unit:.0f} {name}"
+    return f"{size:.0f} B"
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """``12 MiB/min``: in the time that gives a number one can read."""
+    for seconds, name in ((1, "s"), (60, "min"), (3600, "h")):
+        if bytes_per_second * seconds >= MIB:
+            return f"{format_exact(bytes_per_second * seconds)}/{name}"
+    return f"{format_exact(bytes_per_second * 86400)}/day"
+
+
 def format_duration(seconds: float | None) -> str:
     """``45 s``, ``12 min``, ``3 h 05``, ``8 d``: as exact as a person needs."""
     if seconds is None:

@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "why": ("why", "why a job died, with proof: a run, or any log"),
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
+    "trend": ("trend", "whether memory grows without end, and when it will be full: a run, or any table"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "pause": ("pause", "pause a run until you resume it"),

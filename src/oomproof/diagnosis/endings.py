@@ -22,7 +22,7 @@ from oomproof.evidence.texts.text_case import TextCase, read_texts
 from oomproof.recording import run_folders, run_summary
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.series import JobRow
-from oomproof.trend import time_to_full
+from oomproof.trend.growth import time_to_full
 
 _TREND = 1800.0  # seconds before the end that say whether it still grew
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from oomproof.evidence.case_file import OtherJob
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.records import dataclass
-from oomproof.trend import mean_rate
+from oomproof.trend.growth import mean_rate
 
 Kind = Literal["shutdown", "panic", "after-kernel-kill", "memory", "filling", "not-memory", "unknown"]
 Certainty = Literal["proven", "likely", "possible"]

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from oomproof import trend
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
+from oomproof.trend import growth
 
 _SLICES = 240  # of the time that is looked at: a day's recording has millions of rows
 _TEARDOWN = 0.5  # of the peak: what is below at the end is a job that is being ended
@@ -37,8 +37,8 @@ def job_growth(series: Series) -> Growth | None:
     """Growth that went on to the end, after loading and the first steps; None where it levelled off or was too short to
     tell: such a job is simply large."""
     marks = series.phase_marks()
-    points = _floors(series, _warm(marks))
-    rate = trend.lasting_rate(points)
+    points = _floors(series, warm_since(marks))
+    rate = growth.lasting_rate(points)
     if rate is None:
         return None
     end, after = max(points, key=lambda point: point[1])
@@ -46,14 +46,14 @@ def job_growth(series: Series) -> Growth | None:
     grown = after - before
     if grown < max(_LEAST, after * _LEAST_SHARE) or end <= begin:
         return None
-    steps = _steps(marks, begin, end)
+    steps = steps_between(marks, begin, end)
     line = [point for point in points if begin <= point[0] <= end]
     least = _STRAIGHT if _is_straight(line) else _SECONDS
     if steps < _STEPS and (steps or end - begin < least):
         return None
     return Growth(
         kind="growing",
-        phase=_phase(series, marks, begin, end),
+        phase=growing_phase(series, marks, begin, end),
         bytes_per_second=grown / (end - begin),
         bytes_per_step=grown / steps if steps else None,
         steps=steps or None,
@@ -76,9 +76,9 @@ def _is_straight(line: list[tuple[float, int]]) -> bool:
     return all(abs(value - before - rate * (at - begin)) <= slack for at, value in line)
 
 
-def _warm(marks: Iterable[PhaseMark]) -> float | None:
+def warm_since(marks: Iterable[PhaseMark]) -> float | None:
     """When loading and the first steps were over; None: never. A job that tells no phase has none to wait for."""
-    warm_up, told = trend.WarmUp(), False
+    warm_up, told = growth.WarmUp(), False
     for mark in marks:
         told = True
         warm_up.note(mark.name, mark.step, mark.t)
@@ -105,12 +105,12 @@ def _floors(series: Series, begin: float | None) -> list[tuple[float, int]]:
     return points
 
 
-def _steps(marks: Iterable[PhaseMark], begin: float, end: float) -> int:
+def steps_between(marks: Iterable[PhaseMark], begin: float, end: float) -> int:
     told = [mark.step for mark in marks if begin <= mark.t <= end and mark.step is not None]
     return max(told) - min(told) if told else 0
 
 
-def _phase(series: Series, marks: Sequence[PhaseMark], begin: float, end: float) -> str:
+def growing_phase(series: Series, marks: Sequence[PhaseMark], begin: float, end: float) -> str:
     """The phase in which nearly all of it grew; empty where it grew in several, or none was told."""
     grown: dict[str, float] = {}
     for name, rise in _told_rises(marks, begin, end) or _sampled_rises(series, begin, end):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from oomproof import trend
 from oomproof.guard.detect_limit import EARLY_SHARE, OUTGROWN
 from oomproof.guard.view import Settings
+from oomproof.trend import growth
 
 _HISTORY = 600  # points kept for the forecast, one a second: ten minutes
 _BLINK = 0.3  # seconds, as for the rate of what the job holds
@@ -22,11 +22,11 @@ _SEEN_LONGER = 20.0
 class JobGrowth:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.use = trend.Growth()
-        self.warm_up = trend.WarmUp()  # told by the agent's thread
+        self.use = growth.Growth()
+        self.warm_up = growth.WarmUp()  # told by the agent's thread
         self.time_to_full: float | None = None
         self.is_sure = False  # whether the growth behind ``time_to_full`` will hardly end by itself
-        self._charged, self._new_highs = trend.Lasting(), trend.NewHighs(_BLINK)
+        self._charged, self._new_highs = growth.Lasting(), growth.NewHighs(_BLINK)
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
         self._next_forecast = 0.0
         self._lasted = (float("-inf"), 0.0)  # when growth that lasts was looked for, and what was found
@@ -82,7 +82,7 @@ class JobGrowth:
             left = None  # it held as much before, and ended well
         else:
             least = headroom if self._peak_headroom is None else min(headroom, self._peak_headroom)
-            left = trend.time_to_full(list(self._history), max(0, least))
+            left = growth.time_to_full(list(self._history), max(0, least))
         if left is None:
             self._since, self.is_sure = None, False
             return None

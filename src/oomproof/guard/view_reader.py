@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomproof import trend
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
@@ -12,6 +11,7 @@ from oomproof.guard.host_view import HostView
 from oomproof.guard.idle_runs import Idleness
 from oomproof.guard.view import JobView, View, is_near
 from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live
+from oomproof.trend import growth
 
 _ONLY_THE_LIMIT = "only the job's own limit is guarded"
 _BY = {BY_GUARD: "guard", BY_HAND: "hand"}
@@ -20,7 +20,7 @@ _BY = {BY_GUARD: "guard", BY_HAND: "hand"}
 class ViewReader:
     def __init__(self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort) -> None:
         self._host, self._jobs, self._try = host, jobs, best_effort
-        self._headroom = trend.Growth()
+        self._headroom = growth.Growth()
         self._idleness = Idleness()
         self._was_paused = False
 

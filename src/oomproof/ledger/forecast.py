@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.ledger.live_runs import RUNS, LiveRun, put
-from oomproof.trend import expected_growth, expected_lift
+from oomproof.trend.growth import expected_growth, expected_lift
 
 RECORD = struct.Struct("=qd")  # growth expected in bytes, boottime
 _LOOK_BACK = 60.0

@@ -15,7 +15,7 @@ from oomproof.ledger.run_usage import claims_of, measure
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.records import dataclass, replace
-from oomproof.trend import expected_growth
+from oomproof.trend.growth import expected_growth
 from oomproof.units import MIB
 
 _NOISE = 32 * MIB  # what unmanaged processes take between two looks and is not worth a word

@@ -26,7 +26,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
-from oomproof.trend import mean_rate
+from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
 
 _FAULT = re.compile(r"([0-9]{1,9})-fault\.txt")

@@ -1,4 +1,4 @@
-"""Samples what the guard's loop must not wait for: each process, shared pages, /dev/shm, the GPUs, the alerts."""
+"""Samples what the guard's loop must not wait for: each process, shared pages, /dev/shm, the GPUs, the alerts, leaks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
+from oomproof.runner.leak_watch import LeakWatch
 from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
@@ -62,6 +63,7 @@ class Sampler:
         self._alerted: set[str] = set()
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
         self._swap_before: int | None = None
+        self._leaks = LeakWatch()
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
 
@@ -116,6 +118,7 @@ class Sampler:
         self._look_at_kills()
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(gpu_use)
+        self._look_for_a_leak(t)
 
     def _role(self, process: processes.ProcessMemory) -> str:
         if process.pid == self._job.leader:
@@ -214,6 +217,19 @@ class Sampler:
             )
             self._swap_before = memory.swap if grown > 64 * MIB else min(before, memory.swap)
             self._alerted.discard("swap")  # each further growth is news
+
+    def _look_for_a_leak(self, t: float) -> None:
+        moment = self._moment
+        if moment.memory is None or moment.paused_since is not None:
+            return
+        self._leaks.note(t, moment.memory.use)
+        headroom = (
+            moment.available
+            if moment.limit_headroom is None
+            else min(moment.available, moment.limit_headroom)
+        )
+        if (text := self._leaks.look(t, headroom)) is not None:
+            self._alert(text)
 
     def _once(self, name: str, now: bool, text: str) -> None:
         """Tell when a line is crossed, and again only after it was crossed back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from oomproof.trend import Growth, Lasting, NewHighs, WarmUp, floors, slope, time_to_full
+from oomproof.trend.growth import Growth, Lasting, NewHighs, WarmUp, floors, slope, time_to_full
 from oomproof.units import GIB, MIB
 
 

@@ -227,7 +227,7 @@ def floors(samples: Sequence[tuple[float, int]], period: float) -> list[tuple[fl
     return [lowest[slot] for slot in sorted(lowest)]
 
 
-def slope(points: Sequence[tuple[float, int]]) -> float:
+def slope(points: Sequence[tuple[float, float]]) -> float:
     """Theil–Sen: the median of all pairwise slopes; one outlier does not move it."""
     slopes = sorted(
         (later - earlier) / (t2 - t1)

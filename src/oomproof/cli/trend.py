@@ -1,0 +1,104 @@
+"""Whether memory grows without end, and when it will be full: of a run, or of any table of time and bytes.
+
+The lowest of each period counts (an evaluation, an epoch, or what repeats itself), the last straight piece of it, and not
+what was loaded before. "80 %" intervals: bench/trend.py has how often they are right.
+
+examples:
+  oomproof trend                        the newest run
+  oomproof trend big                    the run called big, also while it runs
+  oomproof trend memory.csv --limit 61G psrecord, memory_profiler, a `ps` loop, an export of wandb
+  oomproof trend log.txt --time 1 --column 3 --unit KiB
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.evidence.run_trend import run_trend
+from oomproof.printable import one_line
+from oomproof.recording import run_folders
+from oomproof.reports.trend_text import trend_json, trend_lines
+from oomproof.units import GIB, KIB, MIB, parse_duration, parse_size
+
+_UNITS = {"bytes": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB}
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="RUN|FILE",
+        help="a run (default: the newest), or a table of time and bytes",
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="SIZE",
+        help="when is it full? (default: the run's limit, or what the machine had left)",
+    )
+    parser.add_argument(
+        "--time", metavar="COLUMN", help="of a table: the column with the time, by name or number"
+    )
+    parser.add_argument(
+        "--column", metavar="COLUMN", help="of a table: the column with the memory, by name or number"
+    )
+    parser.add_argument(
+        "--unit", metavar="UNIT", help="of a table: bytes, KiB, MiB or GiB (default: as its name tells)"
+    )
+    parser.add_argument("--every", metavar="TIME", help="of a table without times: the time between two rows")
+    parser.add_argument("--json", action="store_true", help="print schema 1 JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    limit = parse_size(arguments.limit) if arguments.limit else None
+    what = arguments.what
+    is_file = what is not None and (os.path.sep in what or os.path.isfile(what))
+    of_table = [f"--{name}" for name in ("time", "column", "unit", "every") if getattr(arguments, name)]
+    if of_table and not is_file:
+        raise OomproofError(f"{of_table[0]} is for a table, and {what or 'a run'} is no file", status=USAGE)
+    lines, answer = _of_table(arguments, limit) if is_file else _of_run(what, limit)
+    print(json.dumps(answer, indent=2) if arguments.json else "\n".join(lines))
+    return 0
+
+
+def _of_run(name: str | None, limit: int | None) -> tuple[list[str], dict[str, object]]:
+    target = run_folders.find(name)
+    recording = target.attempt.recording()
+    with recording.series() as series:
+        found = run_trend(series, limit)
+    if found is None:
+        raise OomproofError(
+            f"{target.name} has no samples after loading", "a trend takes minutes of training", status=USAGE
+        )
+    end_wall = found.end + recording.wall_offset
+    is_over = target.state() not in run_folders.ALIVE
+    facts = (found.trend, found.limit, found.limit_from, found.seen, end_wall)
+    return trend_lines(one_line(target.name), *facts, found, is_over), {
+        "run": target.id,
+        **trend_json(*facts, found),
+    }
+
+
+def _of_table(arguments: argparse.Namespace, limit: int | None) -> tuple[list[str], dict[str, object]]:
+    from oomproof.evidence.memory_tables import Wanted, read_memory_table
+    from oomproof.trend.leaks import trend_of
+
+    unit = arguments.unit
+    if unit and unit.lower() not in _UNITS:
+        raise OomproofError(f"unknown unit {unit!r}", "bytes, KiB, MiB or GiB", USAGE)
+    every = parse_duration(arguments.every) if arguments.every else None
+    wanted = Wanted(arguments.time, arguments.column, _UNITS[unit.lower()] if unit else None, every)
+    table = read_memory_table(arguments.what, wanted)
+    samples = table.samples
+    seen = samples[-1][0] - samples[0][0]
+    end_wall = samples[-1][0] if table.is_wall else None
+    trend = trend_of(samples, limit)
+    facts = (trend, limit, "--limit" if limit else "", seen, end_wall)
+    lines = trend_lines(one_line(arguments.what), *facts)
+    told = f"{len(samples)} rows: {table.told}"
+    lines.append(
+        f"  read     {one_line(told)}" + (f"; {table.skipped} lines are no rows" if table.skipped else "")
+    )
+    return lines, {"file": arguments.what, "rows": len(samples), "read": told, **trend_json(*facts)}

@@ -1,0 +1,123 @@
+"""`oomproof trend` in words and as JSON."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from oomproof.evidence.run_trend import RunTrend
+from oomproof.trend.leaks import FLAT, GROWING, SLOWING, Range, Trend
+from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
+
+_SENTENCES = {
+    FLAT: "flat: what it holds comes and goes, and does not grow",
+    GROWING: "growing: a leak, or a cache without bound",
+    SLOWING: "slowing down: it may level off, or leak slowly",
+}
+
+
+def full_text(full: Range, end_wall: float | None) -> str:
+    """``in 2 h 10 to 2 h 40 (14:20 to 14:50)``."""
+    low, high = format_duration(full.low), format_duration(full.high)
+    if not isfinite(full.high):
+        text = f"in {low} at the earliest"
+    else:
+        text = f"in {low} to {high}" if low != high else f"in {low}"
+    if end_wall is None or not isfinite(full.high) or full.high > 1e7:
+        return text
+    days = full.high > 43200
+    begin, end = (format_time(end_wall + seconds, date=days, zone=False) for seconds in (full.low, full.high))
+    return f"{text} ({begin} to {end})" if begin != end else f"{text} ({begin})"
+
+
+def trend_lines(
+    name: str,
+    trend: Trend,
+    limit: float | None,
+    limit_from: str,
+    seen: float,
+    end_wall: float | None,
+    of_run: RunTrend | None = None,
+    is_over: bool = False,
+) -> list[str]:
+    sentence = _SENTENCES.get(trend.kind, f"too short to tell: {format_duration(seen)} after loading")
+    lines = [f"{name}: {sentence}"]
+    grows = trend.kind in (GROWING, SLOWING) and trend.rate is not None
+    if grows and trend.rate is not None and trend.since is not None:
+        parts = [f"+{format_rate(trend.rate.expected)}"]
+        if of_run is not None and of_run.bytes_per_step is not None:
+            parts.append(f"+{format_exact(of_run.bytes_per_step)} a step")
+        if of_run is not None and of_run.cycle and trend.period:
+            parts.append(
+                f"+{format_exact(trend.rate.expected * trend.period)} from one {of_run.cycle} to the next"
+            )
+        if of_run is not None and of_run.phase:
+            parts.append(f"in {of_run.phase}")
+        lines.append(f"  grows    {', '.join(parts)}; {format_size(trend.grown)} so far")
+    if trend.top:
+        between = format_size(trend.held)
+        lines.append(
+            f"  holds    {between}"
+            + (f" to {format_size(trend.top)}" if format_size(trend.top) != between else "")
+        )
+    if trend.kind == SLOWING and trend.plateau is not None:
+        lines.append(f"  levels   off at about {format_size(trend.plateau)}, if it continues to slow down")
+    if grows and limit is not None:
+        lines.append(f"  full     {_full(trend, limit, limit_from, end_wall, is_over)}")
+    elif grows:
+        lines.append("  full     say when it is: --limit SIZE")
+    if trend.period and not (of_run and of_run.cycle):
+        lines.append(f"  repeats  itself every {format_duration(trend.period)}: the lowest of each counts")
+    return lines
+
+
+def _full(trend: Trend, limit: float, limit_from: str, end_wall: float | None, is_over: bool) -> str:
+    at = f"{format_size(limit)}" + (f" ({limit_from})" if limit_from and limit_from != "--limit" else "")
+    if trend.full_in is None:
+        return f"{at} is not reached by this"
+    if trend.kind == SLOWING:
+        return f"{at}, if it does not level off: {full_text(trend.full_in, None if is_over else end_wall)}"
+    text = full_text(trend.full_in, end_wall)
+    return f"{at} {'would have been reached ' if is_over else ''}{text}, 4 times in 5"
+
+
+def trend_json(
+    trend: Trend,
+    limit: float | None,
+    limit_from: str,
+    seen: float,
+    end_wall: float | None,
+    of_run: RunTrend | None = None,
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "kind": trend.kind,
+        "bytes_per_second": trend.rate.expected if trend.rate else None,
+        "bytes_per_second_range": _range(trend.rate),
+        "full_in_seconds": _range(trend.full_in),
+        "plateau_bytes": _whole(trend.plateau),
+        "held_bytes": _whole(trend.held),
+        "top_bytes": _whole(trend.top),
+        "grown_bytes": _whole(trend.grown),
+        "period_seconds": trend.period,
+        "limit_bytes": _whole(limit),
+        "limit_from": limit_from or None,
+        "seen_seconds": seen,
+        "last_sample": end_wall,
+        "phase": (of_run.phase or None) if of_run else None,
+        "bytes_per_step": of_run.bytes_per_step if of_run else None,
+        "seconds_per_step": of_run.seconds_per_step if of_run else None,
+    }
+
+
+def _range(of: Range | None) -> dict[str, float | None] | None:
+    if of is None:
+        return None
+    return {
+        name: value if isfinite(value) else None
+        for name, value in (("low", of.low), ("expected", of.expected), ("high", of.high))
+    }
+
+
+def _whole(size: float | None) -> int | None:
+    return round(size) if size is not None and isfinite(size) else None

@@ -1,0 +1,1 @@
+"""Every estimate of growth: over seconds, for the guard (`growth`), and over hours, for people (`leaks`)."""

@@ -1,0 +1,421 @@
+"""Whether memory over hours is a leak, a plateau or noise, and when it will be full.
+
+A leak lifts the floors: the lowest of each period, an epoch or what repeats itself in the series. The last piece of the
+floors that one line describes is what counts, so that loading and an earlier, quieter time do not. The job dies at its tops."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, exp, inf, log, sqrt
+
+from oomproof.records import dataclass
+from oomproof.trend.growth import slope
+
+FLAT, GROWING, SLOWING, UNKNOWN = "flat", "growing", "slowing", "too short to tell"
+
+Point = tuple[float, float]
+
+_BINS = 720  # of the whole time; more than this tells nothing about hours
+_WINDOWS = 60  # periods where nothing repeats itself
+_LEAST_WINDOWS, _SHORTEST = 4, 8  # of a series; of a piece that is one line
+_REPEATS, _AS_HIGH = 0.3, 0.75  # autocorrelation: below, it is no period; of the highest, another as good
+_BREAK, _CURVED = 3.0, 6.0  # how much better two lines, or a curve, must describe it (BIC per added piece)
+_SURE, _LIKELY = 2.6, 1.28  # standard errors: that it grows at all; 80 % of the forecasts
+_SWINGS = 1.7  # it must have risen by so many times what came and went by itself
+_LEAST_SHARE, _LEAST = (
+    0.002,
+    8 << 20,
+)  # of the limit or of what is held; less is no leak, whatever its p-value
+_OVER = 0.8  # of the span: by then a curve must be over to be told from the line behind it
+_SLOWER = 0.6  # of its first third's rate: what still rises faster in its last third is no plateau
+_NARROWEST = 0.03  # of a rate: no forecast is better
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    kind: str
+    rate: Range | None  # bytes per second; of what slows down, its rate at the end
+    since: float | None  # when this growth began
+    grown: float  # bytes since then
+    held: float  # the floor at the end
+    top: float  # the highest of its last periods
+    full_in: Range | None  # seconds from the last sample to the limit; None: not by this growth
+    plateau: float | None  # of what slows down: the top it would level off at
+    period: float | None  # seconds after which it repeats itself
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    low: Point
+    high: Point
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    level: float  # at the mean time
+    slope: float
+    centre: float
+    residuals: tuple[float, ...]
+
+    def at(self, t: float) -> float:
+        return self.level + self.slope * (t - self.centre)
+
+
+def trend_of(samples: Sequence[Point], limit: float | None = None, period: float | None = None) -> Trend:
+    """``samples``: (seconds, bytes) in the order of time. ``period``: seconds, where it is known (an epoch)."""
+    bins = _binned(samples)
+    if period is None:
+        period = _period(bins)
+    windows = _windows(bins, period)
+    held, top = (
+        (windows[-1].low[1], max(window.high[1] for window in windows[-3:])) if windows else (0.0, 0.0)
+    )
+    if len(windows) < _LEAST_WINDOWS and period is not None and len(bins) >= _WINDOWS:
+        shorter = trend_of(
+            samples, limit, (samples[-1][0] - samples[0][0]) / _WINDOWS
+        )  # what does not grow there is flat
+        kind = FLAT if shorter.kind == FLAT else UNKNOWN
+        return Trend(kind, None, None, 0.0, held, top, None, None, period)
+    if len(windows) < _LEAST_WINDOWS:
+        return Trend(UNKNOWN, None, None, 0.0, held, top, None, None, period)
+    floors = _without_outliers([window.low for window in windows])
+    begin = _last_piece(floors)
+    piece = floors[begin:]
+    least = max(_LEAST, _LEAST_SHARE * (limit or held))
+    line = _fit(piece)
+    rise = line.slope * (piece[-1][0] - piece[0][0])
+    if rise < least or not _is_sure(piece, line) or rise < _SWINGS * _swing(floors, begin, line):
+        return Trend(FLAT, None, None, 0.0, held, top, None, None, period)
+    now = samples[-1][0]
+    curve = _curve(floors, begin)
+    if curve is not None and curve.rate is None:
+        rate = _rate(piece[-max(_SHORTEST, len(piece) // 2) :])
+        plateau = max(top, curve.plateau + top - held)
+        full = _full_in(windows[begin:], rate, limit, now, period)
+        if limit is not None and plateau < limit:
+            full = None if full is None else Range(full.low, inf, inf)
+        return Trend(
+            SLOWING,
+            rate,
+            floors[curve.begin][0],
+            held - floors[curve.begin][1],
+            held,
+            top,
+            full,
+            plateau,
+            period,
+        )
+    rate = _rate(piece)
+    if curve is not None and curve.rate is not None:
+        begin, rate = (
+            max(begin, curve.begin),
+            _around(curve.rate, max(curve.error, (rate.high - rate.low) / 2)),
+        )
+    full = _full_in(windows[begin:], rate, limit, now, period)
+    return Trend(GROWING, rate, floors[begin][0], held - floors[begin][1], held, top, full, None, period)
+
+
+def _binned(samples: Sequence[Point]) -> list[_Window]:
+    """The lowest and the highest of each of equal stretches of time; empty ones are left out."""
+    if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
+        return [_Window(point, point) for point in samples[:1]]
+    begin, width = samples[0][0], (samples[-1][0] - samples[0][0]) / _BINS
+    bins: dict[int, list[Point]] = {}
+    for point in samples:
+        number = min(_BINS - 1, int((point[0] - begin) / width))
+        known = bins.get(number)
+        if known is None:
+            bins[number] = [point, point]
+        elif point[1] < known[0][1]:
+            known[0] = point
+        elif point[1] > known[1][1]:
+            known[1] = point
+    return [_Window(low, high) for _, (low, high) in sorted(bins.items())]
+
+
+def _period(bins: Sequence[_Window]) -> float | None:
+    """Seconds after which the series resembles itself, by its autocorrelation; None where nothing repeats itself."""
+    if len(bins) < 60:
+        return None
+    points = [((bin.low[0] + bin.high[0]) / 2, (bin.low[1] + bin.high[1]) / 2) for bin in bins]
+    values = list(_fit(points).residuals)
+    power = sum(value * value for value in values)
+    if power <= 0:
+        return None
+    count = len(values)
+    alike = []
+    for lag in range(count // 3):
+        together = sum(a * b for a, b in zip(values, values[lag:], strict=False))
+        alike.append(together / power * count / (count - lag))
+    dipped = next((lag for lag, value in enumerate(alike) if value < 0), None)
+    if dipped is None:
+        return None
+    tops = [
+        lag for lag in range(max(dipped, 4), len(alike) - 1) if alike[lag - 1] <= alike[lag] > alike[lag + 1]
+    ]
+    highest = max((alike[lag] for lag in tops), default=0.0)
+    if highest < _REPEATS:
+        return None
+    first = next(lag for lag in tops if alike[lag] >= _AS_HIGH * highest)  # twice a period is as good a one
+    first = max((lag for lag in tops if lag < 1.25 * first), key=lambda lag: alike[lag])
+    return first * (points[-1][0] - points[0][0]) / (count - 1)
+
+
+def _windows(bins: Sequence[_Window], period: float | None) -> list[_Window]:
+    """Of one period each, counted back from the end; the oldest, which is not whole, is left out."""
+    if not bins:
+        return []
+    begin, end = bins[0].low[0], max(bins[-1].low[0], bins[-1].high[0])
+    width = period or (end - begin) / _WINDOWS
+    if width <= 0:
+        return []
+    grouped: dict[int, list[_Window]] = {}
+    for bin in bins:
+        grouped.setdefault(int((end - bin.low[0]) / width), []).append(bin)
+    whole = int((end - begin) / width + 1e-6)
+    windows = []
+    for number in sorted(grouped, reverse=True):
+        if number < max(whole, 1):
+            inside = grouped[number]
+            low = min((bin.low for bin in inside), key=lambda point: point[1])
+            windows.append(_Window(low, max((bin.high for bin in inside), key=lambda point: point[1])))
+    return windows
+
+
+def _without_outliers(floors: list[Point]) -> list[Point]:
+    """The median of three neighbours: a single window, such as that of a job's last moment, bends no line."""
+    if len(floors) < _SHORTEST:
+        return floors
+    values = [value for _, value in floors]
+    middle = [sorted(values[at - 1 : at + 2])[1] for at in range(1, len(values) - 1)]
+    first, last = sorted(values[:3])[1], sorted(values[-3:])[1]
+    first, last = min(first, values[0]), max(last, values[-1])  # a line that rises has its ends there
+    return [(t, value) for (t, _), value in zip(floors, [first, *middle, last], strict=True)]
+
+
+def _fit(points: Sequence[Point]) -> _Line:
+    """Least squares."""
+    count = len(points)
+    centre = sum(t for t, _ in points) / count
+    level = sum(value for _, value in points) / count
+    spread = sum((t - centre) ** 2 for t, _ in points)
+    steep = sum((t - centre) * (value - level) for t, value in points) / spread if spread > 0 else 0.0
+    residuals = tuple(value - level - steep * (t - centre) for t, value in points)
+    return _Line(level, steep, centre, residuals)
+
+
+def _squares(values: Sequence[float]) -> float:
+    return sum(value * value for value in values)
+
+
+def _grain(floors: Sequence[Point]) -> float:
+    """What no description needs to be better than: memory comes in pages, arenas and batches."""
+    return max(1 << 20, 0.0005 * max(value for _, value in floors))
+
+
+def _description(squares: float, count: int, parameters: float, grain: float) -> float:
+    """BIC: the smaller, the better it describes the points for what it takes to say."""
+    return count * log(squares / count + grain * grain) + parameters * log(count)
+
+
+def _last_piece(floors: Sequence[Point]) -> int:
+    """Where the last stretch begins that one line describes: by splits that two lines describe much better."""
+    begin, earlier, grain = 0, 0, _grain(floors)
+    while len(floors) - begin >= 2 * _SHORTEST:
+        points = floors[begin:]
+        count = len(points)
+        one = _description(_squares(_fit(points).residuals), count, 2, grain)
+        best, where = inf, 0
+        around: tuple[float, ...] = ()
+        for cut in range(_SHORTEST, count - _SHORTEST + 1):
+            residuals = _fit(points[:cut]).residuals + _fit(points[cut:]).residuals
+            if (two := _description(_squares(residuals), count, 2 + _BREAK, grain)) < best:
+                best, where, around = two, cut, residuals
+        if one - best < _CURVED * _inflation(around) ** 2:  # points that resemble each other count for fewer
+            break
+        earlier, begin = begin, begin + where
+    if (
+        begin and len(floors) - begin < 2 * _SHORTEST
+    ):  # too short to have a slope of its own: it may be the same line
+        last, before = _fit(floors[begin:]), _fit(floors[earlier:begin])
+        if 0 < before.slope < 2 * (last.slope + _SURE * _error(floors[begin:], last)):
+            return earlier
+    return begin
+
+
+def _inflation(residuals: Sequence[float]) -> float:
+    """By how much errors that resemble their neighbours make a standard error too small."""
+    count, power = len(residuals), _squares(residuals)
+    if count < 4 or power <= 0:
+        return 1.0
+    alike = sum(a * b for a, b in pairwise(residuals)) / power
+    alike = min(0.95, max(0.0, alike + (2 + 4 * max(0.0, alike)) / count))  # a fitted line hides some of it
+    return sqrt((1 + alike) / (1 - alike))
+
+
+def _error(points: Sequence[Point], line: _Line) -> float:
+    """The standard error of the slope."""
+    spread = sum((t - line.centre) ** 2 for t, _ in points)
+    grain = _grain(points) / 4
+    variance = _squares(line.residuals) / max(1, len(points) - 2) + grain * grain
+    return sqrt(variance / spread) * _inflation(line.residuals) if spread > 0 else inf
+
+
+def _is_sure(points: Sequence[Point], line: _Line) -> bool:
+    return line.slope > _SURE * _error(points, line)
+
+
+def _swing(floors: Sequence[Point], begin: int, line: _Line) -> float:
+    """The largest rise that was no growth: around the line, and before it, as far as it was lost again."""
+    swing = _comes_and_goes(line.residuals)
+    return max(swing, _comes_and_goes([value for _, value in floors[:begin]])) if begin else swing
+
+
+def _comes_and_goes(values: Sequence[float]) -> float:
+    """The largest rise of which at least half was lost later."""
+    largest = 0.0
+    lowest_after = [inf] * (len(values) + 1)
+    for number in range(len(values) - 1, -1, -1):
+        lowest_after[number] = min(values[number], lowest_after[number + 1])
+    lowest = inf
+    for number, value in enumerate(values):
+        lowest = min(lowest, value)
+        lost = value - lowest_after[number]
+        largest = max(largest, min(value - lowest, 2 * lost))
+    return largest
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Growth that bends: towards a plateau, or towards a line that is less steep than its beginning."""
+
+    begin: int
+    plateau: float
+    rate: float | None  # None: it levels off
+    error: float = 0.0
+
+
+def _curve(floors: Sequence[Point], begin: int) -> _Curve | None:
+    """None where no curve describes it much better than a line. Earlier pieces that rose more steeply belong to it."""
+    grain, start = _grain(floors), begin
+    last = _fit(floors[begin:])
+    slack = max(2 * grain, 4 * sqrt(_squares(last.residuals) / len(last.residuals)))
+    while start > 0 and floors[start - 1][1] < floors[start][1] + slack:
+        start -= 1
+    points = floors[start:]
+    count = len(points)
+    if count < _SHORTEST:
+        return None
+    straight = _fit(points)
+    line = _description(_squares(straight.residuals), count, 2, grain)
+    span = points[-1][0] - points[0][0]
+    _, bend, _, plateau, squares = _best_bend(points, span, with_line=False)
+    levels = _description(squares, count, 3, grain)
+    both_tau, both_bend, both_steep, _, both_squares = _best_bend(points, span, with_line=True)
+    both = _description(both_squares, count, 4, grain)
+    if min(levels, both) > line - _CURVED or (bend >= 0 if levels <= both else both_bend >= 0):
+        return None
+    if both < levels - _CURVED and both_steep > 0:
+        if (
+            3 * both_tau > _OVER * span
+        ):  # it still bends: what it bends towards is a guess, its last piece is not
+            third = max(_SHORTEST // 2, count // 3)
+            if _fit(points[-third:]).slope > _SLOWER * _fit(points[:third]).slope:
+                return None
+            return _Curve(start, plateau, None)
+        error = sqrt(both_squares / count + grain * grain / 16) / (span * sqrt(count / 12)) * 2
+        if both_steep > _SURE * error and both_steep * span > 0.1 * (points[-1][1] - points[0][1]):
+            # the curved part is over: what is left is the line
+            straight_since = bisect_left([t for t, _ in points], points[0][0] + 3 * both_tau)
+            return _Curve(start + min(straight_since, count - _SHORTEST), inf, both_steep, error)
+    return _Curve(start, plateau, None)
+
+
+def _best_bend(
+    points: Sequence[Point], span: float, with_line: bool
+) -> tuple[float, float, float, float, float]:
+    """(tau, bend, steep, level, squares) of the curve that fits best: a coarse search, then a fine one."""
+    low, high = 0.03, 1.2  # of the span
+    for steps in (10, 6, 6):
+        ratio = (high / low) ** (1 / steps)
+        shares = [low * ratio**number for number in range(steps + 1)]
+        fits = [(span * share, *_bent(points, span * share, with_line)) for share in shares]
+        best = min(range(len(fits)), key=lambda number: fits[number][-1])
+        low, high = shares[max(0, best - 1)], shares[min(steps, best + 1)]
+    return fits[best]
+
+
+def _bent(points: Sequence[Point], tau: float, with_line: bool) -> tuple[float, float, float, float]:
+    """Least squares of level + steep·t + bend·exp(-t/tau): (bend, steep, level, squares)."""
+    origin = points[0][0]
+    scale = points[-1][0] - origin
+    rows = [(1.0, exp(-(t - origin) / tau), (t - origin) / scale) for t, _ in points]
+    values = [value for _, value in points]
+    width = 3 if with_line else 2
+    matrix = [[sum(row[i] * row[j] for row in rows) for j in range(width)] for i in range(width)]
+    right = [sum(row[i] * value for row, value in zip(rows, values, strict=True)) for i in range(width)]
+    solved = _solve(matrix, right)
+    if solved is None:
+        return 0.0, 0.0, 0.0, inf
+    squares = sum(
+        (value - sum(factor * part for factor, part in zip(solved, row, strict=False))) ** 2
+        for row, value in zip(rows, values, strict=True)
+    )
+    return solved[1], solved[2] / scale if with_line else 0.0, solved[0], squares
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
+    """Gauss, with the largest pivot."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda number: abs(rows[number][column]))
+        if abs(rows[pivot][column]) < 1e-12:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        for number in range(size):
+            if number != column:
+                factor = rows[number][column] / rows[column][column]
+                rows[number] = [a - factor * b for a, b in zip(rows[number], rows[column], strict=True)]
+    return [rows[number][size] / rows[number][number] for number in range(size)]
+
+
+def _rate(points: Sequence[Point]) -> Range:
+    line = _fit(points)
+    freedom = max(1.0, len(points) / _inflation(line.residuals) ** 2 - 2)
+    return _around(slope(points), _LIKELY * (1 + 1.1 / freedom) * _error(points, line))  # Student's, about
+
+
+def _around(rate: float, error: float) -> Range:
+    error = max(error, _NARROWEST * rate)
+    return Range(max(rate - error, 0.0), rate, rate + error)
+
+
+def _full_in(
+    windows: Sequence[_Window], rate: Range, limit: float | None, now: float, period: float | None
+) -> Range | None:
+    """Seconds until the tops are at the limit."""
+    if limit is None or rate.expected <= 0:
+        return None
+
+    def left(bytes_per_second: float, share: float) -> float:
+        """Seconds, from the tops as they would stand now: the share of them that is below."""
+        tops = sorted(window.high[1] + bytes_per_second * (now - window.high[0]) for window in windows)
+        return max(0.0, limit - tops[int(share * (len(tops) - 1))]) / bytes_per_second
+
+    slack = (period or 0.0) / 2
+    earliest, expected = left(rate.high, 1.0) - slack, left(rate.expected, 0.9)
+    latest = left(rate.low, 0.5) + slack if rate.low > 0 else inf
+    if period:  # it dies at the top of a period
+        to_top = windows[-1].high[0] - now
+        expected = max(0.0, to_top + period * ceil((expected - to_top) / period - 0.25))
+    return Range(max(0.0, min(earliest, expected)), expected, max(expected, latest))
