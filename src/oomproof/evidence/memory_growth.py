@@ -23,6 +23,7 @@ _STEPS, _SECONDS = (
 )  # over so many steps, or seconds of a job that tells none: a shorter line may be loading
 _STRAIGHT = 8.0  # ... or so many of a straight line: a batch loads in jumps
 _OFF_THE_LINE = 0.15  # of all it grew: steps and pauses are within
+_VISITS, _VISIT_SLICES = 200, 8  # visits of phases that are looked at, the last ones, and slices of each
 _ONE_PHASE = 0.8  # of all growth: then it is that phase's
 _LATELY = 60.0  # seconds before the end in which processes are compared
 _AT_THE_END = (
@@ -127,9 +128,30 @@ def _told_rises(marks: Sequence[PhaseMark], begin: float, end: float) -> list[tu
 
 
 def _sampled_rises(series: Series, begin: float, end: float) -> list[tuple[str, float]]:
+    """Along the line through each phase's lowest points: what a phase takes and gives back is no growth of it. What changes
+    from training to another phase and back is the other's."""
     spans = [(span.name, max(span.begin, begin), min(span.end, end)) for span in spans_of(series)]
-    use = series.use
-    return [(name, use.at(last) - use.at(first)) for name, first, last in spans if last > first]
+    lines = [(name, *_ends(series, first, last)) for name, first, last in spans[-_VISITS:] if last > first]
+    rises = [(name, left - entered) for name, entered, left in lines]
+    for (name, _, left), (next_name, entered, _) in pairwise(lines):
+        rises.append((next_name if name == "train" else name, entered - left))
+    return rises
+
+
+def _ends(series: Series, begin: float, end: float) -> tuple[float, float]:
+    """What was held where a phase began and where it ended, by the line through the lowest points of its slices."""
+    width = (end - begin) / _VISIT_SLICES
+    points: list[tuple[float, float]] = []
+    for number in range(_VISIT_SLICES):
+        at = begin + number * width
+        if (found := series.use.between(at, at + width * 0.999)) is not None:
+            points.append((at + width / 2, found[0]))
+    if not points:
+        return series.use.at(begin), series.use.at(end)
+    rate = growth.slope(points)
+    levels = sorted(value - rate * (t - begin) for t, value in points)
+    entered = levels[len(levels) // 2]
+    return entered, entered + rate * (end - begin)
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:

@@ -140,13 +140,14 @@ def _words(line: str) -> list[str]:
 
 def _names(head: list[str], split: Callable[[str], list[str]]) -> tuple[list[str], list[str]]:
     """(names of the columns, the lines below); no names where the first line is a row already."""
+    if any(line.startswith("MEM ") for line in head):  # memory_profiler: MEM <MiB> <seconds since 1970>
+        return ["", "rss_mib", "time"], head
     for at, line in enumerate(head[:20]):
         cells = split(line)
-        if cells and cells[0] == "MEM" and len(cells) >= 3:  # memory_profiler: MEM <MiB> <seconds since 1970>
-            return ["", "rss_mib", "time"], head[at:]
         if any(_number(cell) is not None for cell in cells):
             return [], head[at:]
-        if any(_TIME.search(cell) for cell in cells) or any(_rank(cell) is not None for cell in cells):
+        below = split(head[at + 1]) if at + 1 < len(head) else []
+        if len(below) == len(cells) and any(_number(cell) is not None for cell in below):
             return cells, head[at + 1 :]
     return [], head
 

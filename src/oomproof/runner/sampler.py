@@ -220,7 +220,9 @@ class Sampler:
 
     def _look_for_a_leak(self, t: float) -> None:
         moment = self._moment
-        if moment.memory is None or moment.paused_since is not None:
+        if moment.is_loading:
+            self._leaks = LeakWatch()
+        if moment.memory is None or moment.is_loading or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
         headroom = (

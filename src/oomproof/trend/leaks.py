@@ -277,7 +277,8 @@ def _is_sure(points: Sequence[Point], line: _Line) -> bool:
 def _swing(floors: Sequence[Point], begin: int, line: _Line) -> float:
     """The largest rise that was no growth: around the line, and before it, as far as it was lost again."""
     swing = _comes_and_goes(line.residuals)
-    return max(swing, _comes_and_goes([value for _, value in floors[:begin]])) if begin else swing
+    before = [value for _, value in floors[: begin + 1]]  # the fall that the piece began with too
+    return max(swing, _comes_and_goes(before)) if begin else swing
 
 
 def _comes_and_goes(values: Sequence[float]) -> float:

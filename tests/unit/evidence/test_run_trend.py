@@ -1,0 +1,94 @@
+"""The trend of a recorded run: after loading, by phases and steps, up to its limit or what the machine had left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oomproof.evidence.run_trend import RunTrend, run_trend
+from oomproof.recording.reader import open_recording
+from oomproof.recording.writer import Writer
+from oomproof.trend.leaks import FLAT, GROWING
+from oomproof.units import GIB, MIB
+
+LOADED = 2000 * MIB
+
+
+def recorded(folder: Path, keeps_in_eval: int = 0, keeps_in_step: int = 0, limit: int | None = None) -> Path:
+    """Ten minutes of loading, then two hours: a step each two seconds, an evaluation of 30 s every five minutes."""
+    path = folder / "recording.sqlite"
+    writer = Writer(path, {"boot_id": "b", "wall_offset": "1000.0"})
+
+    def put(t: float, use: int) -> None:
+        headroom = None if limit is None else limit - use
+        writer.put("job", (t, use, 0, 5 * GIB, 0, 0, headroom, 1, None, None))
+        writer.put("host", (t, 64 * GIB, 50 * GIB - use, 0, 0, 0, None, None))
+
+    writer.put("phase", (0.0, "load", None, 7, None, None))
+    for t in range(0, 600, 5):
+        put(float(t), LOADED * t // 600)
+    held, step = LOADED, 0
+    for t in range(600, 7800, 2):
+        in_eval = t % 300 >= 270
+        if in_eval and t % 300 == 270:
+            writer.put("phase", (float(t), "eval", step, 7, None, None))
+            held += keeps_in_eval
+        if not in_eval:
+            step += 1
+            held += keeps_in_step
+            writer.put("phase", (float(t), "train", step, 7, None, None))
+        put(float(t), held + (300 * MIB if in_eval else (step % 20) * 5 * MIB))
+    writer.close()
+    return path
+
+
+def trend(path: Path, limit: int | None = None) -> RunTrend:
+    with open_recording(path).series() as series:
+        found = run_trend(series, limit)
+    assert found is not None
+    return found
+
+
+def test_a_leak_in_the_evaluation(tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, keeps_in_eval=40 * MIB))
+    assert found.trend.kind == GROWING and found.trend.rate is not None
+    assert (found.cycle, found.phase) == ("eval", "eval")
+    assert found.trend.period == pytest.approx(300, rel=0.02)
+    assert found.trend.rate.expected * 300 == pytest.approx(40 * MIB, rel=0.05)
+    assert found.limit_from == "what the machine had left" and found.limit == pytest.approx(
+        50 * GIB, rel=0.01
+    )
+    assert found.trend.full_in is not None
+    left = (50 * GIB - 300 * MIB - found.trend.held) / (40 * MIB / 300)
+    assert found.trend.full_in.low < left < found.trend.full_in.high
+
+
+def test_a_leak_in_each_step(tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, keeps_in_step=2 * MIB, limit=16 * GIB))
+    assert found.trend.kind == GROWING and found.limit_from == "its limit" and found.limit == 16 * GIB
+    assert found.bytes_per_step == pytest.approx(2 * MIB, rel=0.1)
+    assert found.seconds_per_step == pytest.approx(7200 / 3240, rel=0.1)
+    assert found.phase == "train"
+
+
+def test_a_job_that_only_breathes(tmp_path: Path) -> None:
+    """Loading, five gigabytes of page cache and evaluations are no growth."""
+    found = trend(recorded(tmp_path))
+    assert found.trend.kind == FLAT and found.trend.full_in is None
+    assert found.bytes_per_step is None and found.phase == ""
+
+
+def test_the_users_limit_comes_first(tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, keeps_in_step=2 * MIB, limit=16 * GIB), 61 * GIB)
+    assert (found.limit, found.limit_from) == (61 * GIB, "--limit")
+
+
+def test_nothing_after_loading(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r.sqlite", {})
+    writer.put("phase", (0.0, "load", None, 7, None, None))
+    for t in range(100):
+        writer.put("job", (float(t), t * MIB, 0, 0, 0, 0, None, 1, None, None))
+    writer.close()
+    with open_recording(tmp_path / "r.sqlite").series() as series:
+        assert run_trend(series) is None
