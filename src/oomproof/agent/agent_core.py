@@ -23,6 +23,9 @@ _RATE, _BURST = (
 _RECORD = 160  # bytes of the line that outlives a kill; behind it, the place in the code
 _LOCATION = 240
 _LOOK = 0.1  # seconds between two looks of a step at more than its number
+# Seconds between two looks at the allocators' counters, as a share of the training so far (a run of a week then tells four
+# hundred), and as a multiple of what one costs: glibc walks its free blocks, which takes 40 ms in a heap full of holes.
+_HEAP, _HEAP_SHARE, _HEAP_COST = 10.0, 0.02, 1000.0
 _DEEP = 40  # frames between the optimizer and the loop that calls it
 
 
@@ -57,6 +60,7 @@ class Agent:
         self._told_files: set[tuple[str, str]] = set()
         self._now_fd: int | None = None
         self._looked_at = 0.0
+        self._heap_since, self._next_heap = 0.0, 0.0
         self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
@@ -191,6 +195,8 @@ class Agent:
                     self._tell_phase()
                 elif self._outbox:
                     self._flush()
+                if now >= self._next_heap:
+                    self._tell_heap(now)
             for callback in self._on_step:
                 callback(self, step)
         except Exception as error:
@@ -224,6 +230,17 @@ class Agent:
         left, self._left = self._left, ""
         self.report("phase", name=self.phase_now, step=self.step, anon=_anonymous(), gpu=held,
                     left=left, reached=self._reached.get(left))  # fmt: skip
+
+    def _tell_heap(self, now: float) -> None:
+        """Between two steps: what is alive then is what the training keeps."""
+        self._heap_since = self._heap_since or now
+        begun = time.perf_counter()
+        if not self.rank:
+            from .heap_counters import counters
+
+            self.report("heap", step=self.step, anon=_anonymous(), **counters())
+        cost = time.perf_counter() - begun
+        self._next_heap = now + max(_HEAP, _HEAP_SHARE * (now - self._heap_since), _HEAP_COST * cost)
 
     def _note_reached(self, name: str) -> None:
         """What the phase that ends here held on the GPU at most: PyTorch's own peak where this phase raised it, or the
@@ -296,6 +313,7 @@ class Agent:
         self._told = ("", None)
         self._level, self._reached = None, {}
         self._told_files = set()
+        self._heap_since = self._next_heap = 0.0
         self.step = self._location = None
 
     def close(self) -> None:

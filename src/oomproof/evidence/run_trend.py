@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
 from oomproof.evidence.memory_growth import growing_phase, steps_between, warm_since
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, JobRow, Series
@@ -26,6 +27,7 @@ class RunTrend:
     bytes_per_step: float | None
     seconds_per_step: float | None
     cycle: str  # the phase whose visits are the period; empty: found in the series, or none
+    heap: HeapGrowth | None = None  # what kind of memory it is, where the agent told
 
 
 def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
@@ -40,14 +42,15 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
     samples = _samples(series, begin)
     trend = trend_of(samples, level, period)
     steps = seconds = None
-    phase = ""
+    phase, heap = "", None
     if trend.kind in (GROWING, SLOWING) and trend.since is not None and trend.rate is not None:
         made = steps_between(marks, trend.since, use.end)
         if made > 1:
             seconds = (use.end - trend.since) / made
             steps = trend.rate.expected * seconds
         phase = growing_phase(series, marks, trend.since, use.end)
-    return RunTrend(trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle)
+        heap = heap_growth(series, trend.since, use.end)
+    return RunTrend(trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap)
 
 
 def _capacity(series: Series) -> tuple[float | None, str]:

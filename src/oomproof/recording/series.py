@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import PositionRecord
 from oomproof.recording.samples import NUMBERS, Samples, Table
 from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces
@@ -301,6 +302,18 @@ class Series:
             Event(float(t), shown_kind(str(kind)), str(text or ""))
             for t, kind, text in self._ask(query, besides, *kinds)
         ][::-1]
+
+    def told_numbers(self, kind: str) -> list[tuple[float, dict[str, Any]]]:
+        """What an agent told in numbers, oldest first."""
+        told = []
+        for t, data in self._ask(f"SELECT t, data FROM event WHERE kind = ? AND {NUMBERS} ORDER BY t", kind):
+            try:
+                value = parse(data) if isinstance(data, str) else None
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                told.append((float(t), value))
+        return told
 
     def phase_marks(self) -> list[PhaseMark]:
         """In the order of time; the job's own last word is the last."""

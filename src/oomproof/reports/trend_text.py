@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+from oomproof.evidence.heap_growth import ARROW, MAPPED, NATIVE, PYTHON, RETAINED, HeapGrowth
 from oomproof.evidence.run_trend import RunTrend
 from oomproof.trend.leaks import FLAT, GROWING, SLOWING, Range, Trend
 from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
@@ -14,6 +15,24 @@ _SENTENCES = {
     GROWING: "growing: a leak, or a cache without bound",
     SLOWING: "slowing down: it may level off, or leak slowly",
 }
+
+
+_KINDS = {
+    PYTHON: "Python objects ({objects} more): a list, dict or cache that is never emptied",
+    NATIVE: "arrays, tensors or native code (malloc): kept results, losses with their graph, activations",
+    RETAINED: "nothing of it is in use: the C library keeps what was freed. MALLOC_ARENA_MAX=2 or jemalloc gives it back",
+    ARROW: "Arrow's memory pool: tables that are still referenced, or kept for reuse",
+    MAPPED: "memory that a library mapped by itself, beside malloc and Python",
+}
+
+
+def heap_text(heap: HeapGrowth) -> str:
+    """What kind of memory it is, and how sure that is: the share of the growth."""
+    if not heap.kind:
+        parts = sorted(((size, kind) for kind, size in heap.by_kind.items() if size > 0), reverse=True)
+        return "of several kinds: " + ", ".join(f"{kind} {format_exact(size)}" for size, kind in parts[:3])
+    share = min(1.0, heap.by_kind[heap.kind] / heap.grown)
+    return f"{_KINDS[heap.kind].format(objects=f'{heap.objects:,}')} ({share:.0%} of the growth)"
 
 
 def full_text(full: Range, end_wall: float | None) -> str:
@@ -54,6 +73,8 @@ def trend_lines(
         if of_run is not None and of_run.phase:
             parts.append(f"in {of_run.phase}")
         lines.append(f"  grows    {', '.join(parts)}; {format_size(trend.grown)} so far")
+    if of_run is not None and of_run.heap is not None:
+        lines.append(f"  kind     {heap_text(of_run.heap)}")
     if trend.top:
         between = format_size(trend.held)
         lines.append(
@@ -107,6 +128,14 @@ def trend_json(
         "phase": (of_run.phase or None) if of_run else None,
         "bytes_per_step": of_run.bytes_per_step if of_run else None,
         "seconds_per_step": of_run.seconds_per_step if of_run else None,
+        "heap": {
+            "kind": heap.kind or None,
+            "grown_bytes": heap.grown,
+            "by_kind": heap.by_kind,
+            "objects": heap.objects,
+        }
+        if (heap := of_run.heap if of_run else None)
+        else None,
     }
 
 

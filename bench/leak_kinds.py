@@ -1,0 +1,61 @@
+"""Whether `oomproof trend` names what kind of memory leaks: real PyTorch loops, each with another leak, and one without.
+
+leak_kinds.py [--seconds 150] [KIND …]. Two at a time, each under a limit of 4 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from lab import HERE, OOMPROOF, Lab, lab, save, table
+
+EXPECTED = {
+    "losses": ("growing", "native"),
+    "arrays": ("growing", "native"),
+    "objects": ("growing", "python"),
+    "retained": ("growing", "retained"),
+    "arrow": ("growing", "arrow"),
+    "mapped": ("growing", "mapped"),
+    "none": ("flat", None),
+}
+
+
+def answer(place: Lab, kind: str, seconds: float) -> tuple[str, str | None, dict[str, object]]:
+    job = [sys.executable, str(HERE / "programs" / "leak_kinds.py"), kind, str(seconds)]
+    command = [OOMPROOF, "run", "-q", "--name", kind, "--limit", "4G", "--", *job]
+    subprocess.run(command, env=place.environment, check=True, stdout=subprocess.DEVNULL)
+    told = subprocess.run(
+        [OOMPROOF, "trend", kind, "--json"], env=place.environment, check=True, capture_output=True, text=True
+    )
+    found = json.loads(told.stdout)
+    heap = found["heap"] or {}
+    return found["kind"], heap.get("kind"), found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", nargs="*", default=list(EXPECTED))
+    parser.add_argument("--seconds", type=float, default=150.0)
+    arguments = parser.parse_args()
+    rows, results, right = [], {}, 0
+    with lab() as place, ThreadPoolExecutor(2) as pool:
+        waiting = {kind: pool.submit(answer, place, kind, arguments.seconds) for kind in arguments.kind}
+        for kind, result in waiting.items():
+            said, memory, found = result.result()
+            is_right = (said, memory) == EXPECTED[kind]
+            right += is_right
+            results[kind] = {name: found[name] for name in ("kind", "bytes_per_second", "heap", "phase", "bytes_per_step")}
+            rows.append((kind, " ".join(map(str, EXPECTED[kind])), f"{said} {memory}", "right" if is_right else "WRONG"))
+    table("What kind of memory leaks", ("program", "is", "said", ""), rows)
+    print(f"\n{right} of {len(rows)} right")
+    if not sys.argv[1:]:
+        save("leak-kinds", {"seconds": arguments.seconds, "programs": results})
+    return int(right < len(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What kind of memory it is that grows, from the allocators' own counters in the training process.
+
+Python's objects, what libraries hold (arrays and tensors, native code), what the C library keeps though it was freed, Arrow's
+pool; the rest was mapped by a library itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oomproof.recording.series import Series
+from oomproof.records import dataclass
+
+PYTHON, NATIVE, RETAINED, ARROW, MAPPED = "python", "native", "retained", "arrow", "mapped"
+
+_LOOKS = 6  # before anything is said
+_EDGE = 3  # looks at each end, of which the median counts
+_MOST = 0.5  # of the growth: what is less is not what leaks
+_BLOCK = (16, 700)  # bytes of one of Python's small blocks: up to 512, in pools and arenas that are not full
+
+
+@dataclass(frozen=True, slots=True)
+class HeapGrowth:
+    """Bytes that each kind grew by in the training process, from one look to another."""
+
+    kind: str  # the one that most of it is; empty: of several
+    grown: int  # of the process
+    by_kind: dict[str, int]
+    objects: int  # Python's small blocks, in numbers
+    seconds: float
+
+
+def heap_growth(series: Series, begin: float, end: float) -> HeapGrowth | None:
+    """None where no agent told, or too seldom."""
+    looks = [(t, told) for t, told in series.told_numbers("agent:heap") if begin <= t <= end]
+    if not looks:
+        return None
+    pid = looks[-1][1].get("pid")
+    looks = [(t, told) for t, told in looks if told.get("pid") == pid]  # a second training has its own heap
+    if len(looks) < _LOOKS or not isinstance(looks[-1][1].get("anon"), int):
+        return None
+    grown = {
+        name: _grown([told.get(name) for _, told in looks])
+        for name in ("anon", "malloc", "malloc_free", "arrow", "blocks")
+    }
+    whole = grown["anon"] or 0
+    if whole <= 0 or grown["malloc"] is None:
+        return None
+    by_kind = {NATIVE: grown["malloc"], RETAINED: grown["malloc_free"] or 0, ARROW: grown["arrow"] or 0}
+    rest, objects = whole - sum(by_kind.values()), grown["blocks"] or 0
+    if objects > 0:  # their arenas are mapped, as other things are: as much as so many of them can take
+        by_kind[PYTHON] = max(0, min(rest, objects * _BLOCK[1]))
+        if rest < objects * _BLOCK[0] / 2:
+            by_kind[PYTHON] = 0
+    by_kind[MAPPED] = max(0, rest - by_kind.get(PYTHON, 0))
+    most = max(by_kind, key=lambda kind: by_kind[kind])
+    kind = most if by_kind[most] >= _MOST * whole else ""
+    return HeapGrowth(kind, whole, by_kind, objects, looks[-1][0] - looks[0][0])
+
+
+def _grown(values: Sequence[object]) -> int | None:
+    """From the first looks to the last; None where it was not told."""
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(numbers) < _LOOKS:
+        return None
+    return sorted(numbers[-_EDGE:])[_EDGE // 2] - sorted(numbers[:_EDGE])[_EDGE // 2]
