@@ -29,7 +29,7 @@ while time.monotonic() - begun < seconds:
         kept.append(torch.ones(1 << 17))
     elif kind == "retained":
         blocks = []
-        for number in range(100):  # each step's blocks are a little too large for the holes of the step before
+        for _ in range(100):  # each step's are a little too large for the holes of the step before
             blocks.append(bytearray(4_000 + 40 * step))
             kept.append(bytearray(600))
         del blocks

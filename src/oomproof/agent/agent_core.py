@@ -61,6 +61,7 @@ class Agent:
         self._now_fd: int | None = None
         self._looked_at = 0.0
         self._heap_since, self._next_heap = 0.0, 0.0
+        self._containers: Any = None
         self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
@@ -233,12 +234,18 @@ class Agent:
 
     def _tell_heap(self, now: float) -> None:
         """Between two steps: what is alive then is what the training keeps."""
-        self._heap_since = self._heap_since or now
+        if not self._heap_since:  # the first steps make what stays
+            self._heap_since, self._next_heap = now, now + _HEAP
+            return
         begun = time.perf_counter()
         if not self.rank:
+            from .growing_containers import GrowingContainers
             from .heap_counters import counters
 
-            self.report("heap", step=self.step, anon=_anonymous(), **counters())
+            if self._containers is None:
+                self._containers = GrowingContainers(_is_library)
+            growing = self._containers.look(sys._getframe(2))
+            self.report("heap", step=self.step, anon=_anonymous(), containers=growing, **counters())
         cost = time.perf_counter() - begun
         self._next_heap = now + max(_HEAP, _HEAP_SHARE * (now - self._heap_since), _HEAP_COST * cost)
 
@@ -314,6 +321,7 @@ class Agent:
         self._level, self._reached = None, {}
         self._told_files = set()
         self._heap_since = self._next_heap = 0.0
+        self._containers = None
         self.step = self._location = None
 
     def close(self) -> None:

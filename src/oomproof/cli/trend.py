@@ -75,7 +75,7 @@ def _of_run(name: str | None, limit: int | None) -> tuple[list[str], dict[str, o
     end_wall = found.end + recording.wall_offset
     is_over = target.state() not in run_folders.ALIVE
     facts = (found.trend, found.limit, found.limit_from, found.seen, end_wall)
-    return trend_lines(one_line(target.name), *facts, found, is_over), {
+    return trend_lines(one_line(target.name), *facts, found, is_over, target.place[0]), {
         "run": target.id,
         **trend_json(*facts, found),
     }

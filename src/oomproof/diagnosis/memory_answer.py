@@ -112,7 +112,12 @@ def _about_growth(
     longer = _only_longer(case, growth, limit)
     where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
     following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
-    if growth.steps is None and longer:  # it told no steps: it may have been loading all the time
+    if growth.kept_in:
+        kept = Remedy(f"empty it, or keep less in it: {growth.kept_in}", change=Change("code", "growth"))
+        following = (
+            f"it is kept in {growth.kept_in}; a smaller batch only delays the end. Then {command(case)}"
+        )
+    elif growth.steps is None and longer:  # it told no steps: it may have been loading all the time
         following = (
             f"find what is kept as it runs; if it was still loading, it needs more: {longer[0].command}"
         )

@@ -143,6 +143,7 @@ class Growth:
     seconds: float
     from_bytes: int
     to_bytes: int
+    kept_in: str = ""  # the list or dict of the user's code that grew with it, and the line that adds to it
 
 
 @dataclass(frozen=True, slots=True)

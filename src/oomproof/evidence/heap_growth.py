@@ -5,6 +5,7 @@ pool; the rest was mapped by a library itself."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from oomproof.recording.series import Series
@@ -15,7 +16,23 @@ PYTHON, NATIVE, RETAINED, ARROW, MAPPED = "python", "native", "retained", "arrow
 _LOOKS = 6  # before anything is said
 _EDGE = 3  # looks at each end, of which the median counts
 _MOST = 0.5  # of the growth: what is less is not what leaks
+_ADDING = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault"}
+_LONGEST_SOURCE = 4 << 20  # characters
 _BLOCK = (16, 700)  # bytes of one of Python's small blocks: up to 512, in pools and arenas that are not full
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingContainer:
+    """A list, dict or set of the user's code that had more elements at nearly each look."""
+
+    kind: str
+    scope: str  # local, global or attribute
+    name: str  # of an attribute: Class.name
+    function: str
+    file: str
+    before: int
+    after: int
+    element: str  # type of its newest element; a tensor's with its shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +44,7 @@ class HeapGrowth:
     by_kind: dict[str, int]
     objects: int  # Python's small blocks, in numbers
     seconds: float
+    containers: tuple[GrowingContainer, ...] = ()  # the fastest first
 
 
 def heap_growth(series: Series, begin: float, end: float) -> HeapGrowth | None:
@@ -54,7 +72,79 @@ def heap_growth(series: Series, begin: float, end: float) -> HeapGrowth | None:
     by_kind[MAPPED] = max(0, rest - by_kind.get(PYTHON, 0))
     most = max(by_kind, key=lambda kind: by_kind[kind])
     kind = most if by_kind[most] >= _MOST * whole else ""
-    return HeapGrowth(kind, whole, by_kind, objects, looks[-1][0] - looks[0][0])
+    containers = _containers(looks[-1][1].get("containers"))
+    return HeapGrowth(kind, whole, by_kind, objects, looks[-1][0] - looks[0][0], containers)
+
+
+def _containers(told: object) -> tuple[GrowingContainer, ...]:
+    containers = []
+    for row in told if isinstance(told, list) else ():
+        if isinstance(row, list) and len(row) == 9 and isinstance(row[6], int) and isinstance(row[7], int):
+            kind, scope, name, function, file = map(str, row[:5])
+            containers.append(
+                GrowingContainer(kind, scope, name, function, file, row[6], row[7], str(row[8]))
+            )
+    return tuple(containers)
+
+
+def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] | None:
+    """The line that adds to it and its text, in its file as it is now; None where none or several do, or it was changed since."""
+    import ast
+
+    try:
+        if os.stat(container.file).st_mtime > before:
+            return None
+        with open(container.file, encoding="utf-8", errors="replace") as file:
+            text = file.read(_LONGEST_SOURCE)
+        tree: ast.AST = ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if container.function and container.scope == "local":
+        functions = [
+            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        tree = next((node for node in functions if node.name == container.function), tree)
+    name = container.name.rpartition(".")[2]
+    lines = {line for node in ast.walk(tree) if (line := _adds_to(node, name)) is not None}
+    if len(lines) != 1:
+        return None
+    line = lines.pop()
+    return line, text.splitlines()[line - 1].strip()
+
+
+def container_text(container: GrowingContainer, line: tuple[int, str] | None) -> str:
+    """``train.py:41 `losses.append(loss)`: losses, a list of main(), got 1,180 more, the last a Tensor [] with its graph``."""
+    file = os.path.basename(container.file)
+    of = f" of {container.function}()" if container.scope == "local" and container.function else ""
+    place = f"{file}:{line[0]} `{line[1]}`: " if line else ""
+    text = f"{place}{container.name}, a {container.kind}{of}{'' if line else f' in {file}'}, got "
+    text += f"{container.after - container.before:,} more"
+    if container.element:
+        text += f", the last a {container.element}"
+    if "with its graph" in container.element:
+        text += " (keep .item() or .detach() of it)"
+    return text
+
+
+def _adds_to(node: object, name: str) -> int | None:
+    """`name.append(…)`, `name[…] = …` or `name += …`, of a variable or of an attribute."""
+    import ast
+
+    target: object = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADDING:
+        target = node.func.value
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        target = node.targets[0].value
+    elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.BitOr):
+        target = node.target
+    called = (
+        target.id
+        if isinstance(target, ast.Name)
+        else target.attr
+        if isinstance(target, ast.Attribute)
+        else None
+    )
+    return node.lineno if called == name and isinstance(node, ast.stmt | ast.expr) else None
 
 
 def _grown(values: Sequence[object]) -> int | None:

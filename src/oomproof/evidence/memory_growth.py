@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
+from oomproof.evidence.heap_growth import container_text, growing_line, heap_growth
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
 from oomproof.trend import growth
@@ -34,7 +35,7 @@ _OTHERS = 180.0  # ... and other jobs, which are looked at once a minute while a
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def job_growth(series: Series) -> Growth | None:
+def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
     """Growth that went on to the end, after loading and the first steps; None where it levelled off or was too short to
     tell: such a job is simply large."""
     marks = series.phase_marks()
@@ -61,7 +62,16 @@ def job_growth(series: Series) -> Growth | None:
         seconds=end - begin,
         from_bytes=before,
         to_bytes=after,
+        kept_in=_kept_in(series, begin, end, wall_offset),
     )
+
+
+def _kept_in(series: Series, begin: float, end: float, wall_offset: float) -> str:
+    heap = heap_growth(series, begin, end)
+    if heap is None or not heap.containers:
+        return ""
+    container = heap.containers[0]
+    return container_text(container, growing_line(container, series.use.begin + wall_offset))
 
 
 def _on_the_line(points: list[tuple[float, int]], rate: float, end: float, after: int) -> tuple[float, int]:

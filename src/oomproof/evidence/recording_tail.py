@@ -121,7 +121,7 @@ def last_samples(path: Path, well: bool = False) -> RecordingTail:
             from oomproof.evidence import memory_growth
 
             grew = {
-                "growth": memory_growth.job_growth(series),
+                "growth": memory_growth.job_growth(series, recording.wall_offset),
                 "grown": memory_growth.grown_processes(series),
                 "others": memory_growth.other_jobs(series, series.end()),
             }

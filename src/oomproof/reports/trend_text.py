@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
-from oomproof.evidence.heap_growth import ARROW, MAPPED, NATIVE, PYTHON, RETAINED, HeapGrowth
+from oomproof.evidence.heap_growth import (
+    ARROW,
+    MAPPED,
+    NATIVE,
+    PYTHON,
+    RETAINED,
+    HeapGrowth,
+    container_text,
+    growing_line,
+)
 from oomproof.evidence.run_trend import RunTrend
+from oomproof.printable import one_line
 from oomproof.trend.leaks import FLAT, GROWING, SLOWING, Range, Trend
 from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
 
+_BREATHES = 1.05  # times its lowest: what repeats itself in less is of no interest
 _SENTENCES = {
     FLAT: "flat: what it holds comes and goes, and does not grow",
     GROWING: "growing: a leak, or a cache without bound",
@@ -58,6 +69,7 @@ def trend_lines(
     end_wall: float | None,
     of_run: RunTrend | None = None,
     is_over: bool = False,
+    started: float = inf,
 ) -> list[str]:
     sentence = _SENTENCES.get(trend.kind, f"too short to tell: {format_duration(seen)} after loading")
     lines = [f"{name}: {sentence}"]
@@ -75,6 +87,10 @@ def trend_lines(
         lines.append(f"  grows    {', '.join(parts)}; {format_size(trend.grown)} so far")
     if of_run is not None and of_run.heap is not None:
         lines.append(f"  kind     {heap_text(of_run.heap)}")
+        for container in of_run.heap.containers:
+            lines.append(
+                f"  kept in  {one_line(container_text(container, growing_line(container, started)))}"
+            )
     if trend.top:
         between = format_size(trend.held)
         lines.append(
@@ -87,7 +103,7 @@ def trend_lines(
         lines.append(f"  full     {_full(trend, limit, limit_from, end_wall, is_over)}")
     elif grows:
         lines.append("  full     say when it is: --limit SIZE")
-    if trend.period and not (of_run and of_run.cycle):
+    if trend.period and trend.top > trend.held * _BREATHES and not (of_run and of_run.cycle):
         lines.append(f"  repeats  itself every {format_duration(trend.period)}: the lowest of each counts")
     return lines
 
@@ -136,6 +152,23 @@ def trend_json(
         }
         if (heap := of_run.heap if of_run else None)
         else None,
+    }
+
+
+def _heap_json(heap: HeapGrowth) -> dict[str, Any]:
+    containers = [
+        {
+            name: getattr(container, name)
+            for name in ("kind", "scope", "name", "function", "file", "before", "after", "element")
+        }
+        for container in heap.containers
+    ]
+    return {
+        "kind": heap.kind or None,
+        "grown_bytes": heap.grown,
+        "by_kind": heap.by_kind,
+        "objects": heap.objects,
+        "containers": containers,
     }
 
 

@@ -1,0 +1,138 @@
+"""Lists, dicts and sets of the user's own code that grow from look to look: what a leak is most often kept in.
+
+Only lengths and types are looked at, of containers that are exactly Python's own: nothing of the job's runs, and nothing is
+held."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+_KINDS = (list, dict, set, deque)
+_FRAMES, _NAMES = 12, 2000  # looked at
+_LEAST = 4  # looks before one is called growing
+_MOSTLY = 0.8  # of the looks: it may be emptied once
+_TOLD = 3
+_SMALL, _MANY = (
+    ("int", "float", "bool", "NoneType"),
+    1_000_000,
+)  # a log of numbers is no leak until there are so many
+_OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's own fast variables
+# Before Python 3.13 a function's f_locals is one dict, filled anew for each who asks: a function that asked itself may still
+# read it, and is left alone.
+_ASK_THEMSELVES = {"locals", "vars", "dir", "eval", "exec", "f_locals"}
+
+
+class GrowingContainers:
+    def __init__(self, is_library: Callable[[str], bool]) -> None:
+        self._is_library = is_library
+        self._known: dict[int, list[int]] = {}  # id: [first length, last length, looks, rises]
+        self._user_classes: dict[type, bool] = {}
+
+    def look(self, frame: Any) -> list[list[Any]]:
+        """[[kind, scope, name, function, file, line, length at first, length now, element], …], the fastest first."""
+        now: dict[int, list[int]] = {}
+        growing = []
+        for where, value in self._containers(frame):
+            key, length = id(value), len(value)
+            first, last, looks, rises = self._known.get(key, (length, length, 0, 0))
+            now[key] = [first, length, looks + 1, rises + (length > last)]
+            if looks >= _LEAST and rises >= _MOSTLY * looks and length > first:
+                element = _element(value)
+                if element not in _SMALL or length - first >= _MANY:
+                    growing.append((length - first, where, type(value).__name__, first, length, element))
+        self._known = now
+        growing.sort(key=lambda row: ("Tensor" not in row[5], -row[0]))
+        return [
+            [kind, *where, first, length, element]
+            for _, where, kind, first, length, element in growing[:_TOLD]
+        ]
+
+    def _containers(self, frame: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """((scope, name, function, file, line of the function), container), each once."""
+        seen: set[int] = set()
+        modules: set[int] = set()
+        left = _NAMES
+        for _ in range(_FRAMES * 8):
+            if frame is None or left <= 0:
+                return
+            code = frame.f_code
+            if not self._is_library(code.co_filename):
+                place = (code.co_name, code.co_filename, code.co_firstlineno)
+                for name, value in _local_variables(frame):
+                    left -= 1
+                    yield from self._within("local", name, value, place, seen)
+                if id(frame.f_globals) not in modules:
+                    modules.add(id(frame.f_globals))
+                    for name, value in list(frame.f_globals.items())[:_NAMES]:
+                        left -= 1
+                        if not name.startswith("__"):
+                            yield from self._within("global", name, value, ("", code.co_filename, 0), seen)
+            frame = frame.f_back
+
+    def _within(
+        self, scope: str, name: str, value: Any, place: tuple[Any, ...], seen: set[int]
+    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        kind = type(value)
+        if id(value) in seen:
+            return
+        if kind in _KINDS:
+            seen.add(id(value))
+            yield (scope, name, *place), value
+        elif self._is_user_class(kind):
+            seen.add(id(value))
+            try:
+                attributes = object.__getattribute__(value, "__dict__")
+            except AttributeError:
+                return
+            if type(attributes) is dict:
+                for attribute, held in list(attributes.items())[:200]:
+                    if type(held) in _KINDS and id(held) not in seen:
+                        seen.add(id(held))
+                        yield ("attribute", f"{kind.__name__}.{attribute}", *place), held
+
+    def _is_user_class(self, kind: type) -> bool:
+        known = self._user_classes.get(kind)
+        if known is None:
+            module = sys.modules.get(str(getattr(kind, "__module__", "")))
+            file = getattr(module, "__file__", None)
+            known = self._user_classes[kind] = isinstance(file, str) and not self._is_library(file)
+        return known
+
+
+def _local_variables(frame: Any) -> list[tuple[str, Any]]:
+    code = frame.f_code
+    if not code.co_flags & _OPTIMIZED:
+        return []
+    if sys.version_info >= (3, 13):
+        return list(frame.f_locals.items())
+    if _ASK_THEMSELVES.intersection(code.co_names) or sys.gettrace() is not None:
+        return []
+    names = frame.f_locals
+    held = list(names.items())
+    names.clear()  # or the frame would hold what the job drops
+    return held
+
+
+def _element(container: Any) -> str:
+    """What the newest of its elements is; of a set, any."""
+    try:
+        kind = type(container)
+        if kind is dict:
+            value = next(reversed(container.values()))
+        elif kind is set:
+            value = next(iter(container))
+        else:
+            value = container[-1]
+        name = type(value).__name__
+        if type(value).__module__.startswith("torch") and hasattr(type(value), "grad_fn"):
+            graph = " with its graph" if value.grad_fn is not None else ""
+            return f"{name} {list(value.shape)}{graph}"
+        return name
+    except Exception:  # emptied meanwhile by another thread
+        return ""
