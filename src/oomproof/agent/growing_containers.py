@@ -99,7 +99,9 @@ class GrowingContainers:
     def _is_user_class(self, kind: type) -> bool:
         known = self._user_classes.get(kind)
         if known is None:
-            module = sys.modules.get(str(getattr(kind, "__module__", "")))
+            module = sys.modules.get(
+                str(type.__getattribute__(kind, "__module__"))
+            )  # no metaclass of theirs is asked
             file = getattr(module, "__file__", None)
             known = self._user_classes[kind] = isinstance(file, str) and not self._is_library(file)
         return known
@@ -130,7 +132,9 @@ def _element(container: Any) -> str:
         else:
             value = container[-1]
         name = type(value).__name__
-        if type(value).__module__.startswith("torch") and hasattr(type(value), "grad_fn"):
+        if (
+            f"{type(value).__module__}.{name}" == "torch.Tensor"
+        ):  # a subclass of it may have code behind these
             graph = " with its graph" if value.grad_fn is not None else ""
             return f"{name} {list(value.shape)}{graph}"
         return name

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from math import isfinite
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.recording.series import teardown_begin
 from oomproof.records import dataclass
 from oomproof.units import GIB, KIB, MIB
 
@@ -104,6 +105,10 @@ def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
         else:
             samples.append((at, value * unit))
     samples = _in_order(samples)
+    ended = teardown_begin(
+        [(t, int(value)) for t, value in samples]
+    )  # what it held while it died says nothing of growth
+    samples = [sample for sample in samples if sample[0] < ended]
     if len(samples) < 2:
         raise _unusable(path)
     when = f"a row each {wanted.every:g} s" if wanted.every else f"time from {_called(names, time)}"

@@ -49,7 +49,7 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
             seconds = (use.end - trend.since) / made
             steps = trend.rate.expected * seconds
         phase = growing_phase(series, marks, trend.since, use.end)
-        heap = heap_growth(series, trend.since, use.end)
+        heap = heap_growth(series, begin, use.end)
     return RunTrend(trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap)
 
 

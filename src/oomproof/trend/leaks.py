@@ -121,7 +121,8 @@ def trend_of(samples: Sequence[Point], limit: float | None = None, period: float
             _around(curve.rate, max(curve.error, (rate.high - rate.low) / 2)),
         )
     full = _full_in(windows[begin:], rate, limit, now, period)
-    return Trend(GROWING, rate, floors[begin][0], held - floors[begin][1], held, top, full, None, period)
+    grown = max(0.0, floors[-1][1] - floors[begin][1])  # without the outliers that a single window is
+    return Trend(GROWING, rate, floors[begin][0], grown, held, top, full, None, period)
 
 
 def _binned(samples: Sequence[Point]) -> list[_Window]:
