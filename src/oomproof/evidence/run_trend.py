@@ -13,6 +13,7 @@ from oomproof.trend.leaks import GROWING, SLOWING, Trend, trend_of
 
 _SLICES = 720
 _LATELY = 60.0  # seconds: how old the newest row of the machine may be
+_MOSTLY = 0.6  # of the growth: then it is the workers'
 _VISITS = 5  # of a phase, before its cycle is a period
 
 
@@ -28,6 +29,7 @@ class RunTrend:
     seconds_per_step: float | None
     cycle: str  # the phase whose visits are the period; empty: found in the series, or none
     heap: HeapGrowth | None = None  # what kind of memory it is, where the agent told
+    workers: tuple[int, int] | None = None  # how many, and what they grew by, where most of it is theirs
 
 
 def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
@@ -42,15 +44,28 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
     samples = _samples(series, begin)
     trend = trend_of(samples, level, period)
     steps = seconds = None
-    phase, heap = "", None
+    phase, heap, workers = "", None, None
     if trend.kind in (GROWING, SLOWING) and trend.since is not None and trend.rate is not None:
         made = steps_between(marks, trend.since, use.end)
         if made > 1:
             seconds = (use.end - trend.since) / made
             steps = trend.rate.expected * seconds
         phase = growing_phase(series, marks, trend.since, use.end)
-        heap = heap_growth(series, begin, use.end)
-    return RunTrend(trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap)
+        workers = _in_workers(series, trend.since, use.end, trend.grown)
+        heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
+    return RunTrend(
+        trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers
+    )
+
+
+def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:
+    """Loaders and other children, which may be started anew for each epoch: all that they hold together."""
+    before, after = (
+        [row for row in series.living(at, at + _LATELY) if row.role == "worker"]
+        for at in (begin, end - _LATELY)
+    )
+    rise = sum(row.use for row in after) - sum(row.use for row in before)
+    return (len(after), rise) if before and after and rise >= _MOSTLY * grown > 0 else None
 
 
 def _capacity(series: Series) -> tuple[float | None, str]:

@@ -37,6 +37,12 @@ _KINDS = {
 }
 
 
+_WORKERS = (
+    "their dataset keeps what it reads, or Python objects they inherited are copied as they are read (then: NumPy or Arrow "
+    "arrays in place of lists and dicts)"
+)
+
+
 def heap_text(heap: HeapGrowth) -> str:
     """What kind of memory it is, and how sure that is: the share of the growth."""
     if not heap.kind:
@@ -85,6 +91,9 @@ def trend_lines(
         if of_run is not None and of_run.phase:
             parts.append(f"in {of_run.phase}")
         lines.append(f"  grows    {', '.join(parts)}; {format_size(trend.grown)} so far")
+    if of_run is not None and of_run.workers is not None:
+        count, rise = of_run.workers
+        lines.append(f"  who      its {count} workers, +{format_exact(rise)}: {_WORKERS}")
     if of_run is not None and of_run.heap is not None:
         lines.append(f"  kind     {heap_text(of_run.heap)}")
         for container in of_run.heap.containers:

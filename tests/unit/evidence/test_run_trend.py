@@ -9,6 +9,7 @@ import pytest
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
+from oomproof.reports.trend_text import trend_lines
 from oomproof.trend.leaks import FLAT, GROWING
 from oomproof.units import GIB, MIB
 
@@ -92,3 +93,24 @@ def test_nothing_after_loading(tmp_path: Path) -> None:
     writer.close()
     with open_recording(tmp_path / "r.sqlite").series() as series:
         assert run_trend(series) is None
+
+
+def test_growth_of_the_workers(tmp_path: Path) -> None:
+    """Four of them, started anew in the middle; the training itself stays as it is."""
+    path = tmp_path / "recording.sqlite"
+    writer = Writer(path, {})
+    for t in range(0, 3600, 10):
+        held = [100 * MIB + t * MIB // 10] * 4
+        writer.put("job", (float(t), 900 * MIB + sum(held), 0, 0, 0, 0, 8 * GIB, 5, None, None))
+        writer.put("process", (float(t), 50, 1, "main", "python3", 900 * MIB, 0, 0, 0, 900 * MIB))
+        for number, use in enumerate(held):
+            pid = 60 + number + (10 if t > 1800 else 0)
+            writer.put(
+                "process", (float(t), pid, 2, "worker", "pt_data_worker", use + 700 * MIB, 0, 0, 0, use)
+            )
+    writer.close()
+    found = trend(path)
+    assert found.trend.kind == GROWING and found.workers is not None
+    assert found.workers[0] == 4 and found.workers[1] == pytest.approx(4 * 359 * MIB, rel=0.05)
+    said = "\n".join(trend_lines("x", found.trend, found.limit, found.limit_from, found.seen, None, found))
+    assert "who      its 4 workers, +1.4 GiB: their dataset keeps what it reads" in said
