@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do $$p -c '
 VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := build/results
-PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py)
+PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py leaks.py)
 
 .PHONY: run test setup dev browser machine-room lint types layers unit coverage incidents chaos programs beside-the-machine \
 	meanwhile must-run unkind bench clean

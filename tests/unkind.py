@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = [f"--ignore=tests/incidents/test_agent_{name}.py" for name in ("programs", "torch", "silence")]
+PROGRAMS = [
+    f"--ignore=tests/incidents/test_agent_{name}.py" for name in ("programs", "torch", "silence", "leaks")
+]
 SUITES = {
     "unit": ["tests/unit", "-n", "2", "--dist", "loadfile"],
     "incidents": ["tests/incidents", *PROGRAMS, "-n", "3", "--dist", "worksteal"],

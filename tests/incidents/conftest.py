@@ -87,13 +87,9 @@ class Lab:
 
     def run(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Any verb, to its end."""
+        options.setdefault("timeout", DEADLINE)
         return subprocess.run(
-            self.command(*words),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            **options,
+            self.command(*words), env=self.environment, capture_output=True, text=True, **options
         )
 
     def start(self, name: str, *words: str, **options: Any) -> Running:
