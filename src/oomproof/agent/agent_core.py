@@ -25,7 +25,7 @@ _LOCATION = 240
 _LOOK = 0.1  # seconds between two looks of a step at more than its number
 # Seconds between two looks at the allocators' counters, as a share of the training so far (a run of a week then tells four
 # hundred), and as a multiple of what one costs: glibc walks its free blocks, which takes 40 ms in a heap full of holes.
-_HEAP, _HEAP_SHARE, _HEAP_COST = 10.0, 0.02, 1000.0
+_HEAP, _HEAP_SHARE, _HEAP_COST = 10.0, 0.02, 500.0
 _DEEP = 40  # frames between the optimizer and the loop that calls it
 
 
@@ -237,7 +237,7 @@ class Agent:
         if not self._heap_since:  # the first steps make what stays
             self._heap_since, self._next_heap = now, now + _HEAP
             return
-        begun = time.perf_counter()
+        begun = time.thread_time()
         if not self.rank:
             from .growing_containers import GrowingContainers
             from .heap_counters import counters
@@ -246,7 +246,7 @@ class Agent:
                 self._containers = GrowingContainers(_is_library)
             growing = self._containers.look(sys._getframe(2))
             self.report("heap", step=self.step, anon=_anonymous(), containers=growing, **counters())
-        cost = time.perf_counter() - begun
+        cost = time.thread_time() - begun
         self._next_heap = now + max(_HEAP, _HEAP_SHARE * (now - self._heap_since), _HEAP_COST * cost)
 
     def _note_reached(self, name: str) -> None:
