@@ -15,11 +15,11 @@ class LeakWatch:
     def __init__(self) -> None:
         self._width = _FIRST_WIDTH
         self._bins: list[tuple[float, int, int]] = []  # (begin, lowest, highest)
-        self._next = 0.0
+        self._next, self._use = 0.0, 0
         self._told: float | None = None  # the time to full that was told last
 
     def note(self, t: float, use: int) -> None:
-        bins = self._bins
+        bins, self._use = self._bins, use
         if bins and t - bins[-1][0] < self._width:
             begin, lowest, highest = bins[-1]
             bins[-1] = (begin, min(lowest, use), max(highest, use))
@@ -42,10 +42,8 @@ class LeakWatch:
         if seen < _LEAST_SEEN or t < self._next:
             return None
         self._next = t + max(_EVERY, _SHARE * seen)
-        from oomproof.trend.leaks import (
-            GROWING,
-            trend_of,
-        )  # not before the first time: most runs are over by then
+        # not before the first time: most runs are over by then
+        from oomproof.trend.leaks import GROWING, trend_of
 
         points = []
         for begin, lowest, highest in self._bins:
@@ -53,7 +51,7 @@ class LeakWatch:
                 (begin + self._width / 3, float(lowest)),
                 (begin + self._width * 2 / 3, float(highest)),
             ]
-        trend = trend_of(points, float(self._bins[-1][2] + headroom))
+        trend = trend_of(points, float(self._use + headroom))
         full = trend.full_in
         if trend.kind != GROWING or trend.rate is None or full is None or full.expected > _FAR * seen:
             return None
@@ -61,4 +59,6 @@ class LeakWatch:
             return None
         self._told = full.expected
         when = f"{format_duration(full.low)} to {format_duration(full.high)}"
-        return f"memory grows by {format_rate(trend.rate.expected)} without end: full in {when} (details: oomproof trend)"
+        since = format_duration(t - trend.since) if trend.since is not None else format_duration(seen)
+        rate = format_rate(trend.rate.expected)
+        return f"memory has grown by {rate} for {since}: at this rate it is full in {when} (oomproof trend tells more)"
