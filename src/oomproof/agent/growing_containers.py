@@ -25,7 +25,7 @@ _SMALL, _MANY = (
 _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's own fast variables
 # Before Python 3.13 a function's f_locals is one dict, filled anew for each who asks: a function that asked itself may still
 # read it, and is left alone.
-_ASK_THEMSELVES = {"locals", "vars", "dir", "eval", "exec", "f_locals"}
+_ASK_THEMSELVES = {"locals", "vars", "dir", "eval", "exec"}
 
 
 class GrowingContainers:
@@ -33,6 +33,7 @@ class GrowingContainers:
         self._is_library = is_library
         self._known: dict[int, list[int]] = {}  # id: [first length, last length, looks, rises]
         self._user_classes: dict[type, bool] = {}
+        self._asking: dict[Any, bool] = {}  # code that asks for its own variables
 
     def look(self, frame: Any) -> list[list[Any]]:
         """[[kind, scope, name, function, file, line, length at first, length now, element], …], the fastest first."""
@@ -64,7 +65,7 @@ class GrowingContainers:
             code = frame.f_code
             if not self._is_library(code.co_filename):
                 place = (code.co_name, code.co_filename, code.co_firstlineno)
-                for name, value in _local_variables(frame):
+                for name, value in self._local_variables(frame):
                     left -= 1
                     yield from self._within("local", name, value, place, seen)
                 if id(frame.f_globals) not in modules:
@@ -96,6 +97,22 @@ class GrowingContainers:
                         seen.add(id(held))
                         yield ("attribute", f"{kind.__name__}.{attribute}", *place), held
 
+    def _local_variables(self, frame: Any) -> list[tuple[str, Any]]:
+        code = frame.f_code
+        if not code.co_flags & _OPTIMIZED:
+            return []
+        if sys.version_info >= (3, 13):
+            return list(frame.f_locals.items())
+        asks = self._asking.get(code)
+        if asks is None:
+            asks = self._asking[code] = _calls(code, _ASK_THEMSELVES)
+        if asks or sys.gettrace() is not None:
+            return []
+        names = frame.f_locals
+        held = list(names.items())
+        names.clear()  # or the frame would hold what the job drops
+        return held
+
     def _is_user_class(self, kind: type) -> bool:
         known = self._user_classes.get(kind)
         if known is None:
@@ -107,18 +124,20 @@ class GrowingContainers:
         return known
 
 
-def _local_variables(frame: Any) -> list[tuple[str, Any]]:
-    code = frame.f_code
-    if not code.co_flags & _OPTIMIZED:
-        return []
-    if sys.version_info >= (3, 13):
-        return list(frame.f_locals.items())
-    if _ASK_THEMSELVES.intersection(code.co_names) or sys.gettrace() is not None:
-        return []
-    names = frame.f_locals
-    held = list(names.items())
-    names.clear()  # or the frame would hold what the job drops
-    return held
+def _calls(code: Any, names: set[str]) -> bool:
+    """Whether a function calls one of these builtins, by its bytecode: a method of that name (`model.eval()`) is another."""
+    if not names.intersection(code.co_names):
+        return False
+    from opcode import EXTENDED_ARG, opmap
+
+    wide, shift = 0, 1 if sys.version_info >= (3, 11) else 0  # the lowest bit tells how it is called
+    steps = code.co_code
+    for at in range(0, len(steps) - 1, 2):
+        number = wide | steps[at + 1]
+        wide = number << 8 if steps[at] == EXTENDED_ARG else 0
+        if steps[at] == opmap["LOAD_GLOBAL"] and names.intersection(code.co_names[number >> shift :][:1]):
+            return True
+    return False
 
 
 def _element(container: Any) -> str:

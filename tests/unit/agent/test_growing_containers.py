@@ -81,16 +81,40 @@ def test_nothing_is_held() -> None:
     assert all(dropped(watch()))
 
 
-def test_a_function_that_asked_for_its_locals_keeps_them() -> None:
-    """`config = locals()` is one dict with the frame's until Python 3.12: neither filled nor emptied by us."""
+def configured(containers: GrowingContainers) -> tuple[dict[str, Any], list[str]]:
     learning_rate = 0.1
     config = locals()
-    before = dict(config)
+    before = sorted(config)
     later = [learning_rate]
     for _ in range(8):
         later.append(0.5)
-        watch().look(sys._getframe())
-    assert config == before
+        containers.look(sys._getframe())
+    return config, before
+
+
+def test_a_function_that_asked_for_its_locals_keeps_them() -> None:
+    """`config = locals()` is one dict with the frame's until Python 3.12: neither filled nor emptied by us."""
+    config, before = configured(watch())
+    assert sorted(config) == before == ["containers", "learning_rate"]
+
+
+class Model:
+    def eval(self) -> None:
+        pass
+
+
+def evaluated(containers: GrowingContainers) -> list[list[Any]]:
+    model, outputs = Model(), []
+    rows: list[list[Any]] = []
+    for _ in range(8):
+        model.eval()
+        outputs.append(Kept())
+        rows = containers.look(sys._getframe())
+    return rows
+
+
+def test_a_method_called_eval_is_no_builtin() -> None:
+    assert names(evaluated(watch())) == {"outputs"}
 
 
 def keep_losses(containers: GrowingContainers) -> list[list[Any]]:
