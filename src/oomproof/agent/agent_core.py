@@ -26,6 +26,7 @@ _LOOK = 0.1  # seconds between two looks of a step at more than its number
 # Seconds between two looks at the allocators' counters, as a share of the training so far (a run of a week then tells four
 # hundred), and as a multiple of what one costs: glibc walks its free blocks, which takes 40 ms in a heap full of holes.
 _HEAP, _HEAP_SHARE, _HEAP_COST = 10.0, 0.02, 500.0
+_HEAP_FAILURES = 3  # then never again
 _DEEP = 40  # frames between the optimizer and the loop that calls it
 
 
@@ -62,6 +63,7 @@ class Agent:
         self._looked_at = 0.0
         self._heap_since, self._next_heap = 0.0, 0.0
         self._containers: Any = None
+        self._heap_failures = 0
         self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
@@ -237,16 +239,21 @@ class Agent:
         if not self._heap_since:  # the first steps make what stays
             self._heap_since, self._next_heap = now, now + _HEAP
             return
-        begun = time.thread_time()
-        if not self.rank:
-            from .growing_containers import GrowingContainers
-            from .heap_counters import counters
+        self._next_heap = now + _HEAP
+        if self.rank or self._heap_failures >= _HEAP_FAILURES:
+            return
+        begun, worked = time.perf_counter(), time.thread_time()
+        self._heap_failures += 1
+        from .growing_containers import GrowingContainers
+        from .heap_counters import counters
 
-            if self._containers is None:
-                self._containers = GrowingContainers(_is_library)
-            growing = self._containers.look(sys._getframe(2))
-            self.report("heap", step=self.step, anon=_anonymous(), containers=growing, **counters())
-        cost = time.thread_time() - begun
+        if self._containers is None:
+            self._containers = GrowingContainers(_is_library)
+        growing = self._containers.look(sys._getframe(2))
+        self.report("heap", step=self.step, anon=_anonymous(), containers=growing, **counters())
+        self._heap_failures -= 1
+        # a crowded machine makes it long; a heap in swap as well, and that is what must not be walked often
+        cost = max(time.thread_time() - worked, (time.perf_counter() - begun) / 4)
         self._next_heap = now + max(_HEAP, _HEAP_SHARE * (now - self._heap_since), _HEAP_COST * cost)
 
     def _note_reached(self, name: str) -> None:

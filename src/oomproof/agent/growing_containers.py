@@ -5,6 +5,7 @@ held."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 
@@ -26,14 +27,18 @@ _OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's own fast variables
 # Before Python 3.13 a function's f_locals is one dict, filled anew for each who asks: a function that asked itself may still
 # read it, and is left alone.
 _ASK_THEMSELVES = {"locals", "vars", "dir", "eval", "exec"}
+_OURS = 3  # references to that dict: the frame's, ours, and the one that counts them
+_GETSET = type(type.__dict__["__dict__"])  # how Python itself gives an object's attributes
+_VALUES = ("Tensor", "ndarray")  # large by themselves
+_PLAIN = ("str", "bytes", "tuple", "dict", "list", "set", "datetime", "Path")
 
 
 class GrowingContainers:
     def __init__(self, is_library: Callable[[str], bool]) -> None:
         self._is_library = is_library
         self._known: dict[int, list[int]] = {}  # id: [first length, last length, looks, rises]
-        self._user_classes: dict[type, bool] = {}
-        self._asking: dict[Any, bool] = {}  # code that asks for its own variables
+        self._user_modules: dict[str, bool] = {}
+        self._asking: dict[tuple[str, int, str], bool] = {}  # functions that ask for their own variables
 
     def look(self, frame: Any) -> list[list[Any]]:
         """[[kind, scope, name, function, file, line, length at first, length now, element], …], the fastest first."""
@@ -48,7 +53,7 @@ class GrowingContainers:
                 if element not in _SMALL or length - first >= _MANY:
                     growing.append((length - first, where, type(value).__name__, first, length, element))
         self._known = now
-        growing.sort(key=lambda row: ("Tensor" not in row[5], -row[0]))
+        growing.sort(key=lambda row: (_rank(row[5]), -row[0]))
         return [
             [kind, *where, first, length, element]
             for _, where, kind, first, length, element in growing[:_TOLD]
@@ -64,7 +69,8 @@ class GrowingContainers:
                 return
             code = frame.f_code
             if not self._is_library(code.co_filename):
-                place = (code.co_name, code.co_filename, code.co_firstlineno)
+                file = os.path.abspath(code.co_filename)
+                place = (code.co_name, file, code.co_firstlineno)
                 for name, value in self._local_variables(frame):
                     left -= 1
                     yield from self._within("local", name, value, place, seen)
@@ -72,8 +78,8 @@ class GrowingContainers:
                     modules.add(id(frame.f_globals))
                     for name, value in list(frame.f_globals.items())[:_NAMES]:
                         left -= 1
-                        if not name.startswith("__"):
-                            yield from self._within("global", name, value, ("", code.co_filename, 0), seen)
+                        if type(name) is str and not name.startswith("__"):
+                            yield from self._within("global", name, value, ("", file, 0), seen)
             frame = frame.f_back
 
     def _within(
@@ -82,18 +88,15 @@ class GrowingContainers:
         kind = type(value)
         if id(value) in seen:
             return
-        if kind in _KINDS:
+        if any(kind is known for known in _KINDS):  # never ==, which a class of theirs may answer
             seen.add(id(value))
             yield (scope, name, *place), value
         elif self._is_user_class(kind):
             seen.add(id(value))
-            try:
-                attributes = object.__getattribute__(value, "__dict__")
-            except AttributeError:
-                return
+            attributes = _attributes(value, kind)
             if type(attributes) is dict:
                 for attribute, held in list(attributes.items())[:200]:
-                    if type(held) in _KINDS and id(held) not in seen:
+                    if any(type(held) is known for known in _KINDS) and id(held) not in seen:
                         seen.add(id(held))
                         yield ("attribute", f"{kind.__name__}.{attribute}", *place), held
 
@@ -103,25 +106,41 @@ class GrowingContainers:
             return []
         if sys.version_info >= (3, 13):
             return list(frame.f_locals.items())
-        asks = self._asking.get(code)
-        if asks is None:
-            asks = self._asking[code] = _calls(code, _ASK_THEMSELVES)
-        if asks or sys.gettrace() is not None:
+        key = (code.co_filename, code.co_firstlineno, code.co_name)
+        if key not in self._asking:
+            self._asking[key] = "f_locals" in code.co_names or _calls(code, _ASK_THEMSELVES)
+        if self._asking[key] or sys.gettrace() is not None:
             return []
         names = frame.f_locals
+        if sys.getrefcount(names) > _OURS:  # somebody else reads it: never again
+            self._asking[key] = True
+            return []
         held = list(names.items())
         names.clear()  # or the frame would hold what the job drops
         return held
 
     def _is_user_class(self, kind: type) -> bool:
-        known = self._user_classes.get(kind)
+        name = str(type.__getattribute__(kind, "__module__"))  # no metaclass of theirs is asked
+        known = self._user_modules.get(name)
         if known is None:
-            module = sys.modules.get(
-                str(type.__getattribute__(kind, "__module__"))
-            )  # no metaclass of theirs is asked
-            file = getattr(module, "__file__", None)
-            known = self._user_classes[kind] = isinstance(file, str) and not self._is_library(file)
+            file = getattr(sys.modules.get(name), "__file__", None)
+            known = self._user_modules[name] = isinstance(file, str) and not self._is_library(file)
         return known
+
+
+def _attributes(value: Any, kind: type) -> Any:
+    """An object's own dict, unless its class has code behind that name."""
+    for base in type.__getattribute__(kind, "__mro__"):
+        descriptor = type.__dict__["__dict__"].__get__(base).get("__dict__")
+        if descriptor is not None:
+            return descriptor.__get__(value) if type(descriptor) is _GETSET else None
+    return None
+
+
+def _rank(element: str) -> int:
+    """What can be large comes first; notes and names last."""
+    kind = element.split(" ")[0]
+    return 0 if kind in _VALUES else 2 if kind in _PLAIN else 1
 
 
 def _calls(code: Any, names: set[str]) -> bool:

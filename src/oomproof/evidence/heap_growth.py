@@ -6,8 +6,11 @@ pool; the rest was mapped by a library itself."""
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
+from typing import Any
 
+from oomproof.printable import one_line
 from oomproof.recording.series import Series
 from oomproof.records import dataclass
 
@@ -17,7 +20,7 @@ _LOOKS = 6  # before anything is said
 _EDGE = 3  # looks at each end, of which the median counts
 _MOST = 0.5  # of the growth: what is less is not what leaks
 _ADDING = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault"}
-_LONGEST_SOURCE = 4 << 20  # characters
+_LONGEST_SOURCE, _LONGEST_LINE = 4 << 20, 100  # characters
 _BLOCK = (16, 700)  # bytes of one of Python's small blocks: up to 512, in pools and arenas that are not full
 
 
@@ -30,9 +33,15 @@ class GrowingContainer:
     name: str  # of an attribute: Class.name
     function: str
     file: str
+    line: int  # where the function begins
     before: int
     after: int
     element: str  # type of its newest element; a tensor's with its shape
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its elements can be what fills memory, a few at a time."""
+        return self.element.startswith(("Tensor", "ndarray"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +90,10 @@ def _containers(told: object) -> tuple[GrowingContainer, ...]:
     for row in told if isinstance(told, list) else ():
         if isinstance(row, list) and len(row) == 9 and isinstance(row[6], int) and isinstance(row[7], int):
             kind, scope, name, function, file = map(str, row[:5])
+            line = row[5] if isinstance(row[5], int) else 0
+            element = str(row[8])
             containers.append(
-                GrowingContainer(kind, scope, name, function, file, row[6], row[7], str(row[8]))
+                GrowingContainer(kind, scope, name, function, file, line, row[6], row[7], element)
             )
     return tuple(containers)
 
@@ -92,24 +103,37 @@ def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] 
     import ast
 
     try:
-        if os.stat(container.file).st_mtime > before:
+        status = os.stat(container.file)
+        if status.st_mtime > before or not stat.S_ISREG(status.st_mode):
             return None
         with open(container.file, encoding="utf-8", errors="replace") as file:
             text = file.read(_LONGEST_SOURCE)
         tree: ast.AST = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    if container.function and container.scope == "local":
-        functions = [
-            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
-        tree = next((node for node in functions if node.name == container.function), tree)
-    name = container.name.rpartition(".")[2]
-    lines = {line for node in ast.walk(tree) if (line := _adds_to(node, name)) is not None}
+    owner, _, name = container.name.rpartition(".")
+    nodes = list(ast.walk(tree))
+    if container.scope == "local":
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        named = [node for node in functions if node.name == container.function]
+        own = [node for node in named if container.line in _first_lines(node)] or named
+        nodes = list(ast.walk(own[0])) if len(own) == 1 else []
+    elif container.scope == "attribute":  # what other classes call so is theirs
+        others = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name != owner]
+        theirs = {id(inner) for other in others for inner in ast.walk(other)}
+        nodes = [node for node in nodes if id(node) not in theirs]
+    lines = {line for node in nodes if (line := _adds_to(node, name)) is not None}
     if len(lines) != 1:
         return None
     line = lines.pop()
-    return line, text.splitlines()[line - 1].strip()
+    return line, text.split("\n")[line - 1].strip()[:_LONGEST_LINE]
+
+
+def _first_lines(function: Any) -> range:
+    """A function begins with its decorators, or with its name: which of them counts depends on Python's version."""
+    return range(
+        min([function.lineno, *(each.lineno for each in function.decorator_list)]), function.lineno + 1
+    )
 
 
 def container_text(container: GrowingContainer, line: tuple[int, str] | None) -> str:
@@ -123,7 +147,7 @@ def container_text(container: GrowingContainer, line: tuple[int, str] | None) ->
         text += f", the last a {container.element}"
     if "with its graph" in container.element:
         text += " (keep .item() or .detach() of it)"
-    return text
+    return one_line(text)
 
 
 def _adds_to(node: object, name: str) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
-from oomproof.evidence.heap_growth import container_text, growing_line, heap_growth
+from oomproof.evidence.heap_growth import PYTHON, container_text, growing_line, heap_growth
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
 from oomproof.trend import growth
@@ -71,6 +71,10 @@ def _kept_in(series: Series, begin: float, end: float, wall_offset: float) -> st
     if heap is None or not heap.containers:
         return ""
     container = heap.containers[0]
+    if (
+        not container.is_large and heap.kind != PYTHON
+    ):  # a list of notes grows with each step too, and is not what fills memory
+        return ""
     return container_text(container, growing_line(container, series.use.begin + wall_offset))
 
 

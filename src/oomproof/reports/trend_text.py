@@ -135,6 +135,7 @@ def trend_json(
     end_wall: float | None,
     of_run: RunTrend | None = None,
 ) -> dict[str, Any]:
+    workers = of_run.workers if of_run else None
     return {
         "schema": 1,
         "kind": trend.kind,
@@ -153,14 +154,8 @@ def trend_json(
         "phase": (of_run.phase or None) if of_run else None,
         "bytes_per_step": of_run.bytes_per_step if of_run else None,
         "seconds_per_step": of_run.seconds_per_step if of_run else None,
-        "heap": {
-            "kind": heap.kind or None,
-            "grown_bytes": heap.grown,
-            "by_kind": heap.by_kind,
-            "objects": heap.objects,
-        }
-        if (heap := of_run.heap if of_run else None)
-        else None,
+        "workers": {"count": workers[0], "grown_bytes": workers[1]} if workers else None,
+        "heap": _heap_json(of_run.heap) if of_run and of_run.heap else None,
     }
 
 

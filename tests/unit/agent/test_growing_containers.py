@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections import deque
@@ -134,3 +135,61 @@ def test_tensors_come_first_and_say_that_they_keep_their_graph() -> None:
     rows = keep_losses(watch())
     assert [row[2] for row in rows] == ["losses", "others"]
     assert rows[0][8] == "Tensor [] with its graph"
+
+
+def taken(containers: GrowingContainers) -> dict[str, Any]:
+    """A helper that keeps its caller's variables: until Python 3.12 the same dict that we would be given."""
+    learning_rate = 0.1
+    config = by_helper()
+    for _ in range(3):
+        containers.look(sys._getframe())
+    del learning_rate
+    return dict(config)
+
+
+def by_helper() -> dict[str, Any]:
+    return sys._getframe(1).f_locals
+
+
+def test_who_holds_our_dict_keeps_it() -> None:
+    assert taken(watch())["learning_rate"] == 0.1
+
+
+def made(containers: GrowingContainers) -> list[bool]:
+    gone = []
+    for _ in range(4):
+        batch_class = type("Batch", (), {"__module__": __name__})
+        batch = batch_class()
+        alive = weakref.ref(batch_class)
+        containers.look(sys._getframe())
+        del batch, batch_class
+        gc.collect()
+        gone.append(alive() is None)
+    return gone
+
+
+def test_classes_are_not_held_either() -> None:
+    assert all(made(watch()))
+
+
+class Odd(type):
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("asked")
+
+    def __hash__(cls) -> int:
+        raise RuntimeError("asked")
+
+
+class Hostile(metaclass=Odd):
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise RuntimeError("asked")
+
+
+def test_nothing_of_the_jobs_runs() -> None:
+    globals()["hostile"] = Hostile()
+    globals()[7] = "a name that is none"  # type: ignore[index]
+    try:
+        assert names(train(watch())) == {"kept", "Cache.seen", "GLOBAL"}
+    finally:
+        del globals()["hostile"], globals()[7]  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def main(cache):
 
 
 def container(file: Path, scope: str, name: str, function: str = "main") -> GrowingContainer:
-    return GrowingContainer("list", scope, name, function, str(file), 3, 1203, "Tensor [] with its graph")
+    return GrowingContainer("list", scope, name, function, str(file), 7, 3, 1203, "Tensor [] with its graph")
 
 
 def test_the_line_that_adds_to_it(tmp_path: Path) -> None:
