@@ -98,7 +98,5 @@ def _of_table(arguments: argparse.Namespace, limit: int | None) -> tuple[list[st
     facts = (trend, limit, "--limit" if limit else "", seen, end_wall)
     lines = trend_lines(one_line(arguments.what), *facts)
     told = f"{len(samples)} rows: {table.told}"
-    lines.append(
-        f"  read     {one_line(told)}" + (f"; {table.skipped} lines are no rows" if table.skipped else "")
-    )
+    lines.append(f"  read     {one_line(told)}" + (f"; {table.skipped} other lines" if table.skipped else ""))
     return lines, {"file": arguments.what, "rows": len(samples), "read": told, **trend_json(*facts)}

@@ -8,7 +8,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from math import isfinite
 
 from oomproof.errors import USAGE, OomproofError
@@ -18,14 +18,20 @@ from oomproof.units import GIB, KIB, MIB
 
 _HEAD = 200  # lines that the columns are guessed from
 _LONGEST_LINE = 1 << 20
-_TIME = re.compile(r"time|date|elapsed|second|clock|runtime|^t$|^ts$", re.I)
+_TIME = re.compile(r"time|date|elapsed|second|clock|runtime|^ts?(?:_|$)", re.I)
 # the best name first: what a job holds, not what the machine or its address space has
 _MEMORY = [
     re.compile(pattern, re.I)
     for pattern in (r"\buse\b", r"pss", r"uss", r"rss", r"\breal\b", r"anon", r"resident", r"mem(?!.*(%|percent|total|virt))",
                     r"\bused\b", r"bytes")
 ]  # fmt: skip
-_NO_MEMORY = re.compile(r"%|percent|virt|vsz|total|limit|cpu|gpu|available|free|headroom", re.I)
+_MPROF = "MEM"
+_AS_PS = "KiB (as ps counts; else: --unit)"
+_LARGEST_JOB = 1 << 40  # bytes: what would be more is in bytes, not in KiB
+_LARGEST = 1 << 50  # bytes: no machine has a petabyte
+_NO_MEMORY = re.compile(
+    r"%|percent|pct|util|ratio|frac|virt|vsz|total|limit|cpu|gpu|available|free|headroom", re.I
+)
 # MB is 10**6 for nobody who writes such tables: psrecord, memory_profiler and wandb divide by 2**20
 _UNITS = [
     (re.compile(rf"(?:\b|_|[a-z])(?:{letters})\b", re.I), size, told)
@@ -91,16 +97,23 @@ def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
     unit, unit_name = (
         (wanted.unit, "the unit you named") if wanted.unit else _unit(names[memory] if names else "")
     )
+    if unit_name == _AS_PS:  # psutil's rss has the same name, and is in bytes
+        first = sorted(_numbers(body, split, memory))
+        if first and first[len(first) // 2] * unit > _LARGEST_JOB:
+            unit, unit_name = 1, "bytes"
     samples: list[tuple[float, float]] = []
     skipped = 0
     for number, line in enumerate(chain(body, lines)):
         cells = split(line)
+        if names and names[0] == _MPROF and cells[0] != _MPROF:  # CHLD: of one process, and FUNC
+            skipped += 1
+            continue
         value = _number(cells[memory]) if memory < len(cells) else None
         if wanted.every:
             at: float | None = wanted.every * number
         else:
             at = _moment(cells[time]) if time is not None and time < len(cells) else None
-        if value is None or at is None:
+        if value is None or at is None or value * unit > _LARGEST:
             skipped += 1
         else:
             samples.append((at, value * unit))
@@ -130,7 +143,7 @@ def _unusable(path: str) -> OomproofError:
 
 def _splitter(head: Sequence[str]) -> Callable[[str], list[str]]:
     """By the sign that most lines have; blanks where none has one."""
-    for sign in (",", ";", "\t"):
+    for sign in (";", "\t", ","):
         if sum(sign in line for line in head) > len(head) / 2:
             return lambda line: [cell.strip() for cell in next(csv.reader([line], delimiter=sign), [])]
     return _words
@@ -146,7 +159,7 @@ def _words(line: str) -> list[str]:
 def _names(head: list[str], split: Callable[[str], list[str]]) -> tuple[list[str], list[str]]:
     """(names of the columns, the lines below); no names where the first line is a row already."""
     if any(line.startswith("MEM ") for line in head):  # memory_profiler: MEM <MiB> <seconds since 1970>
-        return ["", "rss_mib", "time"], head
+        return [_MPROF, "rss_mib", "time"], head
     for at, line in enumerate(head[:20]):
         cells = split(line)
         if any(_number(cell) is not None for cell in cells):
@@ -171,7 +184,8 @@ def _columns(names: list[str], rows: list[list[str]], wanted: Wanted, path: str)
     if time is None and wanted.every is None:
         time = next((at for at, name in enumerate(names) if at != memory and _TIME.search(name)), None)
         if time is None and not names:
-            time = next((at for at in range(width) if at != memory and _is_mostly(rows, at, _moment)), None)
+            times = (at for at in range(width) if at != memory and _is_mostly(rows, at, _moment))
+            time = next((at for at in times if _rises(rows, at)), None)
     if memory is None and names:
         ranked = [
             (rank, at) for at, name in enumerate(names) if at != time and (rank := _rank(name)) is not None
@@ -201,6 +215,18 @@ def _asked_for(name: str | None, names: list[str], width: int, path: str) -> int
     raise OomproofError(f"{path} has no column {name}", known, status=USAGE)
 
 
+def _numbers(lines: Iterable[str], split: Callable[[str], list[str]], at: int) -> list[float]:
+    cells = (row[at] for line in lines if at < len(row := split(line)))
+    return [number for cell in cells if (number := _number(cell)) is not None]
+
+
+def _rises(rows: list[list[str]], at: int) -> bool:
+    """As a time does, but over midnight: a pid or a total does not."""
+    moments = [moment for row in rows if at < len(row) and (moment := _moment(row[at])) is not None]
+    pairs = list(pairwise(moments))
+    return len(set(moments)) > 1 and sum(later >= earlier for earlier, later in pairs) >= len(pairs) - 1
+
+
 def _is_mostly(rows: list[list[str]], at: int, read: Callable[[str], float | None]) -> bool:
     return sum(at < len(row) and read(row[at]) is not None for row in rows) > len(rows) / 2
 
@@ -209,11 +235,7 @@ def _unit(name: str) -> tuple[int, str]:
     for pattern, size, told in _UNITS:
         if pattern.search(name):
             return size, told
-    return (
-        (KIB, "KiB (as ps counts; else: --unit)")
-        if not name or re.search("rss", name, re.I)
-        else (1, "bytes")
-    )
+    return (KIB, _AS_PS) if not name or re.search("rss", name, re.I) else (1, "bytes")
 
 
 def _called(names: list[str], at: int | None) -> str:
@@ -224,7 +246,7 @@ def _called(names: list[str], at: int | None) -> str:
 
 def _number(cell: str) -> float | None:
     try:
-        value = float(cell.replace("_", ""))
+        value = float(cell if "." in cell else cell.replace(",", "."))  # a decimal comma
     except ValueError:
         return None
     return value if isfinite(value) and value >= 0 else None
@@ -233,7 +255,14 @@ def _number(cell: str) -> float | None:
 def _moment(cell: str) -> float | None:
     """Seconds: since 1970 where it is a date, since midnight of a clock alone, else what the number says."""
     if (number := _number(cell)) is not None:
-        return number / 1000 if number > 1e11 else number  # milliseconds since 1970
+        for largest, divisor in (
+            (1e17, 1e9),
+            (1e14, 1e6),
+            (1e11, 1e3),
+        ):  # nano-, micro- and milliseconds since 1970
+            if number > largest:
+                return number / divisor
+        return number
     try:
         return _seconds(datetime.fromisoformat(cell))
     except ValueError:

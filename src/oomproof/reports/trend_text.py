@@ -77,7 +77,7 @@ def trend_lines(
     is_over: bool = False,
     started: float = inf,
 ) -> list[str]:
-    sentence = _SENTENCES.get(trend.kind, f"too short to tell: {format_duration(seen)} after loading")
+    sentence = _SENTENCES.get(trend.kind) or _too_short(trend, seen, of_run is not None)
     lines = [f"{name}: {sentence}"]
     grows = trend.kind in (GROWING, SLOWING) and trend.rate is not None
     if grows and trend.rate is not None and trend.since is not None:
@@ -111,16 +111,24 @@ def trend_lines(
     if grows and limit is not None:
         lines.append(f"  full     {_full(trend, limit, limit_from, end_wall, is_over)}")
     elif grows:
-        lines.append("  full     say when it is: --limit SIZE")
+        lines.append("  full     give --limit SIZE for the time to full")
     if trend.period and trend.top > trend.held * _BREATHES and not (of_run and of_run.cycle):
         lines.append(f"  repeats  itself every {format_duration(trend.period)}: the lowest of each counts")
     return lines
+
+
+def _too_short(trend: Trend, seen: float, is_run: bool) -> str:
+    if trend.since is not None:
+        return f"too short to tell: it rose by {format_size(trend.grown)} lately, at once or in a few steps"
+    return f"too short to tell: {format_duration(seen)}" + (" after loading" if is_run else "")
 
 
 def _full(trend: Trend, limit: float, limit_from: str, end_wall: float | None, is_over: bool) -> str:
     at = f"{format_size(limit)}" + (f" ({limit_from})" if limit_from and limit_from != "--limit" else "")
     if trend.full_in is None:
         return f"{at} is not reached by this"
+    if trend.top >= limit:
+        return f"it is above {at} already"
     if trend.kind == SLOWING:
         return f"{at}, if it does not level off: {full_text(trend.full_in, None if is_over else end_wall)}"
     text = full_text(trend.full_in, end_wall)

@@ -53,12 +53,17 @@ class LeakWatch:
             ]
         trend = trend_of(points, float(self._use + headroom))
         full = trend.full_in
-        if trend.kind != GROWING or trend.rate is None or full is None or full.expected > _FAR * seen:
+        if trend.kind != GROWING or trend.rate is None or full is None:
+            self._told = None  # it ended by itself: another is told anew
+            return None
+        if full.expected > _FAR * seen:
             return None
         if self._told is not None and full.expected > self._told / 2:
             return None
         self._told = full.expected
         when = f"{format_duration(full.low)} to {format_duration(full.high)}"
+        if full.high > 100 * full.expected:  # its slowest may be none at all
+            when = f"{format_duration(full.low)} at the earliest"
         since = format_duration(t - trend.since) if trend.since is not None else format_duration(seen)
         rate = format_rate(trend.rate.expected)
         return f"memory has grown by {rate} for {since}: at this rate it is full in {when} (oomproof trend tells more)"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, exp, inf, log, sqrt
 
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.trend.growth import slope
 
 FLAT, GROWING, SLOWING, UNKNOWN = "flat", "growing", "slowing", "too short to tell"
@@ -23,6 +23,7 @@ _LEAST_WINDOWS, _SHORTEST = 4, 8  # of a series; of a piece that is one line
 _REPEATS, _AS_HIGH = 0.3, 0.75  # autocorrelation: below, it is no period; of the highest, another as good
 _BREAK, _CURVED = 3.0, 6.0  # how much better two lines, or a curve, must describe it (BIC per added piece)
 _SURE, _LIKELY = 2.6, 1.28  # standard errors: that it grows at all; 80 % of the forecasts
+_LOST = 0.5  # of a rise: what went again by so much was no growth
 _SWINGS = 1.7  # it must have risen by so many times what came and went by itself
 _LEAST_SHARE, _LEAST = (
     0.002,
@@ -30,6 +31,9 @@ _LEAST_SHARE, _LEAST = (
 )  # of the limit or of what is held; less is no leak, whatever its p-value
 _OVER = 0.8  # of the span: by then a curve must be over to be told from the line behind it
 _SLOWER = 0.6  # of its first third's rate: what still rises faster in its last third is no plateau
+_GAP = 0.05  # of the whole time: a longer one without samples is no time
+_FEW_STEPS = 0.8  # of the rise
+_LATE = 0.1  # of what is held: a smaller rise at the very end is not worth a word
 _NARROWEST = 0.03  # of a rate: no forecast is better
 
 
@@ -72,21 +76,57 @@ class _Line:
 
 def trend_of(samples: Sequence[Point], limit: float | None = None, period: float | None = None) -> Trend:
     """``samples``: (seconds, bytes) in the order of time. ``period``: seconds, where it is known (an epoch)."""
+    samples, gaps = _without_gaps(samples)
+    trend = _trend(samples, limit, period)
+    if trend.since is None or not gaps:
+        return trend
+    return replace(trend, since=trend.since - sum(length for end, length in gaps if trend.since < end))
+
+
+def _without_gaps(samples: Sequence[Point]) -> tuple[Sequence[Point], list[tuple[float, float]]]:
+    """(The samples, those before a gap moved up to it; where each gap ended and how long it was). A machine that slept, or a
+    job that was paused, did not grow meanwhile."""
+    steps = [later - earlier for (earlier, _), (later, _) in pairwise(samples)]
+    if len(steps) < _LEAST_WINDOWS:
+        return samples, []
+    usual = sorted(steps)[len(steps) // 2]
+    long = max(10 * usual, _GAP * (samples[-1][0] - samples[0][0]))
+    gaps = [(samples[at + 1][0], step - usual) for at, step in enumerate(steps) if step > long]
+    if not gaps:
+        return samples, []
+    moved, behind = [], sum(length for _, length in gaps)
+    ends = iter([*(end for end, _ in gaps), inf])
+    lengths = iter(length for _, length in gaps)
+    end = next(ends)
+    for t, value in samples:
+        if t >= end:
+            behind -= next(lengths)
+            end = next(ends)
+        moved.append((t + behind, value))
+    return moved, gaps
+
+
+def _trend(samples: Sequence[Point], limit: float | None, period: float | None) -> Trend:
     bins = _binned(samples)
-    if period is None:
+    if period is None or not samples or 2 * period > samples[-1][0] - samples[0][0]:
         period = _period(bins)
     windows = _windows(bins, period)
-    held, top = (
-        (windows[-1].low[1], max(window.high[1] for window in windows[-3:])) if windows else (0.0, 0.0)
-    )
-    if len(windows) < _LEAST_WINDOWS and period is not None and len(bins) >= _WINDOWS:
-        shorter = trend_of(
-            samples, limit, (samples[-1][0] - samples[0][0]) / _WINDOWS
-        )  # what does not grow there is flat
-        kind = FLAT if shorter.kind == FLAT else UNKNOWN
-        return Trend(kind, None, None, 0.0, held, top, None, None, period)
+    if not windows:
+        return Trend(UNKNOWN, None, None, 0.0, 0.0, 0.0, None, None, period)
+    held, top = windows[-1].low[1], max(window.high[1] for window in windows[-3:])
+
+    def unclear(kind: str, since: float | None = None, grown: float = 0.0) -> Trend:
+        return Trend(kind, None, since, grown, held, top, None, None, period)
+
     if len(windows) < _LEAST_WINDOWS:
-        return Trend(UNKNOWN, None, None, 0.0, held, top, None, None, period)
+        if period is None or len(bins) < _WINDOWS:
+            return unclear(UNKNOWN)
+        # what does not grow from minute to minute is flat; what grows by far more than it breathes grows
+        shorter = _trend(samples, limit, (samples[-1][0] - samples[0][0]) / _WINDOWS)
+        breath = max(window.high[1] - window.low[1] for window in windows)
+        if shorter.kind in (GROWING, SLOWING) and shorter.grown > _SWINGS * breath:
+            return replace(shorter, period=None)
+        return unclear(FLAT if shorter.kind == FLAT else UNKNOWN)
     floors = _without_outliers([window.low for window in windows])
     begin = _last_piece(floors)
     piece = floors[begin:]
@@ -94,35 +134,44 @@ def trend_of(samples: Sequence[Point], limit: float | None = None, period: float
     line = _fit(piece)
     rise = line.slope * (piece[-1][0] - piece[0][0])
     if rise < least or not _is_sure(piece, line) or rise < _SWINGS * _swing(floors, begin, line):
-        return Trend(FLAT, None, None, 0.0, held, top, None, None, period)
+        late = _late_rise(floors)
+        if floors[-1][1] - floors[late][1] > max(
+            least, _LATE * held, _SWINGS * _comes_and_goes(floors[: late + 1])
+        ):
+            return unclear(UNKNOWN, floors[late][0], floors[-1][1] - floors[late][1])
+        return unclear(FLAT)
+    if len(piece) >= 2 * _SHORTEST and _in_few_steps(piece):
+        return unclear(UNKNOWN, piece[0][0], rise)
     now = samples[-1][0]
-    curve = _curve(floors, begin)
+    curve, rate = _curve(floors, begin), _rate(piece)
     if curve is not None and curve.rate is None:
         rate = _rate(piece[-max(_SHORTEST, len(piece) // 2) :])
         plateau = max(top, curve.plateau + top - held)
         full = _full_in(windows[begin:], rate, limit, now, period)
-        if limit is not None and plateau < limit:
-            full = None if full is None else Range(full.low, inf, inf)
-        return Trend(
-            SLOWING,
-            rate,
-            floors[curve.begin][0],
-            held - floors[curve.begin][1],
-            held,
-            top,
-            full,
-            plateau,
-            period,
-        )
-    rate = _rate(piece)
+        if limit is not None and plateau < limit and full is not None:
+            full = Range(full.low, inf, inf)
+        since, before = floors[curve.begin]
+        return Trend(SLOWING, rate, since, max(0.0, held - before), held, top, full, plateau, period)
     if curve is not None and curve.rate is not None:
-        begin, rate = (
-            max(begin, curve.begin),
-            _around(curve.rate, max(curve.error, (rate.high - rate.low) / 2)),
-        )
+        begin = max(begin, curve.begin)
+        rate = _around(curve.rate, max(curve.error, (rate.high - rate.low) / 2))
     full = _full_in(windows[begin:], rate, limit, now, period)
     grown = max(0.0, floors[-1][1] - floors[begin][1])  # without the outliers that a single window is
     return Trend(GROWING, rate, floors[begin][0], grown, held, top, full, None, period)
+
+
+def _late_rise(floors: Sequence[Point]) -> int:
+    """Where the rise at the very end began, if it takes a few windows; else the last of all."""
+    at = len(floors) - 1
+    while at > 0 and floors[at - 1][1] <= floors[at][1]:
+        at -= 1
+    return at if len(floors) - at >= _LEAST_WINDOWS else len(floors) - 1
+
+
+def _in_few_steps(piece: Sequence[Point]) -> bool:
+    """Whether two or three jumps are nearly all of the rise: that may be loading, or the first of many."""
+    jumps = sorted(later - earlier for (_, earlier), (_, later) in pairwise(piece))
+    return sum(jumps[-3:]) > _FEW_STEPS * (piece[-1][1] - piece[0][1])
 
 
 def _binned(samples: Sequence[Point]) -> list[_Window]:
@@ -179,6 +228,9 @@ def _windows(bins: Sequence[_Window], period: float | None) -> list[_Window]:
     width = period or (end - begin) / _WINDOWS
     if width <= 0:
         return []
+    width *= max(
+        1, ceil((end - begin) / width / (2 * _WINDOWS))
+    )  # several periods together where there are many
     grouped: dict[int, list[_Window]] = {}
     for bin in bins:
         grouped.setdefault(int((end - bin.low[0]) / width), []).append(bin)
@@ -241,7 +293,9 @@ def _last_piece(floors: Sequence[Point]) -> int:
             residuals = _fit(points[:cut]).residuals + _fit(points[cut:]).residuals
             if (two := _description(_squares(residuals), count, 2 + _BREAK, grain)) < best:
                 best, where, around = two, cut, residuals
-        if one - best < _CURVED * _inflation(around) ** 2:  # points that resemble each other count for fewer
+        if (
+            not where or one - best < _CURVED * _inflation(around) ** 2
+        ):  # points that resemble each other count for fewer
             break
         earlier, begin = begin, begin + where
     if (
@@ -276,23 +330,28 @@ def _is_sure(points: Sequence[Point], line: _Line) -> bool:
 
 
 def _swing(floors: Sequence[Point], begin: int, line: _Line) -> float:
-    """The largest rise that was no growth: around the line, and before it, as far as it was lost again."""
-    swing = _comes_and_goes(line.residuals)
-    before = [value for _, value in floors[: begin + 1]]  # the fall that the piece began with too
-    return max(swing, _comes_and_goes(before)) if begin else swing
+    """The largest rise that was no growth: around the line, and before it, where it was lost again. What came in a moment
+    and went is another thing than what took as long as this."""
+    swing = _comes_and_goes([(0.0, value) for value in line.residuals])
+    if not begin:
+        return swing
+    before = floors[: begin + 1]  # the fall that the piece began with too
+    return max(swing, _comes_and_goes(before, (len(floors) - begin) // 3))
 
 
-def _comes_and_goes(values: Sequence[float]) -> float:
-    """The largest rise of which at least half was lost later."""
-    largest = 0.0
-    lowest_after = [inf] * (len(values) + 1)
-    for number in range(len(values) - 1, -1, -1):
-        lowest_after[number] = min(values[number], lowest_after[number + 1])
-    lowest = inf
-    for number, value in enumerate(values):
-        lowest = min(lowest, value)
-        lost = value - lowest_after[number]
-        largest = max(largest, min(value - lowest, 2 * lost))
+def _comes_and_goes(points: Sequence[Point], shortest: int = 0) -> float:
+    """The largest rise that was lost again later, of those that took so many windows."""
+    lowest_after = [inf] * (len(points) + 1)
+    for number in range(len(points) - 1, -1, -1):
+        lowest_after[number] = min(points[number][1], lowest_after[number + 1])
+    largest, lowest, since = 0.0, inf, 0
+    for number, (_, value) in enumerate(points):
+        if value < lowest:
+            lowest, since = value, number
+        if number - since >= shortest:
+            rise = value - lowest
+            if value - lowest_after[number] >= _LOST * rise:
+                largest = max(largest, rise)
     return largest
 
 

@@ -39,10 +39,17 @@ def read(folder: Path, text: str, wanted: Wanted | None = None) -> MemoryTable:
         ("time\tused_bytes\ttotal_bytes\n0\t5\t100\n1\t6\t100\n", (0.0, 5.0), (1.0, 6.0), False),
         ("timestamp_ms,memory\n1790000000000,5\n1790000001000,6\n", (1.79e9, 5.0), (1790000001.0, 6.0), True),
         ("time,rss\n1,10\nnonsense\n2,\x0011\n\n3,\n", (1.0, 10 * KIB), (2.0, 11 * KIB), False),
+        ("CMDLINE x\nMEM 10.0 1790000000\nCHLD 77 3.0 1790000000\nMEM 11.0 1790000001\n",
+         (1790000000.0, 10 * MIB), (1790000001.0, 11 * MIB), True),
+        ("time;mem_mb\n5,0;4002,5\n6,0;4003,5\n", (5.0, 4002.5 * MIB), (6.0, 4003.5 * MIB), False),
+        ("time,rss\n1,4294967296\n2,4294967297\n", (1.0, 4294967296.0), (2.0, 4294967297.0), False),
+        ("77 1790000000 1024\n77 1790000005 2048\n", (1790000000.0, MIB), (1790000005.0, 2 * MIB), True),
+        ("t_ns,mem\n1790000000000000000,5\n1790000001000000000,6\n", (1.79e9, 5.0), (1790000001.0, 6.0), True),
         ("\ufeffTime (s),Memory (MiB)\r\n0,1\r\n5,2\r\n", (0.0, MIB), (5.0, 2 * MIB), False),
     ],
     ids=["psrecord", "memory_profiler", "wandb", "wandb api", "ps", "dates and ;", "iso", "over midnight", "tabs", "ms",
-         "bad rows", "byte order mark"],
+         "bad rows", "children of memory_profiler", "decimal commas", "psutil", "a pid first", "nanoseconds",
+         "byte order mark"],
 )  # fmt: skip
 def test_guessed(
     tmp_path: Path, text: str, first: tuple[float, float], last: tuple[float, float], is_wall: bool
@@ -74,6 +81,8 @@ def test_what_was_taken_for_what_is_told(tmp_path: Path) -> None:
         ("time,rss\n1,2\n2,3\n", Wanted(column="pss"), "has no column pss"),
         ("1 2\n2 3\n", Wanted(time="9"), "has no column 9"),
         ("time,rss\n1,inf\n2,nan\n", Wanted(), "no rows with a time"),
+        ("time,mem_gb\n1,1e308\n2,1e308\n", Wanted(), "no rows with a time"),
+        ("time,mem_usage_pct\n1,47\n2,48\n", Wanted(), "no rows with a time"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, text: str, wanted: Wanted, said: str) -> None:
