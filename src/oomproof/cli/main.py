@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "why": ("why", "why a job died, with proof: a run, or any log"),
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
+    "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "pause": ("pause", "pause a run until you resume it"),
