@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO
 
@@ -37,7 +38,8 @@ def arrow_library(name: str, path: str) -> Any:
 def parquet_cost(file: BinaryIO, path: str) -> LoadCost:
     opened = open_parquet(path)
     footer, schema = opened.metadata, opened.schema_arrow
-    sample = _sample_rows(opened)
+    with arrow_errors(path):
+        sample = _sample_rows(opened)
     per_row = _sampled_widths(sample, schema)
     columns = tuple(
         Part(field.name, str(field.type), (footer.num_rows,), int(per_row[field.name] * footer.num_rows))
@@ -77,16 +79,21 @@ def parquet_cost(file: BinaryIO, path: str) -> LoadCost:
 def open_parquet(path: str) -> Any:
     """Read through a small buffer, not a whole column of a row group at once."""
     reader = arrow_library("pyarrow.parquet", path).ParquetFile
-    return _open(partial(reader, buffer_size=1 << 20), path)
+    with arrow_errors(path):
+        return reader(path, buffer_size=1 << 20)
 
 
-def _open(reader: Any, source: Any, path: str = "") -> Any:
-    arrow = arrow_library("pyarrow", path or source)
+@contextmanager
+def arrow_errors(path: str) -> Iterator[None]:
+    """What Arrow finds wrong with a file is one line. An OSError with a number is the system's, of another file."""
+    arrow = arrow_library("pyarrow", path)
     try:
-        return reader(source)
+        yield
     except (arrow.ArrowException, OSError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadFile(path or source, f"cannot be read ({first[:120]}): {CUT}") from None
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = str(error).partition("\n")[0][:120] or type(error).__name__
+        raise BadFile(path, f"cannot be read ({reason}): {CUT}") from None
 
 
 def _width(kind: Any) -> float | None:
@@ -131,15 +138,11 @@ def arrow_cost(file: BinaryIO, path: str) -> LoadCost:
     arrow = arrow_library("pyarrow", path)
     ipc = arrow_library("pyarrow.ipc", path)
     stream = file.read(6) != b"ARROW1"
-    mapped = arrow.memory_map(path)
-    if stream:
-        opened = _open(ipc.open_stream, mapped, path)
-        rows, kept, compressed = _stream_rows(opened, arrow, path)
-        copies = 0.0  # it stays an Arrow table
-    else:
-        opened = _open(ipc.open_file, mapped, path)
-        rows, kept, compressed, objects = _file_rows(opened, arrow, path)
-        copies = rows * (objects + sum(_width(field.type) or 0 for field in opened.schema))
+    with arrow_errors(path):
+        opened = (ipc.open_stream if stream else ipc.open_file)(arrow.memory_map(path))
+        rows, kept, compressed, objects = (_stream_rows if stream else _file_rows)(opened, arrow)
+        numbers = sum(_width(field.type) or 0 for field in opened.schema)
+        copies = 0 if stream else rows * (objects + numbers)  # a stream stays an Arrow table
     return LoadCost(
         f"Arrow {'stream' if stream else 'file (Feather)'}",
         "arrow" if stream else "feather",
@@ -166,33 +169,27 @@ def _arrow_part(field: Any, rows: int) -> Part:
     return Part(field.name, str(field.type), (rows,), None if width is None else int(width * rows))
 
 
-def _stream_rows(opened: Any, arrow: Any, path: str) -> tuple[int, int, bool]:
-    """(rows, bytes, whether compressed). Of what is not compressed only the batches' headers are read."""
+def _stream_rows(opened: Any, arrow: Any) -> tuple[int, int, bool, float]:
+    """(rows, bytes, whether compressed, 0). Of what is not compressed only the batches' headers are read."""
     rows, size, compressed = 0, 0, False
-    try:
-        for batch in opened:
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            compressed |= _unpacked(batch, arrow)
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        raise BadFile(path, f"cannot be read ({str(error)[:120]}): {CUT}") from None
-    return rows, size, compressed
+    for batch in opened:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        compressed |= _unpacked(batch, arrow)
+    return rows, size, compressed, 0.0
+
+
+def _file_rows(opened: Any, arrow: Any) -> tuple[int, int, bool, float]:
+    """(rows, bytes, whether compressed, bytes of a row as Python objects). Batches are of one size, but for the last."""
+    count = opened.num_record_batches
+    if not count:
+        return 0, 0, False, 0.0
+    first, last = opened.get_batch(0), opened.get_batch(count - 1)
+    rows = first.num_rows * (count - 1) + last.num_rows
+    sample = first.slice(0, _SAMPLE_ROWS)
+    objects = _python_objects(sample.select([f.name for f in sample.schema if _width(f.type) is None]))
+    return rows, first.nbytes * (count - 1) + last.nbytes, _unpacked(first, arrow), objects
 
 
 def _unpacked(batch: Any, arrow: Any) -> bool:
     """Whether it lies in memory: what is not compressed is only mapped."""
     return bool(arrow.total_allocated_bytes() > batch.nbytes // 2)
-
-
-def _file_rows(opened: Any, arrow: Any, path: str) -> tuple[int, int, bool, float]:
-    """(rows, bytes, whether compressed, bytes of a row as Python objects). Batches are of one size, but for the last."""
-    count = opened.num_record_batches
-    if not count:
-        return 0, 0, False, 0.0
-    try:
-        first, last = opened.get_batch(0), opened.get_batch(count - 1)
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        raise BadFile(path, f"cannot be read ({str(error)[:120]}): {CUT}") from None
-    rows = first.num_rows * (count - 1) + last.num_rows
-    sample = first.slice(0, _SAMPLE_ROWS)
-    objects = _python_objects(sample.select([f.name for f in sample.schema if _width(f.type) is None]))
-    return rows, first.nbytes * (count - 1) + last.nbytes, _unpacked(first, arrow), objects

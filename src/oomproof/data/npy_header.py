@@ -14,6 +14,7 @@ from oomproof.records import dataclass
 MAGIC = b"\x93NUMPY"
 _ALIGN = 64  # numpy pads the header so that the data can be mapped
 _LONGEST = 1 << 20  # bytes of a header; numpy itself trusts 10,000
+_MOST_DIMENSIONS = 64  # as numpy has it
 _TYPE = re.compile(r"[<>|=]?([biufcmMOSaUV])(\d*)(?:\[.*\])?")
 _KIND_NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
@@ -75,8 +76,7 @@ def read_header(file: BinaryIO, path: str) -> NpyHeader:
         value = ast.literal_eval(text.decode("utf-8" if version >= (3, 0) else "latin1").strip())
         shape, fortran = value["shape"], value["fortran_order"]
         item_size, objects = _size_of(value["descr"])
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise ValueError("shape")
+        _product(shape if isinstance(shape, tuple) else None)
     except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
         raise BadFile(path, "has a damaged array header", "check what wrote it") from None
     return NpyHeader(
@@ -109,4 +109,8 @@ def _size_of(described: Any) -> tuple[int, bool]:
 
 
 def _product(shape: Any) -> int:
-    return math.prod(shape) if isinstance(shape, tuple) else int(shape)
+    """Of a shape, or of a number that stands for one."""
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    if len(shape) > _MOST_DIMENSIONS or not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(shape)
+    return math.prod(shape)

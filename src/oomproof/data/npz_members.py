@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from oomproof.data.npy_header import NpyHeader, read_header
-from oomproof.data.source_file import CUT, BadFile
+from oomproof.data.source_file import CUT, BadFile, claimed
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -62,7 +62,7 @@ def check_data_size(header: NpyHeader, stored: int, where: str) -> None:
     if header.data_size > there:
         raise BadFile(
             where,
-            f"its header claims {format_size(header.data_size)} of data, {format_size(max(0, there))} are there: {CUT}",
+            f"its header claims {claimed(header.data_size)} of data, {format_size(max(0, there))} are there: {CUT}",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickletools
 import struct
 import sys
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from oomproof.data.load_cost import AT_LEAST, SAMPLED, LoadCost, call
 from oomproof.data.source_file import CUT, BadFile, file_size
@@ -68,13 +68,26 @@ def _walk(file: BinaryIO, path: str, disk: int) -> tuple[int, int, bool]:
             read += struct.calcsize(form) + min(length, 64)
         elif opcode.arg is not None:
             try:
-                opcode.arg.reader(file)
+                opcode.arg.reader(cast(BinaryIO, _Bounded(file)))
             except (ValueError, OverflowError):
                 raise BadFile(path, f"is no pickle, or {CUT}", "check what wrote it") from None
             in_memory += _SIZES.get(opcode.name, 0)
         else:
             in_memory += _SIZES.get(opcode.name, 0)
     return in_memory, file.tell(), False
+
+
+class _Bounded:
+    """What an opcode's own reader reads of: not a whole file without a line end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(min(size, _SAMPLE))
+
+    def readline(self) -> bytes:
+        return self._file.readline(_SAMPLE)
 
 
 def _length(data: bytes, form: str, path: str) -> int:

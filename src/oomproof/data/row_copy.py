@@ -27,7 +27,7 @@ class RowReader:
     """Copies whole rows of text. In CSV a line break within quotes does not end a row."""
 
     def __init__(self, file: BinaryIO, quotes: bool) -> None:
-        self._file, self._quotes = file, quotes
+        self._file, self.quotes = file, quotes
         self._buffer, self._at = b"", 0
         self._quoted = self._within = False  # within quotes; within a row
 
@@ -40,7 +40,7 @@ class RowReader:
         """Up to that many rows; how many there were."""
         done = 0
         while done < rows and not self.at_end():
-            plain = not self._quotes or (not self._quoted and self._buffer.find(b'"', self._at) < 0)
+            plain = not self.quotes or (not self._quoted and self._buffer.find(b'"', self._at) < 0)
             if plain and self._buffer.count(b"\n", self._at) < rows - done:
                 end = len(self._buffer)  # all of it: the usual case in a large file
                 done += self._buffer.count(b"\n", self._at)
@@ -59,7 +59,7 @@ class RowReader:
         """(where the next line ends in the buffer, whether a row ends with it)"""
         newline = self._buffer.find(b"\n", self._at)
         end = newline + 1 if newline >= 0 else len(self._buffer)
-        if self._quotes and self._buffer.count(b'"', self._at, end) % 2:
+        if self.quotes and self._buffer.count(b'"', self._at, end) % 2:
             self._quoted = not self._quoted
         return end, newline >= 0 and not self._quoted
 
@@ -71,26 +71,31 @@ def split_rows(path: str, rows: int, folder: str, force: bool) -> Parts:
         refuse_full_disk(folder, file_size(file))
         with NewFiles(path, force) as made:
             if kind == "parquet":
-                return _split_parquet(path, rows, folder, made)
-            reader = RowReader(file, kind == "csv")
-            heading = _heading(reader, path) if kind == "csv" else b""
-            names: list[str] = []
-            total = 0
-            while not reader.at_end():
-                names.append(part_name(path, folder, len(names) + 1))
-                with made.create(names[-1]) as out:
-                    out.write(heading)
-                    total += reader.copy(rows, out)
-            if not names:
+                parts = _split_parquet(path, rows, folder, made)
+            else:
+                parts = _split_text(RowReader(file, kind == "csv"), path, rows, folder, made)
+            if not parts.names:
                 raise BadFile(path, "has no rows", "check what wrote it")
-            return Parts(tuple(names), total)
+            return parts
+
+
+def _split_text(reader: RowReader, path: str, rows: int, folder: str, made: NewFiles) -> Parts:
+    heading = _heading(reader, path) if reader.quotes else b""
+    names: list[str] = []
+    total = 0
+    while not reader.at_end():
+        names.append(part_name(path, folder, len(names) + 1))
+        with made.create(names[-1]) as out:
+            out.write(heading)
+            total += reader.copy(rows, out)
+    return Parts(tuple(names), total)
 
 
 def head_rows(path: str, target: str, rows: int, force: bool) -> int:
     """The first rows; how many there were."""
     with open_source(path) as file:
         reader = RowReader(file, _kind(file, path) == "csv")
-        heading = _heading(reader, path) if reader._quotes else b""
+        heading = _heading(reader, path) if reader.quotes else b""
         with NewFiles(path, force) as made, made.create(target) as out:
             out.write(heading)
             return reader.copy(rows, out)
@@ -132,22 +137,25 @@ def _heading(reader: RowReader, path: str) -> bytes:
 
 
 def _split_parquet(path: str, rows: int, folder: str, made: NewFiles) -> Parts:
-    from oomproof.data.column_files import arrow_library, open_parquet
+    from oomproof.data.column_files import arrow_errors, arrow_library, open_parquet
 
-    writer_of = arrow_library("pyarrow.parquet", path).ParquetWriter
+    new_writer = arrow_library("pyarrow.parquet", path).ParquetWriter
     opened = open_parquet(path)
-    batches = opened.iter_batches(min(rows, _BATCH))
     names: list[str] = []
-    batch = next(batches, None)
-    while batch is not None:
-        names.append(part_name(path, folder, len(names) + 1))
-        left = rows
-        with made.create(names[-1]) as out, writer_of(out, opened.schema_arrow) as writer:
-            while batch is not None and left:
-                piece = batch.slice(0, left)
-                writer.write_batch(piece)
-                left -= piece.num_rows
-                batch = (
-                    batch.slice(piece.num_rows) if piece.num_rows < batch.num_rows else next(batches, None)
-                )
+    with arrow_errors(path):
+        batches = opened.iter_batches(min(rows, _BATCH))
+        batch = next(batches, None)
+        while batch is not None:
+            names.append(part_name(path, folder, len(names) + 1))
+            left = rows
+            with made.create(names[-1]) as out, new_writer(out, opened.schema_arrow) as writer:
+                while batch is not None and left:
+                    piece = batch.slice(0, left)
+                    writer.write_batch(piece)
+                    left -= piece.num_rows
+                    batch = (
+                        batch.slice(piece.num_rows)
+                        if piece.num_rows < batch.num_rows
+                        else next(batches, None)
+                    )
     return Parts(tuple(names), opened.metadata.num_rows)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from oomproof.errors import NOT_FOUND, OomproofError
+from oomproof.units import format_size
 
 CUT = "it is cut short, or still being written"
 COPY_AGAIN = "wait until its writer has finished, or copy it again"
@@ -59,3 +60,8 @@ def read_exactly(file: BinaryIO, size: int, path: str) -> bytes:
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def claimed(size: int) -> str:
+    """A size out of a header, which may be any number."""
+    return format_size(size) if size < 1 << 62 else "more than 4 million TiB"

@@ -9,7 +9,7 @@ import zipfile
 from typing import Any, BinaryIO
 
 from oomproof.data.load_cost import EXACT, LoadCost, Part, call, plural
-from oomproof.data.source_file import CUT, BadFile, file_size, read_exactly
+from oomproof.data.source_file import CUT, BadFile, claimed, file_size, read_exactly
 from oomproof.units import format_size
 
 _LONGEST = 100_000_000  # bytes of a header; safetensors itself trusts no longer one
@@ -48,13 +48,11 @@ def safetensors_cost(file: BinaryIO, path: str) -> LoadCost:
         described.pop("__metadata__", None)
         parts = tuple(_safetensors_part(name, value) for name, value in described.items())
         end = max((value["data_offsets"][1] for value in described.values()), default=0)
-        if not isinstance(end, int):
-            raise TypeError
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise BadFile(path, "has a damaged safetensors header", "check what wrote it") from None
     if 8 + length + end > disk:
         raise BadFile(
-            path, f"its header claims {format_size(end)} of tensors, the file has {format_size(disk)}: {CUT}"
+            path, f"its header claims {claimed(end)} of tensors, the file has {format_size(disk)}: {CUT}"
         )
     total = sum(part.bytes or 0 for part in parts)
     return LoadCost(
@@ -76,7 +74,7 @@ def safetensors_cost(file: BinaryIO, path: str) -> LoadCost:
 def _safetensors_part(name: str, value: dict[str, Any]) -> Part:
     begin, end = value["data_offsets"]
     shape = tuple(int(number) for number in value["shape"])
-    if not 0 <= begin <= end:
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
         raise ValueError(name)
     return Part(name, str(value["dtype"]), shape, end - begin)
 
@@ -163,7 +161,7 @@ def gguf_cost(file: BinaryIO, path: str) -> LoadCost:
     if total > reader.size:
         raise BadFile(
             path,
-            f"its header claims {format_size(total)} of tensors, the file has {format_size(reader.size)}: {CUT}",
+            f"its header claims {claimed(total)} of tensors, the file has {format_size(reader.size)}: {CUT}",
         )
     total = reader.size if unknown else total
     return LoadCost(

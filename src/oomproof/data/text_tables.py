@@ -27,9 +27,13 @@ def csv_cost(file: BinaryIO, path: str, tabs: bool = False) -> LoadCost:
     heading = _decoded(path, [(0, sample.first)])[0]
     separator = "\t" if tabs else max(",;\t|", key=heading.count)
     names = next(csv.reader([heading], delimiter=separator), [])
-    rows, taken = _csv_rows(sample, path, separator, len(names))
+    rows, taken = _csv_rows(sample, path, separator)
     if not rows:
         raise BadFile(path, "has a heading and no rows", "check what wrote it")
+    width = len(rows[0])
+    names = [*["(index)"] * (width - len(names)), *names][
+        :width
+    ]  # pandas makes cells without a name the index
     count = sample.rows(len(rows), taken, len(sample.first) + 1)
     pandas, arrow = pandas_version(), text_is_arrow()
     columns = [
@@ -62,19 +66,20 @@ def csv_cost(file: BinaryIO, path: str, tabs: bool = False) -> LoadCost:
     )
 
 
-def _csv_rows(sample: TextSample, path: str, separator: str, width: int) -> tuple[list[list[str]], int]:
-    """Rows of the right width (a line break within quotes makes others), and the bytes they take."""
-    rows, taken = [], 0
+def _csv_rows(sample: TextSample, path: str, separator: str) -> tuple[list[list[str]], int]:
+    """Rows of the usual width (a line break within quotes makes others), and the bytes they take."""
+    by_width: dict[int, list[list[str]]] = {}
+    sizes: dict[int, int] = {}
     lines = [(at, line) for at, line in sample.lines if at != 0]
     for text, (_, line) in zip(_decoded(path, lines), lines, strict=True):
         try:
             fields = next(csv.reader([text], delimiter=separator), [])
         except csv.Error:
             continue
-        if len(fields) == width:
-            rows.append(fields)
-            taken += len(line) + 1
-    return rows, taken
+        by_width.setdefault(len(fields), []).append(fields)
+        sizes[len(fields)] = sizes.get(len(fields), 0) + len(line) + 1
+    width = max(by_width, key=lambda width: len(by_width[width]), default=0)
+    return by_width.get(width, []), sizes.get(width, 0)
 
 
 def _csv_column(name: str, values: Sequence[str], rows: int, arrow: bool) -> Part:
