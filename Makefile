@@ -97,6 +97,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/agent.py
 	$(BIN)/python bench/readers.py
 	$(BIN)/python bench/false_stops.py
+	$(BIN)/python bench/data.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

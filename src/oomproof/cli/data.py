@@ -82,9 +82,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
                 value |= {"measured": asdict(proof)} if proof else {}
             finally:
                 if not arguments.json:
-                    print(
-                        ("\n" if number else "") + block(path, cost, available, proof, terminal_columns(100))
-                    )
+                    text = block(path, cost, available, proof, terminal_columns(100))
+                    print(f"\n{text}" if number else text)
         except OomproofError as error:
             status = status or error.status
             value |= {"problem": error.message, "hint": error.hint}
@@ -122,11 +121,9 @@ def _prove(cost: LoadCost, path: str, available: int | None, python: str | None)
     from oomproof.data.load_proof import prove
 
     if not cost.loader:
-        raise OomproofError(
-            f"{path}: not proved: loading it would run code of the file", "without --prove it is told"
-        )
+        raise OomproofError(f"{path}: not proved: loading it would run code of the file", "leave out --prove")
     if available is None or not os.path.exists("/proc/self/status"):
-        raise OomproofError(f"{path}: --prove needs /proc, which this system has not", "prove it on Linux")
+        raise OomproofError(f"{path}: --prove needs /proc, which is not here", "prove it on Linux")
     limit = available - available // 8  # the rest stays for everybody else
     if cost.peak is not None and not cost.mapped and cost.peak > limit:
         raise OomproofError(
@@ -165,7 +162,7 @@ def _head(arguments: argparse.Namespace) -> int:
     ends = [os.path.splitext(name)[1].lower() for name in (arguments.file, arguments.target)]
     if ends[0] != ends[1]:
         raise OomproofError(
-            f"{arguments.target} would be no {ends[1] or 'file of that name'}: the format stays as it is",
+            f"{arguments.target}: the copy has the format of {arguments.file}, and is to end as it does",
             f"name it {os.path.splitext(arguments.target)[0]}{ends[0]}",
             USAGE,
         )

@@ -53,6 +53,9 @@ def parquet_cost(file: BinaryIO, path: str) -> LoadCost:
     objects = int(_python_objects(sample) * footer.num_rows)
     groups = footer.num_row_groups
     largest = max((footer.row_group(number).total_byte_size for number in range(groups)), default=0)
+    notes = [_POOL]
+    if largest > _LARGE_GROUP:
+        notes.append(f"its largest row group takes {format_size(largest)}, in parts too")
     return LoadCost(
         "Parquet",
         "parquet",
@@ -63,12 +66,7 @@ def parquet_cost(file: BinaryIO, path: str) -> LoadCost:
         table,
         EXACT if exact else SAMPLED,
         columns,
-        notes=(_POOL,)
-        + (
-            (f"its largest row group takes {format_size(largest)}, in parts too",)
-            if largest > _LARGE_GROUP
-            else ()
-        ),
+        notes=tuple(notes),
         cheaper=(
             call("pd.read_parquet", path, "columns=[…]") + ": only the columns you need",
             f"for batch in {call('pq.ParquetFile', path)}.iter_batches(10_000): a part at a time",
@@ -157,7 +155,7 @@ def arrow_cost(file: BinaryIO, path: str) -> LoadCost:
         tuple(_arrow_part(field, rows) for field in opened.schema),
         notes=(_POOL, "compressed: mapping it saves nothing, it is unpacked into memory")
         if compressed
-        else (),
+        else (_POOL,),
         cheaper=(
             f"pa.ipc.open_{'stream' if stream else 'file'}({call('pa.memory_map', path)}): mapped, a batch at a time",
         ),

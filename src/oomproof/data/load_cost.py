@@ -41,7 +41,7 @@ class LoadCost:
     cheaper: tuple[str, ...] = ()  # lines of code, or commands
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "loader"}
 
 
 def plural(number: int, noun: str) -> str:

@@ -19,6 +19,7 @@ class NewFiles:
     def __init__(self, source: str, force: bool) -> None:
         self.source, self.force = source, force
         self._renames: list[tuple[str, str]] = []  # (temporary, final)
+        self._taken: set[str] = set()
         self._folders: list[str] = []  # made by us
 
     def __enter__(self) -> NewFiles:
@@ -41,8 +42,9 @@ class NewFiles:
             raise self._failed(path, error) from None
 
     def _refuse_taken(self, path: str) -> None:
-        if any(path == final for _, final in self._renames):
+        if path in self._taken:
             raise OomproofError(f"{self.source}: two of its parts would be {path}", "rename one of them")
+        self._taken.add(path)
         if not os.path.lexists(path):
             return
         if os.path.isdir(path):

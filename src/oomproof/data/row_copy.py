@@ -10,10 +10,12 @@ from oomproof.data.file_formats import format_of
 from oomproof.data.new_files import NewFiles, refuse_full_disk
 from oomproof.data.source_file import BadFile, file_size, open_source
 from oomproof.data.text_sample import refuse_wide
+from oomproof.errors import USAGE, OomproofError
 from oomproof.records import dataclass
 
 _CHUNK = 1 << 20
 _LONGEST_HEADING = 16 << 20
+_MOST_PARTS = 99_999  # five digits, so that their names sort
 _BATCH = 50_000  # rows of Parquet in memory at a time
 
 
@@ -41,12 +43,8 @@ class RowReader:
         done = 0
         while done < rows and not self.at_end():
             plain = not self.quotes or (not self._quoted and self._buffer.find(b'"', self._at) < 0)
-            if plain and self._buffer.count(b"\n", self._at) < rows - done:
-                end = len(self._buffer)  # all of it: the usual case in a large file
-                done += self._buffer.count(b"\n", self._at)
-            else:
-                end, ended = self._row_end()
-                done += ended
+            end, ended = self._line_ends(rows - done) if plain else self._row_end()
+            done += ended
             out.write(self._buffer[self._at : end])
             self._within = self._buffer[end - 1 : end] != b"\n" or self._quoted
             self._at = end
@@ -55,13 +53,20 @@ class RowReader:
             done += 1
         return done
 
-    def _row_end(self) -> tuple[int, bool]:
-        """(where the next line ends in the buffer, whether a row ends with it)"""
+    def _line_ends(self, most: int) -> tuple[int, int]:
+        """(where up to so many lines end in the buffer, how many they are)"""
+        end, ended = self._at, 0
+        while ended < most and (newline := self._buffer.find(b"\n", end)) >= 0:
+            end, ended = newline + 1, ended + 1
+        return (end if ended == most else len(self._buffer)), ended
+
+    def _row_end(self) -> tuple[int, int]:
+        """(where the next line ends in the buffer, 1 where a row ends with it)"""
         newline = self._buffer.find(b"\n", self._at)
         end = newline + 1 if newline >= 0 else len(self._buffer)
         if self.quotes and self._buffer.count(b'"', self._at, end) % 2:
             self._quoted = not self._quoted
-        return end, newline >= 0 and not self._quoted
+        return end, int(newline >= 0 and not self._quoted)
 
 
 def split_rows(path: str, rows: int, folder: str, force: bool) -> Parts:
@@ -102,6 +107,10 @@ def head_rows(path: str, target: str, rows: int, force: bool) -> int:
 
 
 def part_name(path: str, folder: str, number: int) -> str:
+    if number > _MOST_PARTS:
+        raise OomproofError(
+            f"{path}: more than {_MOST_PARTS:,} parts", "give more rows to each: --rows", USAGE
+        )
     stem, suffix = os.path.splitext(os.path.basename(path))
     return os.path.join(folder, f"{stem}-{number:05d}{suffix}")
 

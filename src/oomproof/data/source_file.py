@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from oomproof.errors import NOT_FOUND, OomproofError
+from oomproof.printable import one_line
 from oomproof.units import format_size
 
 CUT = "it is cut short, or still being written"
@@ -19,7 +20,7 @@ class BadFile(OomproofError):
     """A data file that is not what it claims to be."""
 
     def __init__(self, path: str, message: str, hint: str = COPY_AGAIN) -> None:
-        super().__init__(f"{path}: {message}", hint)
+        super().__init__(one_line(f"{path}: {message}"), hint)
 
 
 @contextmanager

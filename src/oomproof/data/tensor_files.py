@@ -90,18 +90,8 @@ _GGML = {
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
 }  # fmt: skip
 _NUMBERS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    6: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
+}  # fmt: skip
 _STRING, _ARRAY = 8, 9
 _MOST = 1 << 24  # entries: a header that claims more is damaged
 
@@ -163,7 +153,10 @@ def gguf_cost(file: BinaryIO, path: str) -> LoadCost:
             path,
             f"its header claims {claimed(total)} of tensors, the file has {format_size(reader.size)}: {CUT}",
         )
-    total = reader.size if unknown else total
+    notes = ["the KV cache comes on top, and grows with the context"]
+    if unknown:
+        notes.append(f"tensors of unknown types ({', '.join(unknown)}): the file's size is taken")
+        total = reader.size
     return LoadCost(
         "GGUF",
         "gguf",
@@ -175,10 +168,7 @@ def gguf_cost(file: BinaryIO, path: str) -> LoadCost:
         EXACT,
         parts,
         mapped=True,
-        notes=("the KV cache comes on top, and grows with the context",)
-        + (
-            (f"tensors of unknown types ({', '.join(unknown)}): the file's size is taken",) if unknown else ()
-        ),
+        notes=tuple(notes),
         cheaper=("already mapped; do not pass --no-mmap or --mlock",),
     )
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
-from oomproof.data.load_cost import SAMPLED, LoadCost, Part, call
+from oomproof.data.load_cost import SAMPLED, LoadCost, Part, call, plural
 from oomproof.data.pandas_text import object_size, objects_per_row, pandas_version, text_is_arrow
 from oomproof.data.source_file import BadFile, file_size
 from oomproof.data.text_sample import TextSample, read_sample
@@ -31,9 +31,8 @@ def csv_cost(file: BinaryIO, path: str, tabs: bool = False) -> LoadCost:
     if not rows:
         raise BadFile(path, "has a heading and no rows", "check what wrote it")
     width = len(rows[0])
-    names = [*["(index)"] * (width - len(names)), *names][
-        :width
-    ]  # pandas makes cells without a name the index
+    # pandas makes cells without a name the index
+    names = [*["(index)"] * (width - len(names)), *names][:width]
     count = sample.rows(len(rows), taken, len(sample.first) + 1)
     pandas, arrow = pandas_version(), text_is_arrow()
     columns = [
@@ -51,7 +50,7 @@ def csv_cost(file: BinaryIO, path: str, tabs: bool = False) -> LoadCost:
     return LoadCost(
         "TSV" if separator == "\t" else "CSV",
         "csv",
-        f"{'' if sample.whole else 'about '}{count:,} rows of {len(names)} columns",
+        f"{'' if sample.whole else 'about '}{plural(count, 'row')} of {plural(len(names), 'column')}",
         sample.size,
         usual,
         kept + max(copied, splitting),  # one after the other
@@ -142,7 +141,7 @@ def jsonl_cost(file: BinaryIO, path: str) -> LoadCost:
     return LoadCost(
         "JSON Lines",
         "jsonl",
-        f"{'' if sample.whole else 'about '}{count:,} rows",
+        f"{'' if sample.whole else 'about '}{plural(count, 'row')}",
         sample.size,
         f"[json.loads(line) for line in {call('open', path)}]",
         kept,

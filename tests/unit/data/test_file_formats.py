@@ -229,7 +229,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n', encoding="utf-16")
     assert "is not UTF-8 text" in problem(path)
     path.write_text('\ufeff{"a": 1}\n')
-    assert cost_of(path).contents == "1 rows"
+    assert cost_of(path).contents == "1 row"
 
 
 def test_rows_that_are_not_json(tmp_path: Path) -> None:

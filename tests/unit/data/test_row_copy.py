@@ -125,7 +125,7 @@ def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text("1\n")
     assert split(path, 0) == 2 and "--rows 0 would copy nothing" in capsys.readouterr().err
     assert main(["data", "head", str(path), str(tmp_path / "s.csv")]) == 2
-    assert "the format stays as it is" in capsys.readouterr().err
+    assert "the copy has the format of" in capsys.readouterr().err
     assert main(["data"]) == 2 and "an action is missing" in capsys.readouterr().err
 
 
