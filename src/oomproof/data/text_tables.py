@@ -124,7 +124,7 @@ def jsonl_cost(file: BinaryIO, path: str) -> LoadCost:
     held, taken, cut = 0, 0, False
     for (at, line), text in zip(sample.lines, texts, strict=True):
         try:
-            row = json.loads(text)
+            held += _deep_size(json.loads(text)) + 9  # its slot in a list that grows by an eighth
         except (ValueError, RecursionError) as error:
             if at + len(line) >= file_size(file) - 1 and len(texts) > 1:
                 cut = True  # the last line, of a file that is being written
@@ -133,7 +133,6 @@ def jsonl_cost(file: BinaryIO, path: str) -> LoadCost:
             raise BadFile(
                 path, f"the line at byte {at:,} is not JSON ({problem})", "check that line"
             ) from None
-        held += _deep_size(row) + 9  # its slot in a list that grows by an eighth
         taken += len(line) + 1
     rows = len(texts) - cut
     count = sample.rows(rows, taken, 0)

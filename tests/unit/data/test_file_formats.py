@@ -238,8 +238,8 @@ def test_rows_that_are_not_json(tmp_path: Path) -> None:
     assert "the line at byte 9 is not JSON" in problem(path)
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": ')
     assert "the last line is cut" in cost_of(path).notes[0]
-    path.write_text("[" * 100_000 + "\n")
-    assert "is not JSON" in problem(path)
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    assert "is not JSON (too deep)" in problem(path)
     with path.open("wb") as file:
         file.truncate(1 << 40)
     assert "is not UTF-8 text" in problem(path)
