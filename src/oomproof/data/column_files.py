@@ -15,8 +15,9 @@ from oomproof.units import format_size
 
 _SAMPLE_ROWS = 4096
 # Measured by bench/data.py, as upper bounds. Parquet: pandas copies numbers into its own blocks, buffers of decoded text
-# double as they grow, and the file's own bytes are read ahead. Arrow's pool rounds each buffer up.
-_NUMBERS_DECODED, _TEXT_DECODED, _POOL_SHARE = 2.5, 3, 1.25
+# double as they grow, each value of a list has levels beside it, and the file's own bytes are read ahead. Arrow's pool
+# rounds each buffer up.
+_NUMBERS_DECODED, _TEXT_DECODED, _LISTS_DECODED, _POOL_SHARE = 2.5, 4, 6, 1.25
 # Bytes of an entry in the table by which equal texts become one object; of an array that stands for a list in a row.
 _LOOKED_UP, _ARRAY_OBJECT = 64, 128
 _LARGE_GROUP = 256 << 20
@@ -46,10 +47,11 @@ def parquet_cost(file: BinaryIO, path: str) -> LoadCost:
         for field in schema
     )
     table = sum(column.bytes or 0 for column in columns)
-    numbers = sum(
-        column.bytes or 0 for column, field in zip(columns, schema, strict=True) if _width(field.type)
+    decoded = sum(
+        _decoded_share(field.type) * (column.bytes or 0)
+        for column, field in zip(columns, schema, strict=True)
     )
-    exact = numbers == table
+    exact = all(_width(field.type) for field in schema)
     objects = int(_python_objects(sample) * footer.num_rows)
     groups = footer.num_row_groups
     largest = max((footer.row_group(number).total_byte_size for number in range(groups)), default=0)
@@ -62,7 +64,7 @@ def parquet_cost(file: BinaryIO, path: str) -> LoadCost:
         f"{footer.num_rows:,} rows of {plural(len(schema.names), 'column')} in {plural(groups, 'row group')}",
         file_size(file),
         call("pd.read_parquet", path),
-        int(_NUMBERS_DECODED * numbers) + _TEXT_DECODED * (table - numbers) + file_size(file) + objects,
+        int(decoded) + file_size(file) + objects,
         table,
         EXACT if exact else SAMPLED,
         columns,
@@ -102,6 +104,16 @@ def _width(kind: Any) -> float | None:
         return None
 
 
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view", "binary", "large_binary")
+
+
+def _decoded_share(kind: Any) -> float:
+    if _width(kind):
+        return _NUMBERS_DECODED
+    return _TEXT_DECODED if _is_text(kind) else _LISTS_DECODED
+
+
 def _sample_rows(opened: Any) -> Any:
     """The first rows of the columns whose values differ in length; None where there are none."""
     unknown = [field.name for field in opened.schema_arrow if _width(field.type) is None]
@@ -122,8 +134,8 @@ def _python_objects(sample: Any) -> float:
     """Bytes a row takes as Python objects, where pandas makes such of text and lists, and while it looks for equal ones."""
     total = 0.0
     for field in sample.schema if sample is not None else ():
-        text = str(field.type) in ("string", "large_string", "string_view")
-        if text and not text_is_arrow():
+        text = _is_text(field.type)
+        if text and ("binary" in str(field.type) or not text_is_arrow()):
             values = sample.column(field.name).slice(0, _SAMPLE_ROWS).to_pylist()
             total += objects_per_row(values) + _LOOKED_UP * len(set(values)) / max(1, len(values))
         elif not text:
