@@ -97,6 +97,16 @@ def closing_text(path: str) -> str:
         return ""
 
 
+def writer_of(path: str, proc: str = "/proc") -> tuple[int, str] | None:
+    """(process, name) of one that has the file open for writing, as far as we may look."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    pid = _writer((stat.st_dev, stat.st_ino), proc)
+    return None if pid is None else (pid, name_of(pid, proc))
+
+
 def _writer(file: tuple[int, int], proc: str) -> int | None:
     """Of the processes that we may look into; a reader (less, tail -f) is none."""
     mine = os.getpid()
