@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
     "trend": ("trend", "whether memory grows without end, and when it will be full: a run, or any table"),
+    "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "pause": ("pause", "pause a run until you resume it"),
