@@ -24,7 +24,6 @@ import json
 import os
 import signal
 import sys
-from typing import Any
 
 from oomproof.cli.experiment_run import run_experiment
 from oomproof.cli.vary_flags import UNSET, environment_of, factors_of, filled, run_name
@@ -40,7 +39,7 @@ from oomproof.diagnosis.experiment_plan import (
     next_experiment,
 )
 from oomproof.errors import USAGE, OomproofError
-from oomproof.printable import terminal_columns
+from oomproof.printable import one_line, terminal_columns
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.reports.experiment_table import as_json, as_markdown, as_text, end_of
 from oomproof.reports.run_tables import summarize
@@ -203,7 +202,6 @@ def _experiment_of(values: Values, run: Run, timed_out: bool, earlier: bool = Fa
 def _print(
     arguments: argparse.Namespace, factors: list[Factor], done: list[Experiment], *, complete: bool
 ) -> None:
-    text: Any
     if arguments.json:
         text = json.dumps(as_json(factors, done, complete), indent=2)
     elif arguments.markdown:
@@ -214,4 +212,4 @@ def _print(
 
 
 def _tell(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr, flush=True)
+    print(f"oomproof: {one_line(text)}", file=sys.stderr, flush=True)
