@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Thread
 
 from oomproof.errors import OUR_FAILURE, OomproofError
@@ -37,9 +38,10 @@ def run_experiment(
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for us: we end it in order
     )
-    tail: deque[bytes] = deque(maxlen=20)
+    tail: deque[bytes] = deque(maxlen=8)
     assert process.stderr is not None
-    reader = Thread(target=tail.extend, args=(process.stderr,), daemon=True)
+    chunks = iter(partial(process.stderr.read1, 4096), b"")  # type: ignore[attr-defined]  # a progress bar has no lines
+    reader = Thread(target=tail.extend, args=(chunks,), daemon=True)
     reader.start()
     run: Run | None = None
     timed_out = False
