@@ -18,6 +18,8 @@ settings.register_profile(
 )
 settings.load_profile("any-machine")
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 ):  # started by a shell's `&`: those we start must hear Ctrl-C
@@ -33,6 +35,16 @@ def folders_of_their_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base / "runtime"))
     return base
+
+
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    """`run` in this process ends with signals ignored, as it should before it exits; those we start later would inherit that."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -132,7 +132,8 @@ def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] 
 def _first_lines(function: Any) -> range:
     """A function begins with its decorators, or with its name: which of them counts depends on Python's version."""
     return range(
-        min([function.lineno, *(each.lineno for each in function.decorator_list)]), function.lineno + 1
+        min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]),
+        function.lineno + 1,
     )
 
 

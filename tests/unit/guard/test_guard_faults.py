@@ -207,7 +207,7 @@ BREAKS: dict[str, Callable[[Scene], object]] = {
     "events": lambda scene: setattr(scene.rows, "event", broken),
     "unmanaged jobs": lambda scene: setattr(scene.guard._unmanaged, "look", broken),
     "pauses by hand": lambda scene: setattr(scene.pause, "look", broken),
-    "the forecast": lambda scene: setattr(job_growth.trend, "time_to_full", broken),
+    "the forecast": lambda scene: setattr(job_growth.growth, "time_to_full", broken),
     "pressure": lambda scene: setattr(scene.host, "stall", broken),
     "shared pages": lambda scene: setattr(scene.job, "settle", broken),
     "the terminal": lambda scene: setattr(scene.guarded, "say", broken),
@@ -219,7 +219,7 @@ def test_it_acts_and_says_once_what_is_broken(
     scene: Scene, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        job_growth.trend, "time_to_full", job_growth.trend.time_to_full
+        job_growth.growth, "time_to_full", job_growth.growth.time_to_full
     )  # put back afterwards
     BREAKS[what](scene)
     scene.steps()
