@@ -33,7 +33,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ml]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ml,data]'
 	@touch $@ $(VENV)/.installed
 
 browser:  ## chromium, for the tests that look at pages (they skip without it, and CI fails then)
