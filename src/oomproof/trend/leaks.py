@@ -65,13 +65,9 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    level: float  # at the mean time
     slope: float
-    centre: float
+    centre: float  # the mean time
     residuals: tuple[float, ...]
-
-    def at(self, t: float) -> float:
-        return self.level + self.slope * (t - self.centre)
 
 
 def trend_of(samples: Sequence[Point], limit: float | None = None, period: float | None = None) -> Trend:
@@ -263,7 +259,7 @@ def _fit(points: Sequence[Point]) -> _Line:
     spread = sum((t - centre) ** 2 for t, _ in points)
     steep = sum((t - centre) * (value - level) for t, value in points) / spread if spread > 0 else 0.0
     residuals = tuple(value - level - steep * (t - centre) for t, value in points)
-    return _Line(level, steep, centre, residuals)
+    return _Line(steep, centre, residuals)
 
 
 def _squares(values: Sequence[float]) -> float:
