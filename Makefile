@@ -60,9 +60,9 @@ coverage: dev  ## by hand: the same tests at half the speed, and which lines the
 	$(BIN)/coverage run -m pytest tests/unit
 	$(BIN)/coverage report --skip-covered --sort=cover | tail -25
 
-incidents: dev  ## three at a time: they wait for their processes most of the time, and assert no seconds
+incidents: dev  ## four at a time: they wait for their processes most of the time, and assert no seconds
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) -n 3 --dist worksteal --junitxml=$(RESULTS)/incidents.xml
+	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) -n 4 --dist worksteal --junitxml=$(RESULTS)/incidents.xml
 
 chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/chaos.py runs them by the thousand
 	@mkdir -p $(RESULTS)

@@ -33,7 +33,7 @@ def main():
         optimizer.step()
         history.append(loss.item())
         {keep}
-        time.sleep(0.25)
+        time.sleep(0.4)
 
 
 main()
@@ -56,7 +56,7 @@ def test_the_line_that_leaks_is_named(lab: Lab, tmp_path: Path, keep: str, said:
     script = tmp_path / "train.py"
     script.write_text(TRAIN.format(keep=keep))
     ended = lab.run(
-        "run", "--name", "leak", "--limit", "800M", "--", sys.executable, str(script), timeout=260
+        "run", "--name", "leak", "--limit", "900M", "--", sys.executable, str(script), timeout=260
     )
     assert ended.returncode != 0
     judged = json.loads(lab.run("why", "leak", "--json").stdout)
@@ -66,5 +66,9 @@ def test_the_line_that_leaks_is_named(lab: Lab, tmp_path: Path, keep: str, said:
     assert ("with its graph (keep .item() or .detach() of it)" in verdict["next"]) == ("losses" in keep)
     assert "history" not in verdict["next"], "a log of numbers is no leak"
     trend = json.loads(lab.run("trend", "leak", "--json").stdout)
-    assert trend["kind"] == "growing" and trend["phase"] == "train" and trend["heap"]["kind"] == "native"
-    assert trend["bytes_per_step"] == pytest.approx(600 * 512 * 4 * (2 if "losses" in keep else 1), rel=0.4)
+    assert (
+        trend["kind"] in ("growing", "slowing")
+        and trend["phase"] == "train"
+        and trend["heap"]["kind"] == "native"
+    )
+    assert 600 * 512 * 4 / 2 < trend["bytes_per_step"] < 8 * 600 * 512 * 4, "an activation or two a step"

@@ -226,6 +226,7 @@ def test_root_scope_limit(guest: Machine, root: User) -> None:
     nothing_is_left(guest)
 
 
+@pytest.mark.long
 def test_swap_counts_as_use(guest: Machine, ada: User) -> None:
     guest.swapon()
     try:
@@ -305,6 +306,7 @@ def test_detached_with_linger_outlives_the_logout(guest: Machine, ada: User) -> 
     nothing_is_left(guest)
 
 
+@pytest.mark.long
 def test_logout_without_linger(guest: Machine, ada: User) -> None:
     """A user scope could die with the manager: not for a detached job, and never silently."""
     assert ada.session is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -37,7 +38,13 @@ def test_a_pool_that_lost_a_worker_is_told_while_it_hangs_and_when_it_is_interru
     )  # else the guard ends the rest as well
     running.process.send_signal(signal.SIGCONT)
     until(lambda: "the kernel killed a process of the job" in said.read_text(), "to be told of it")
-    running.process.send_signal(signal.SIGINT)
+    for _ in range(
+        6
+    ):  # a pool that lost a worker sometimes hangs in its own end too: people press Ctrl-C again
+        running.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.process.wait(20)
+            break
     running.wait()
     verdict = lab.verdict("pool")["verdict"]
     assert (verdict["cause"], verdict["certainty"]) == ("oom-kill-memcg", "proven"), verdict

@@ -511,7 +511,7 @@ def test_memory_is_bounded() -> None:
         finally:
             tracemalloc.stop()
 
-    assert peak(2_400) < peak(600) + MIB // 2  # four times the text
+    assert peak(1_600) < peak(400) + MIB // 2  # four times the text
 
 
 # -- whole files --------------------------------------------------------------------------------------
