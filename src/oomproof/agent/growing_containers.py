@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _KINDS = (list, dict, set, deque)
-_FRAMES, _NAMES = 12, 2000  # looked at
+_FRAMES, _NAMES = 100, 2000  # looked at
 _LEAST = 4  # looks before one is called growing
 _MOSTLY = 0.8  # of the looks: it may be emptied once
 _TOLD = 3
@@ -64,7 +64,7 @@ class GrowingContainers:
         seen: set[int] = set()
         modules: set[int] = set()
         left = _NAMES
-        for _ in range(_FRAMES * 8):
+        for _ in range(_FRAMES):
             if frame is None or left <= 0:
                 return
             code = frame.f_code

@@ -20,7 +20,7 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.evidence.run_trend import run_trend
 from oomproof.printable import one_line
 from oomproof.recording import run_folders
-from oomproof.reports.trend_text import trend_json, trend_lines
+from oomproof.reports.trend_text import Answer, trend_json, trend_lines
 from oomproof.units import GIB, KIB, MIB, parse_duration, parse_size
 
 _UNITS = {"bytes": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB}
@@ -75,10 +75,8 @@ def _of_run(name: str | None, limit: int | None) -> tuple[list[str], dict[str, o
     end_wall = found.end + recording.wall_offset
     is_over = target.state() not in run_folders.ALIVE
     facts = (found.trend, found.limit, found.limit_from, found.seen, end_wall)
-    return trend_lines(one_line(target.name), *facts, found, is_over, target.place[0]), {
-        "run": target.id,
-        **trend_json(*facts, found),
-    }
+    answer = Answer(*facts, found, is_over, target.place[0])
+    return trend_lines(one_line(target.name), answer), {"run": target.id, **trend_json(answer)}
 
 
 def _of_table(arguments: argparse.Namespace, limit: int | None) -> tuple[list[str], dict[str, object]]:
@@ -95,8 +93,8 @@ def _of_table(arguments: argparse.Namespace, limit: int | None) -> tuple[list[st
     seen = samples[-1][0] - samples[0][0]
     end_wall = samples[-1][0] if table.is_wall else None
     trend = trend_of(samples, limit)
-    facts = (trend, limit, "--limit" if limit else "", seen, end_wall)
-    lines = trend_lines(one_line(arguments.what), *facts)
+    answer = Answer(trend, limit, "--limit" if limit else "", seen, end_wall)
+    lines = trend_lines(one_line(arguments.what), answer)
     told = f"{len(samples)} rows: {table.told}"
     lines.append(f"  read     {one_line(told)}" + (f"; {table.skipped} other lines" if table.skipped else ""))
-    return lines, {"file": arguments.what, "rows": len(samples), "read": told, **trend_json(*facts)}
+    return lines, {"file": arguments.what, "rows": len(samples), "read": told, **trend_json(answer)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
-from oomproof.evidence.heap_growth import PYTHON, container_text, growing_line, heap_growth
+from oomproof.evidence.heap_growth import PYTHON, heap_growth
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
 from oomproof.trend import growth
@@ -70,6 +70,8 @@ def _kept_in(series: Series, begin: float, end: float, wall_offset: float) -> st
     heap = heap_growth(series, begin, end)
     if heap is None or not heap.containers:
         return ""
+    from oomproof.evidence.growing_line import container_text, growing_line  # brings ast along
+
     container = heap.containers[0]
     if (
         not container.is_large and heap.kind != PYTHON

@@ -50,6 +50,7 @@ _CLOCKS = (
     "%a %b %d %H:%M:%S %Y",
     "%a %b %d %H:%M:%S %Z %Y",
 )
+_FRACTIONS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))  # nano-, micro- and milliseconds since 1970
 _DAY = 86400.0
 _FIRST_WALL = 1e8  # seconds since 1970: what is larger is a time of day, not of a stopwatch
 
@@ -118,9 +119,8 @@ def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
         else:
             samples.append((at, value * unit))
     samples = _in_order(samples)
-    ended = teardown_begin(
-        [(t, int(value)) for t, value in samples]
-    )  # what it held while it died says nothing of growth
+    # what it held while it died says nothing of growth
+    ended = teardown_begin([(t, int(value)) for t, value in samples])
     samples = [sample for sample in samples if sample[0] < ended]
     if len(samples) < 2:
         raise _unusable(path)
@@ -255,11 +255,7 @@ def _number(cell: str) -> float | None:
 def _moment(cell: str) -> float | None:
     """Seconds: since 1970 where it is a date, since midnight of a clock alone, else what the number says."""
     if (number := _number(cell)) is not None:
-        for largest, divisor in (
-            (1e17, 1e9),
-            (1e14, 1e6),
-            (1e11, 1e3),
-        ):  # nano-, micro- and milliseconds since 1970
+        for largest, divisor in _FRACTIONS:
             if number > largest:
                 return number / divisor
         return number
@@ -286,7 +282,7 @@ def _seconds(moment: datetime) -> float:
 
 
 def _in_order(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A clock without a date goes on over midnight; anything else is sorted."""
+    """A clock without a date continues over midnight; anything else is sorted."""
     if samples and max(t for t, _ in samples) < _DAY:
         days, before, in_order = 0.0, 0.0, []
         for t, value in samples:

@@ -9,7 +9,7 @@ from oomproof.evidence.memory_growth import growing_phase, steps_between, warm_s
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, JobRow, Series
 from oomproof.records import dataclass
-from oomproof.trend.leaks import GROWING, SLOWING, Trend, trend_of
+from oomproof.trend.leaks import GROWING, SLOWING, Trend, slice_points, trend_of
 
 _SLICES = 720
 _LATELY = 60.0  # seconds: how old the newest row of the machine may be
@@ -88,7 +88,7 @@ def _samples(series: Series, begin: float) -> list[tuple[float, float]]:
     for number in range(_SLICES):
         at = begin + number * width
         if width > 0 and (found := use.between(at, at + width)) is not None:
-            samples += [(at + width / 3, float(found[0])), (at + 2 * width / 3, float(found[1]))]
+            samples += slice_points(at, width, *found)
     return samples
 
 

@@ -50,7 +50,6 @@ class Moment:
     processes: int | None = None
     largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks
     paused_since: float | None = None  # boottime
-    is_loading: bool = False  # or makes its first steps: growth there is no trend
     shm: tuple[int, int] | None = None  # total and free of /dev/shm, as the job sees it
     hurry: threading.Event = field(
         default_factory=threading.Event
@@ -88,7 +87,6 @@ class GuardedJob:
         limit = self.settings.limit
         limit_headroom = None if limit is None else limit - max(memory.charged + memory.swap, 0)
         moment.memory, moment.limit_headroom = memory, limit_headroom
-        moment.is_loading = not growth.warm_up.is_over(t)
         use = memory.use
         if self.job.is_exact and (moment.highest is None or use > moment.highest.memory.use):
             moment.highest = Look(t, memory, available, swap_free, limit_headroom)

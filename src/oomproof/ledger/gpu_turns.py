@@ -127,7 +127,7 @@ class GpuTurns:
         self.put(replace(self.slot, state=WAITING, since=now, used=0))
 
     def noted(self, now: float) -> dict[str, object]:
-        """What runner/gpu_restore.py needs to take this place up when the run has lost its guard."""
+        """What runner/gpu_restore.py needs to take this place up when the run is unguarded."""
         slot = replace(self.slot, state=WAITING, since=now, used=0)
         return {"folder": str(self._folder.parent), "card": self.card, "slot": asdict(slot)}
 

@@ -116,7 +116,7 @@ class Run:
         return bool(self.frozen()) or self.attempt.gpu_paused_file.exists()
 
     def keeper_lives(self) -> bool:
-        """Whether the run goes on. An adopted process has no keeper: there it is the process itself."""
+        """Whether the run is active. An adopted process has no keeper: there it is the process itself."""
         if self.info.get("adopted"):
             return self.job_lives()
         return is_locked(self.keeper_lock)

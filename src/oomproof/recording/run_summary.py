@@ -78,7 +78,7 @@ class Summary:
 
 
 def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = None) -> Summary:
-    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run goes on. ``figures`` where
+    """From what the run's folder holds. ``verdict`` as verdict.json has it; None while the run is active. ``figures`` where
     the caller has read them already."""
     recording = run.attempt.recording()
     state = run.state()

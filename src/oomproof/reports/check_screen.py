@@ -169,7 +169,7 @@ def _fact(label: str, text: str, style: str = "") -> Line:
 
 
 def _folded(fact: Line, width: int) -> Iterable[Line]:
-    """A fact that is too long for its line goes on below, under its text."""
+    """A fact that is too long for its line continues below, under its text."""
     (label, bold), (text, style) = fact
     for number, part in enumerate(
         textwrap.wrap(text, max(30, width - 1 - len(label)), break_on_hyphens=False)

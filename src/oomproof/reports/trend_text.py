@@ -5,18 +5,11 @@ from __future__ import annotations
 from math import inf, isfinite
 from typing import Any
 
-from oomproof.evidence.heap_growth import (
-    ARROW,
-    MAPPED,
-    NATIVE,
-    PYTHON,
-    RETAINED,
-    HeapGrowth,
-    container_text,
-    growing_line,
-)
+from oomproof.diagnosis.verdict import plain
+from oomproof.evidence.growing_line import container_text, growing_line
+from oomproof.evidence.heap_growth import ARROW, MAPPED, NATIVE, PYTHON, RETAINED, HeapGrowth
 from oomproof.evidence.run_trend import RunTrend
-from oomproof.printable import one_line
+from oomproof.records import dataclass
 from oomproof.trend.leaks import FLAT, GROWING, SLOWING, Range, Trend
 from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
 
@@ -66,18 +59,21 @@ def full_text(full: Range, end_wall: float | None) -> str:
     return f"{text} ({begin} to {end})" if begin != end else f"{text} ({begin})"
 
 
-def trend_lines(
-    name: str,
-    trend: Trend,
-    limit: float | None,
-    limit_from: str,
-    seen: float,
-    end_wall: float | None,
-    of_run: RunTrend | None = None,
-    is_over: bool = False,
-    started: float = inf,
-) -> list[str]:
-    sentence = _SENTENCES.get(trend.kind) or _too_short(trend, seen, of_run is not None)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    trend: Trend
+    limit: float | None
+    limit_from: str
+    seen: float  # seconds of samples behind it
+    end_wall: float | None  # when its last sample was; None: its times are no time of day
+    of_run: RunTrend | None = None
+    is_over: bool = False
+    started: float = inf  # when the run began, seconds since 1970
+
+
+def trend_lines(name: str, answer: Answer) -> list[str]:
+    trend, of_run = answer.trend, answer.of_run
+    sentence = _SENTENCES.get(trend.kind) or _too_short(trend, answer.seen, of_run is not None)
     lines = [f"{name}: {sentence}"]
     grows = trend.kind in (GROWING, SLOWING) and trend.rate is not None
     if grows and trend.rate is not None and trend.since is not None:
@@ -97,9 +93,7 @@ def trend_lines(
     if of_run is not None and of_run.heap is not None:
         lines.append(f"  kind     {heap_text(of_run.heap)}")
         for container in of_run.heap.containers:
-            lines.append(
-                f"  kept in  {one_line(container_text(container, growing_line(container, started)))}"
-            )
+            lines.append(f"  kept in  {container_text(container, growing_line(container, answer.started))}")
     if trend.top:
         between = format_size(trend.held)
         lines.append(
@@ -108,8 +102,8 @@ def trend_lines(
         )
     if trend.kind == SLOWING and trend.plateau is not None:
         lines.append(f"  levels   off at about {format_size(trend.plateau)}, if it continues to slow down")
-    if grows and limit is not None:
-        lines.append(f"  full     {_full(trend, limit, limit_from, end_wall, is_over)}")
+    if grows and answer.limit is not None:
+        lines.append(f"  full     {_full(answer, answer.limit)}")
     elif grows:
         lines.append("  full     give --limit SIZE for the time to full")
     if trend.period and trend.top > trend.held * _BREATHES and not (of_run and of_run.cycle):
@@ -123,26 +117,21 @@ def _too_short(trend: Trend, seen: float, is_run: bool) -> str:
     return f"too short to tell: {format_duration(seen)}" + (" after loading" if is_run else "")
 
 
-def _full(trend: Trend, limit: float, limit_from: str, end_wall: float | None, is_over: bool) -> str:
+def _full(answer: Answer, limit: float) -> str:
+    trend, limit_from = answer.trend, answer.limit_from
     at = f"{format_size(limit)}" + (f" ({limit_from})" if limit_from and limit_from != "--limit" else "")
     if trend.full_in is None:
         return f"{at} is not reached by this"
     if trend.top >= limit:
         return f"it is above {at} already"
     if trend.kind == SLOWING:
-        return f"{at}, if it does not level off: {full_text(trend.full_in, None if is_over else end_wall)}"
-    text = full_text(trend.full_in, end_wall)
-    return f"{at} {'would have been reached ' if is_over else ''}{text}, 4 times in 5"
+        return f"{at}, if it does not level off: {full_text(trend.full_in, None if answer.is_over else answer.end_wall)}"
+    text = full_text(trend.full_in, answer.end_wall)
+    return f"{at} {'would have been reached ' if answer.is_over else ''}{text}, 4 times in 5"
 
 
-def trend_json(
-    trend: Trend,
-    limit: float | None,
-    limit_from: str,
-    seen: float,
-    end_wall: float | None,
-    of_run: RunTrend | None = None,
-) -> dict[str, Any]:
+def trend_json(answer: Answer) -> dict[str, Any]:
+    trend, of_run = answer.trend, answer.of_run
     workers = of_run.workers if of_run else None
     return {
         "schema": 1,
@@ -155,10 +144,10 @@ def trend_json(
         "top_bytes": _whole(trend.top),
         "grown_bytes": _whole(trend.grown),
         "period_seconds": trend.period,
-        "limit_bytes": _whole(limit),
-        "limit_from": limit_from or None,
-        "seen_seconds": seen,
-        "last_sample": end_wall,
+        "limit_bytes": _whole(answer.limit),
+        "limit_from": answer.limit_from or None,
+        "seen_seconds": answer.seen,
+        "last_sample": answer.end_wall,
         "phase": (of_run.phase or None) if of_run else None,
         "bytes_per_step": of_run.bytes_per_step if of_run else None,
         "seconds_per_step": of_run.seconds_per_step if of_run else None,
@@ -168,19 +157,12 @@ def trend_json(
 
 
 def _heap_json(heap: HeapGrowth) -> dict[str, Any]:
-    containers = [
-        {
-            name: getattr(container, name)
-            for name in ("kind", "scope", "name", "function", "file", "before", "after", "element")
-        }
-        for container in heap.containers
-    ]
     return {
         "kind": heap.kind or None,
         "grown_bytes": heap.grown,
         "by_kind": heap.by_kind,
         "objects": heap.objects,
-        "containers": containers,
+        "containers": [plain(container) for container in heap.containers],
     }
 
 

@@ -43,14 +43,10 @@ class LeakWatch:
             return None
         self._next = t + max(_EVERY, _SHARE * seen)
         # not before the first time: most runs are over by then
-        from oomproof.trend.leaks import GROWING, trend_of
+        from oomproof.trend.leaks import GROWING, slice_points, trend_of
 
-        points = []
-        for begin, lowest, highest in self._bins:
-            points += [
-                (begin + self._width / 3, float(lowest)),
-                (begin + self._width * 2 / 3, float(highest)),
-            ]
+        slices = (slice_points(begin, self._width, lowest, highest) for begin, lowest, highest in self._bins)
+        points = [point for two in slices for point in two]
         trend = trend_of(points, float(self._use + headroom))
         full = trend.full_in
         if trend.kind != GROWING or trend.rate is None or full is None:

@@ -17,6 +17,7 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch
+from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
@@ -51,9 +52,10 @@ class Sampler:
         gpu: GpuFeed | None,
         alerts: Alerts,
         alert: Callable[[str], None],
+        warm_up: WarmUp,
     ) -> None:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
-        self._alerts, self._alert = alerts, alert
+        self._alerts, self._alert, self._warm_up = alerts, alert, warm_up
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
@@ -220,9 +222,10 @@ class Sampler:
 
     def _look_for_a_leak(self, t: float) -> None:
         moment = self._moment
-        if moment.is_loading:
+        if not self._warm_up.is_over(t):  # growth there is no trend
             self._leaks = LeakWatch()
-        if moment.memory is None or moment.is_loading or moment.paused_since is not None:
+            return
+        if moment.memory is None or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
         headroom = (

@@ -215,7 +215,8 @@ class Watch:
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
 
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
-        self.sampler = Sampler(self.job, self.guarded.moment, self.writer, self._gpu, alerts, self._on_alert)
+        moment, warm_up = self.guarded.moment, self.guarded.growth.warm_up
+        self.sampler = Sampler(self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up)
         self.agents: AgentFeed | None = None
         if agent:
             self.agents = _or_none(

@@ -70,6 +70,11 @@ class _Line:
     residuals: tuple[float, ...]
 
 
+def slice_points(begin: float, width: float, lowest: float, highest: float) -> list[Point]:
+    """A slice of time of which only these two are known, as samples."""
+    return [(begin + width / 3, float(lowest)), (begin + width * 2 / 3, float(highest))]
+
+
 def trend_of(samples: Sequence[Point], limit: float | None = None, period: float | None = None) -> Trend:
     """``samples``: (seconds, bytes) in the order of time. ``period``: seconds, where it is known (an epoch)."""
     samples, gaps = _without_gaps(samples)

@@ -9,7 +9,7 @@ import pytest
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
-from oomproof.reports.trend_text import trend_lines
+from oomproof.reports.trend_text import Answer, trend_lines
 from oomproof.trend.leaks import FLAT, GROWING
 from oomproof.units import GIB, MIB
 
@@ -112,5 +112,7 @@ def test_growth_of_the_workers(tmp_path: Path) -> None:
     found = trend(path)
     assert found.trend.kind == GROWING and found.workers is not None
     assert found.workers[0] == 4 and found.workers[1] == pytest.approx(4 * 359 * MIB, rel=0.05)
-    said = "\n".join(trend_lines("x", found.trend, found.limit, found.limit_from, found.seen, None, found))
+    said = "\n".join(
+        trend_lines("x", Answer(found.trend, found.limit, found.limit_from, found.seen, None, found))
+    )
     assert "who      its 4 workers, +1.4 GiB: their dataset keeps what it reads" in said

@@ -30,6 +30,7 @@ from oomproof.machine.cgroups import JobMemory
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
 from oomproof.runner.sampler import Alerts, Sampler
+from oomproof.trend.growth import WarmUp
 from oomproof.units import GIB, MIB
 
 SETTINGS = Settings(margin=4 * GIB, floor=GIB, grace=30.0)
@@ -381,7 +382,7 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
     """`oomproof watch` comes to a job whose kills its first guard has told."""
     kills, alerts = [2], []
     scene.job.kernel_kills = lambda: kills[0]  # type: ignore[method-assign]
-    sampler = Sampler(scene.job, Moment(), Rows(), None, Alerts(), alerts.append)  # type: ignore[arg-type]
+    sampler = Sampler(scene.job, Moment(), Rows(), None, Alerts(), alerts.append, WarmUp())  # type: ignore[arg-type]
     sampler._look_at_kills()
     assert not alerts
     kills[0] = 3
@@ -392,7 +393,7 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
 def test_the_sampler_survives_anything(scene: Scene) -> None:
     rows = Rows()
     moment = Moment(sample_seconds=0.05)
-    sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None)  # type: ignore[arg-type]
+    sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None, WarmUp())  # type: ignore[arg-type]
     enough = threading.Event()
     calls = 0
 

@@ -10,7 +10,7 @@ SIZE = r"(\d[\d,]*\.?\d*) ?((?:[KMGTPE]i?)?B|[Bb]ytes)\b"
 
 
 def amount(number: str, unit: str) -> int | None:
-    """``amount("14.75", "GiB")``; None for what is no size."""
+    """``amount("14.75", "GiB")``; None where it is not a size."""
     power = 0 if unit.lower() == "bytes" else _UNITS.get(unit[:1].upper() if unit[:1] != "B" else "")
     try:
         return None if power is None else round(float(number.replace(",", "")) * (1 << power))
