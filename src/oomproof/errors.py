@@ -10,6 +10,7 @@ NEVER = 69
 OUR_FAILURE = 125
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
+INTERRUPTED = 130
 
 
 class OomproofError(Exception):

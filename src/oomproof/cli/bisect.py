@@ -38,15 +38,13 @@ from oomproof.diagnosis.experiment_plan import (
     most_experiments,
     next_experiment,
 )
-from oomproof.errors import USAGE, OomproofError
+from oomproof.errors import INTERRUPTED, USAGE, OomproofError
 from oomproof.printable import one_line, terminal_columns
 from oomproof.recording.run_folders import Run, list_runs
 from oomproof.reports.experiment_table import as_json, as_markdown, as_text, end_of
 from oomproof.reports.run_tables import summarize
 from oomproof.runner.run_flags import limit, seconds
 from oomproof.units import parse_duration
-
-INTERRUPTED = 130
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

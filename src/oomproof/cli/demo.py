@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oomproof.errors import NOT_NOW
+from oomproof.errors import INTERRUPTED, NOT_NOW
+from oomproof.own_command import OWN_COMMAND
 from oomproof.printable import terminal_columns
 from oomproof.recording import run_folders
 
@@ -30,14 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
         "",
     )
     # As a user would: a command of its own, with the terminal as it is.
-    command = [sys.executable, "-P", "-m", "oomproof.cli.main", "run", "--limit", "256M", "--grace", "4"]
+    command = [*OWN_COMMAND, "run", "--limit", "256M", "--grace", "4"]
     job = [sys.executable, "-I", str(JOB)]
     done = subprocess.run([*command, "--name", "demo", "--", *job], check=False)
-    if done.returncode not in (NOT_NOW, 130):
+    if done.returncode not in (NOT_NOW, INTERRUPTED):
         _say("", f"The demo did not go as planned (status {done.returncode}): oomproof runs show demo")
         return done.returncode
-    if done.returncode == 130:
-        return 130
+    if done.returncode == INTERRUPTED:
+        return INTERRUPTED
     from oomproof.reports.run_tables import show
 
     _say("", "And it is all on record, also after a crash or a reboot:", "  $ oomproof runs show demo", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +11,10 @@ from functools import partial
 from threading import Thread
 
 from oomproof.errors import OUR_FAILURE, OomproofError
+from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.run_folders import Run, newest_runs
 
 _TICK = 0.1
-# As a user would: a command of its own. -P: a script's folder must not be taken for ours.
-_OOMPROOF = [sys.executable, "-P", "-m", "oomproof.cli.main"]
 
 
 def run_experiment(
@@ -31,7 +29,7 @@ def run_experiment(
     KeyboardInterrupt the job is ended in order first, and the exception raised again."""
     before = {run.id for run in newest_runs(100)}
     process = subprocess.Popen(
-        [*_OOMPROOF, "run", "--name", name, *flags, "--", *command],
+        [*OWN_COMMAND, "run", "--name", name, *flags, "--", *command],
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # it is in output.log
@@ -108,7 +106,7 @@ def _end(process: subprocess.Popen[bytes], run: Run | None) -> None:
 def _stop(run: Run, *flags: str) -> None:
     with contextlib.suppress(OSError):
         subprocess.run(
-            [*_OOMPROOF, "stop", *flags, run.id],
+            [*OWN_COMMAND, "stop", *flags, run.id],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from oomproof import __version__
 from oomproof.cli.command_parser import CommandParser, flags_of
-from oomproof.errors import OUR_FAILURE, USAGE, OomproofError, did_you_mean
+from oomproof.errors import INTERRUPTED, OUR_FAILURE, USAGE, OomproofError, did_you_mean
 from oomproof.printable import PrintableStream
 
 # verb -> (module, one line for --help). A verb appears here when it works.
@@ -113,7 +113,7 @@ def _main(argv: list[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except Exception as error:  # a bug, or a machine we did not think of: one line, never a wall of text
         if os.environ.get("OOMPROOF_DEBUG"):
             raise

@@ -7,9 +7,9 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.run_folders import Run
 
 _SECONDS = 20.0  # a driver that hangs must not keep the bundle
@@ -24,7 +24,7 @@ _PACKAGES = (
 def facts() -> list[tuple[str, str]]:
     """(file name, text) of what the machine tells; nothing for what it has not."""
     files = [
-        ("machine.json", _said([sys.executable, "-P", "-m", "oomproof.cli.main", "check", "--json"])),
+        ("machine.json", _said([*OWN_COMMAND, "check", "--json"])),
         ("system.txt", "\n".join(f"{name}: {value}" for name, value in short_facts()) + "\n"),
         ("nvidia-smi.txt", _said(["nvidia-smi"])),
         ("nvidia-driver.txt", _read("/proc/driver/nvidia/version")),
