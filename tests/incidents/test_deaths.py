@@ -103,7 +103,15 @@ def test_leak_is_stopped_in_time_and_saved(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("kernel_limit")
 def test_leak_that_does_not_listen_is_ended_before_the_kernel_does(lab: Lab) -> None:
     done = lab.run(
-        "run", "--name", "deaf", "--limit", "300M", "--grace", "2", "--", *lab.job("grow.py", 60, 1000)
+        "run",
+        "--name",
+        "deaf",
+        "--limit",
+        "300M",
+        "--grace",
+        "2",
+        "--",
+        *lab.job("grow.py", 30, 1000, "", 120),
     )
     assert done.returncode in (
         128 + signal.SIGTERM,

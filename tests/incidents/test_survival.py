@@ -175,7 +175,7 @@ def test_a_runtime_folder_that_vanishes_costs_no_action(lab: Lab) -> None:
         "--grace",
         "1",
         "--",
-        *lab.job("grow.py", 30, 2000),
+        *lab.job("grow.py", 8, 2000, "", 180),
         stderr=subprocess.PIPE,
     )
     running.output_has("growing")
