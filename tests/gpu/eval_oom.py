@@ -420,7 +420,7 @@ def f_twin() -> None:
         ):
             return
         two = job("f-second", "train_eval.py", *words)
-        told_of(two, "f: the twin is named", "the same job runs twice")
+        told_of(two, "f: the twin is named", "the same job ran twice")
         hint = str((two.remedies() or [{}])[0].get("command"))
         if check(
             "f: the cure ends the twin",

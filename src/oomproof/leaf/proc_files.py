@@ -85,6 +85,15 @@ def is_stopped(pid: int, proc: str = "/proc") -> bool:
     return state_of(pid, proc) in (b"T", b"t")
 
 
+def is_working(pid: int, proc: str = "/proc") -> bool:
+    """Whether one of its threads runs, or waits for a disk, at this moment."""
+    try:
+        threads = os.listdir(f"{proc}/{pid}/task")
+    except OSError:
+        return False
+    return any(state_of(int(thread), f"{proc}/{pid}/task") in (b"R", b"D") for thread in threads)
+
+
 def is_alive(pid: int, start: int | None, proc: str = "/proc") -> bool:
     """True only for the very process that had this pid at that start; zombies are dead."""
     fields = stat_fields(pid, proc)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.proc_files import is_working
 from oomproof.ledger.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import memory
@@ -328,13 +329,15 @@ class AgentFeed:
         if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
             return
         rate = mean_rate([before, (t, use)])
-        if rate > self._steepest:
+        if rate > self._steepest and self.ask_stacks(
+            f"the steepest growth so far, {format_size(int(rate))} a second", t, working=True
+        ):
             self._steepest = rate * _STEEPER
-            self.ask_stacks(f"the steepest growth so far, {format_size(int(rate))} a second", t)
 
-    def ask_stacks(self, why: str, t: float | None = None) -> None:
-        """The Python stacks of the job's processes, written by faulthandler inside them, read here a moment later."""
-        self._looks += 1
+    def ask_stacks(self, why: str, t: float | None = None, working: bool = False) -> bool:
+        """The Python stacks of the job's processes, written by faulthandler inside them, read here a moment later.
+
+        ``working``: only of a process that does something now: who sleeps is not the one that grows. Whether one was asked."""
         number = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
         at = boottime() if t is None else t
         pids = [pid for pid in self._pids() if number and _catches(pid, number)]
@@ -342,6 +345,8 @@ class AgentFeed:
             pids = [self._voice[1]]
         else:  # a launcher waits for those that work
             pids = sorted(pids, key=lambda pid: _anon(pid) - self._held.get(pid, 0))[-1:]
+        if working:
+            pids = [pid for pid in pids if is_working(pid)]
         asked = []
         for pid in pids:
             path = self._folder / f"{pid}-fault.txt"
@@ -355,9 +360,11 @@ class AgentFeed:
                 os.kill(pid, number)
                 asked.append((pid, path, begin))
         if asked:
+            self._looks += 1
             later = threading.Timer(0.3, self._read_stacks, (asked, why, at))
             later.daemon = True
             later.start()
+        return bool(asked)
 
     def _read_stacks(self, asked: list[tuple[int, Path, int]], why: str, t: float) -> None:
         from oomproof.recording.stack_dumps import parse, where

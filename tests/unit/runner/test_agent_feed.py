@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oomproof.leaf.proc_files import is_working
 from oomproof.machine.clock import boottime
 from oomproof.recording import position_record, requests, stack_dumps
 from oomproof.recording.attempt import Attempt
@@ -354,6 +356,28 @@ def test_stacks_are_asked_of_those_only_who_have_a_handler(feed: Any, tmp_path: 
     for process in (deaf, listening):
         process.communicate(b"\n")
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize("code, asked", [("input()", False), ("while True: pass", True)])
+def test_for_growth_only_a_process_that_works_is_asked(
+    feed: Any, tmp_path: Path, code: str, asked: bool
+) -> None:
+    """A launcher that has imported torch and now waits did not grow: its workers did."""
+    site = Path(agent_feed.__file__).parents[1] / "agent" / "site"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"print('ready', flush=True)\n{code}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(site), "OOMPROOF_AGENT": str(tmp_path / "1" / "agent")},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    until_asleep = time.monotonic() + 30
+    while not asked and is_working(process.pid) and time.monotonic() < until_asleep:
+        time.sleep(0.01)
+    assert feed.ask_stacks("growth", 5.0, working=True) is asked
+    process.kill()
+    process.communicate()
 
 
 def test_an_exception_in_words() -> None:
