@@ -192,7 +192,7 @@ def still_once(here: Any, outer: Path, rate: int, number: str) -> Still | None:
     prefill = 1280 if rate == 100 else 768
     job = [here.compile("fill.c"), str(log), str(rate), "4096", str(prefill), "800", "1"]
     process = here.start(
-        "--name", number, "--freeze-max", "2", "--grace", "1", "--", *job, prefix=inside(outer)
+        "--name", number, "--pause-max", "2", "--grace", "1", "--", *job, prefix=inside(outer)
     )
     attempt = here.attempt(number)
     try:

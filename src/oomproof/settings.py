@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ PassedOver = dict[str, str]  # file or variable -> why it does not count
 _NO_SETTINGS = {
     f"OOMPROOF_{name}" for name in ("RUN", "SAVE_FILE", "AGENT", "AGENT_SETTINGS", "AGENT_SOCKET", "DEBUG")
 }
+OLD_NAMES = {"freeze_max": "pause_max"}  # still understood
 _said: set[str] = set()  # files whose being passed over was told
 
 
@@ -155,11 +157,14 @@ def _layers(folder: Path | None = None) -> tuple[list[tuple[Path, dict[str, Any]
         values = _load(path, passed_over)
         if values:
             layers.append((path, values))
-    named = [
-        (path, {str(key).replace("-", "_"): value for key, value in values.items()})
-        for path, values in layers
-    ]
+    named = [(path, renamed(values)) for path, values in layers]
     return named, passed_over
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys as flags without dashes in front, under the names of today."""
+    plain = {str(key).replace("-", "_"): value for key, value in values.items()}
+    return {OLD_NAMES.get(key, key): value for key, value in plain.items()}
 
 
 def file_settings(folder: Path | None = None) -> dict[str, Any]:
@@ -174,7 +179,8 @@ def file_settings(folder: Path | None = None) -> dict[str, Any]:
 
 def where(path: Path, key: str, text: str = "") -> str:
     """The file, the line and what is there (the key), for whoever has to fix it."""
-    wanted = re.compile(rf"""\s*["']?{re.escape(key).replace("_", "[-_]")}["']?\s*=""")
+    keys = "|".join(re.escape(word).replace("_", "[-_]") for word in names_of(key))
+    wanted = re.compile(rf"""\s*["']?(?:{keys})["']?\s*=""")
     try:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if wanted.match(line):
@@ -235,7 +241,7 @@ def resolve(
         value = flags.get(name)
         if value is None and not (name == "stop_file" and "OOMPROOF_RUN" in os.environ):
             # inside another run OOMPROOF_STOP_FILE is that run's own, not a request for this one
-            value = os.environ.get(f"OOMPROOF_{name.upper()}")
+            value = _variable(name)
             if value is not None:
                 resolved._environment.add(name)
         if value is None:
@@ -248,9 +254,21 @@ def resolve(
     return resolved
 
 
+def names_of(name: str) -> list[str]:
+    """That of today, and older ones."""
+    return [name, *(old for old, new in OLD_NAMES.items() if new == name)]
+
+
+def _variable(name: str) -> str | None:
+    for word in names_of(name):
+        if (value := os.environ.get(f"OOMPROOF_{word.upper()}")) is not None:
+            return value
+    return None
+
+
 def _misspelt(names: set[str]) -> PassedOver:
     """Variables that are like a setting, and none."""
-    known = {f"OOMPROOF_{name.upper()}" for name in names}
+    known = {f"OOMPROOF_{name.upper()}" for name in {*names, *OLD_NAMES}}
     return {
         variable: f"unknown setting{near}"
         for variable in sorted(set(os.environ) - known - _NO_SETTINGS)

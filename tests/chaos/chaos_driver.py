@@ -399,7 +399,7 @@ class Round:
 
     def start(self, running: Running) -> None:
         job = running.planned
-        options = ["--grace", "1", "--freeze-max", "3"]
+        options = ["--grace", "1", "--pause-max", "3"]
         if job.limit:
             options += ["--limit", f"{job.limit}M"]
         if job.need:

@@ -110,11 +110,11 @@ def test_deadlock_goes_on_down_the_ladder(lab: Lab, small_machine: SmallMachine)
 
 
 def test_a_pause_has_an_end(lab: Lab, small_machine: SmallMachine) -> None:
-    """After --freeze-max the ladder goes on; the old one stays."""
+    """After --pause-max the ladder goes on; the old one stays."""
     lab.prefix = small_machine(600 << 20).prefix
     old = lab.start("old", *SHORT, "--", *lab.job("grow.py", 300, 250))
     old.output_has("ready")
-    new = lab.start("new", *SHORT, "--freeze-max", "6", "--", *lab.job("loader.py", 60, 900, 0))
+    new = lab.start("new", *SHORT, "--pause-max", "6", "--", *lab.job("loader.py", 60, 900, 0))
     assert new.wait() == 128 + signal.SIGTERM
     taken = actions(new)
     assert [one for one in taken if one in ("freeze", "thaw", "term")] == ["freeze", "thaw", "term"], taken

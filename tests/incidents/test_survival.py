@@ -134,7 +134,7 @@ def test_on_a_shortage_the_newest_goes_and_the_oldest_stays(lab: Lab, small_mach
     Without pauses (test_freeze.py has those): what the ladder does below them."""
     machine = small_machine(600 << 20)
     lab.prefix = machine.prefix
-    short = ("--floor", "60M", "--margin", "120M", "--grace", "2", "--freeze-max", "0", "--")
+    short = ("--floor", "60M", "--margin", "120M", "--grace", "2", "--pause-max", "0", "--")
     old = lab.start("old", *short, *lab.job("grow.py", 200, 250))
     old.output_has("ready")
     new = lab.start("new", *short, *lab.job("grow.py", 40, 2000))

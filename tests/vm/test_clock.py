@@ -36,7 +36,7 @@ def test_nobody_notices_that_the_clock_jumps(clock: Machine, root: User) -> None
     runs = root.run("runs", f"--need 60M -- {GROW} 100 40")
     runs.printed("ready")
     with room(clock, 350):
-        paused = root.run("paused", f"--freeze-max {PAUSE} --grace 3 -- {LOAD} 30 300 0")
+        paused = root.run("paused", f"--pause-max {PAUSE} --grace 3 -- {LOAD} 30 300 0")
         frozen(paused)
         waits = root.machine.start("oomproof run --name waits --wait-max 2h --need 300M -- echo was let in")
         clock.wait_until(WAITS)

@@ -255,7 +255,7 @@ def test_without_a_limit_the_newest_run_goes_and_the_machine_lives(guest: Machin
     bystander = ada.run("older", f"-- {GROW} 100 40")
     bystander.printed("ready")
     with room(guest, 350):
-        leak = ada.run("newest", f"--grace 5 --freeze-max 0 -- {GROW} 30 900")  # pauses: test_freeze.py
+        leak = ada.run("newest", f"--grace 5 --pause-max 0 -- {GROW} 30 900")  # pauses: test_freeze.py
         assert leak.status() in (143, 137)
     assert leak.verdict() == ("stopped-by-guard", "proven")
     assert oom_kills(guest) == before

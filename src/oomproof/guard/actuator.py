@@ -59,7 +59,7 @@ class Actuator:
             return
         if action.kind == "freeze":
             guarded.moment.paused_since = facts.t
-            guarded.pause.begin(why, time.time() + guarded.settings.freeze_max, facts.can_push)
+            guarded.pause.begin(why, time.time() + guarded.settings.pause_max, facts.can_push)
             # at once: the next guard must not pause one more for nothing
             guarded.tell_the_others(facts.use, facts.t)
         elif was_paused or facts.frozen:

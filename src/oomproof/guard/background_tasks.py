@@ -17,7 +17,8 @@ from oomproof.machine.cgroups import JobMemory, charge_doubt
 from oomproof.records import replace
 from oomproof.units import MIB
 
-_MANUAL_CHECK_ROWS, _SCAN_ROWS = 3, 5  # rows between looks for a pause by hand, and for who else grows
+_MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where rows come faster
+_SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
@@ -49,16 +50,20 @@ class BackgroundTasks:
                     RECORDING, lambda: self._record_host(t, moment.available, moment.swap_free), None, NO_ROWS
                 )
             return
-        rate = guarded.growth.use.rate(2.0)
+        growth = guarded.growth.use
         moment.sample_seconds, guarded.writer.calm = poll_interval.sampling(
-            guarded.settings, moment.available + moment.swap_free, moment.limit_headroom, rate
+            guarded.settings,
+            moment.available + moment.swap_free,
+            moment.limit_headroom,
+            growth.rate(2.0),
+            growth.is_still(),
         )
         self.next_row = t + moment.sample_seconds
         if moment.sample_seconds < poll_interval.SAMPLE_MAX / 2:
             moment.hurry.set()
         self._try(RECORDING, lambda: self._record(t, memory), None, NO_ROWS)
         if guarded.pause.by or t >= self._next_manual_check:  # a pause by hand may be noticed a little later
-            self._next_manual_check = t + _MANUAL_CHECK_ROWS * moment.sample_seconds
+            self._next_manual_check = t + min(_MANUAL_CHECK_SECONDS, 3 * moment.sample_seconds)
             with self._acting:
                 guarded.notice_hands(t)
         guarded.tell_the_others(memory.use, t)

@@ -33,7 +33,7 @@ RESUME_SECONDS = 3.0
 
 def can_pause(settings: Settings, facts: Facts, state: Done) -> bool:
     """Whether a pause of this job could help anybody, now or when the threshold is reached."""
-    if settings.watch_only or settings.protected or settings.freeze_max <= 0:
+    if settings.watch_only or settings.protected or settings.pause_max <= 0:
         return False
     if not facts.freeze_turn or state.gave_up or state.term_at is not None:
         return False
@@ -82,7 +82,7 @@ def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
     return replace(
         state,
         paused_at=facts.t,
-        paused_until=facts.t + settings.freeze_max,
+        paused_until=facts.t + settings.pause_max,
         resume_headroom=resume_headroom(settings, facts),
         paused_swap=facts.swap,
         for_ours=facts.running > 0,

@@ -133,7 +133,7 @@ class Guard:
 
     def pause_terms(self, job: GuardedJob) -> str:
         """For the user: what the pause brings, and when it ends. Right after a pause."""
-        latest = time.strftime("%H:%M", time.localtime(time.time() + job.settings.freeze_max))
+        latest = time.strftime("%H:%M", time.localtime(time.time() + job.settings.pause_max))
         if job.pause.can_push and job.moment.swap_free:
             brings = "it is pushed out to swap"
         else:

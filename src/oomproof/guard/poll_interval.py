@@ -11,6 +11,9 @@ FASTEST_FILL = 6000 * MIB
 # Under a limit, of a job that has not grown for 15 s: looked at in time unless it then fills 3 GiB/s from the first moment on.
 STILL_FILL = 1500 * MIB
 POLL_MIN, POLL_MAX = 0.01, 1.0
+# Without a limit, of a job that has not grown for 15 s, where even the fastest fill leaves the time: half the cost of a guard
+# at rest is that it wakes up.
+POLL_STILL = SAMPLE_STILL = 2.0
 POLL_FAST = 0.002  # where the present growth reaches the threshold within POLL_MIN
 POLL_MIN_CALM = 0.1  # a job that has not grown for 15 s cannot be worth a hundred wake-ups a second
 
@@ -38,11 +41,12 @@ def poll_seconds(
     least = POLL_MIN_CALM if quiet else POLL_MIN
     if job.rate * POLL_MIN > max(available, MIB):
         least = POLL_FAST
-    return min(POLL_MAX, max(least, seconds))
+    most = POLL_STILL if still and job.limit_headroom is None else POLL_MAX
+    return min(most, max(least, seconds))
 
 
 def sampling(
-    settings: Settings, available: int, limit_headroom: int | None, rate: float
+    settings: Settings, available: int, limit_headroom: int | None, rate: float, still: bool
 ) -> tuple[float, bool]:
     """Seconds to the next row, and whether all is calm: sooner as a line comes near or growth (over two seconds) gets there."""
     left = available - settings.floor
@@ -53,4 +57,5 @@ def sampling(
             share = min(share, limit_headroom / (settings.limit / 4))
     seconds = left / rate if rate > 0 else float("inf")
     share = min(share, seconds / _SAMPLED_FASTER)
-    return max(SAMPLE_MIN, min(SAMPLE_MAX, SAMPLE_MAX * share)), share >= 1 and seconds >= _SOON_FULL
+    longest = SAMPLE_STILL if still and limit_headroom is None else SAMPLE_MAX
+    return max(SAMPLE_MIN, min(longest, SAMPLE_MAX * share)), share >= 1 and seconds >= _SOON_FULL

@@ -10,7 +10,7 @@ IN_VAIN = "pausing it did not help"  # the same, of a job that is paused and so 
 STALLED = 0.30  # share of time with every task stalled: swap is thrashing, its free space no longer counts
 # Six hours: longer than an evening's training, shorter than a night. Who comes back finds an answer, not a job that
 # is still paused. Sooner where something in the job counts the seconds (guard/pause_timeouts.py).
-FREEZE_MAX = 6 * 3600.0
+PAUSE_MAX = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Settings:
     limit_floor: int = 0
     watch_only: bool = False
     protected: bool = False  # never paused; ended for the machine's sake only after every other run
-    freeze_max: float = FREEZE_MAX  # seconds a pause may last; 0: never pause
+    pause_max: float = PAUSE_MAX  # seconds a pause may last; 0: never pause
     need: int | None = None  # what the job will hold at most, where that is known
     usual_peak: int | None = (
         None  # the same, but never from runs that were ended early: more than this is new

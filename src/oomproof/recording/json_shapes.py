@@ -16,7 +16,8 @@ RUN: Shape = {
     "settings": {
         "limit": int, "margin": int, "floor": int, "grace": float, "stop_file": str, "stop_signal": int,
         "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},
-        "oom_exit_code": int, "agent": bool, "protect": bool, "freeze_max": float,
+        "oom_exit_code": int, "agent": bool, "protect": bool, "pause_max": float,
+        "freeze_max": float,  # before 0.2
     },
     "flags": {...: str},
     "claim": {

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.guard.view import FREEZE_MAX
+from oomproof.guard.view import PAUSE_MAX
 from oomproof.records import dataclass, field
-from oomproof.settings import Resolved, resolve
+from oomproof.settings import Resolved, names_of, renamed, resolve
 from oomproof.units import GIB, MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:
@@ -290,10 +290,10 @@ class RunSettings:
         truth, "", "never pause this run, and end it for the machine's sake only after all others", default=False,
         load=_boolean,
     )
-    freeze_max: float = flag(
-        seconds("--freeze-max"), "SECONDS",
+    pause_max: float = flag(
+        seconds("--pause-max"), "SECONDS",
         "a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
-        default=FREEZE_MAX, load=float,
+        default=PAUSE_MAX, load=float,
     )
     gpu_share: bool = flag(
         truth, "",
@@ -322,6 +322,8 @@ for _made, _flag in _DECLARED:
 
 def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str, argparse._ArgumentGroup]:
     """Under their headings, which are returned: a verb has flags of its own to add."""
+    import argparse
+
     groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, GPU, OUTPUT)}
     for name, known in FLAGS.items():
         text = known.adopt if adopt else known.help
@@ -330,6 +332,8 @@ def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str,
         word, group = f"--{name.replace('_', '-')}", groups[known.group]
         if known.metavar:
             group.add_argument(word, metavar=known.metavar, help=text)
+            for old in names_of(name)[1:]:
+                group.add_argument(f"--{old.replace('_', '-')}", dest=name, help=argparse.SUPPRESS)
         else:
             group.add_argument(word, action="store_true", default=None, help=text)
     return groups
@@ -362,8 +366,8 @@ def settle(given: Resolved) -> RunSettings:
 # What one flag makes of another; told when both were typed, for a settings file speaks for many commands.
 _NEEDLESS = (
     ("no_wait", "wait_max", "with --no-wait nothing waits"),
-    ("protect", "freeze_max", "with --protect the run is never paused"),
-    ("watch_only", "freeze_max", "with --watch-only the run is never paused"),
+    ("protect", "pause_max", "with --protect the run is never paused"),
+    ("watch_only", "pause_max", "with --watch-only the run is never paused"),
     ("no_agent", "release", "GPU memory is given back by the agent inside the job, and --no-agent leaves it out"),
     ("no_agent", "trace_alloc", "allocations are recorded by the agent inside the job, and --no-agent leaves it out"),
 )
@@ -418,6 +422,7 @@ def to_json(chosen: RunSettings, margin: int, floor: int) -> dict[str, Any]:
 
 def from_json(kept: Mapping[str, Any]) -> RunSettings:
     """The settings a run has; what is damaged, or was no setting when it was started, is as if it had not been given."""
+    kept = renamed(kept)
     alerts = kept.get("alerts")  # before 0.2
     if isinstance(alerts, dict):
         kept = {**{f"alert_{name}": value for name, value in alerts.items()}, **kept}

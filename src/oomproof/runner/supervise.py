@@ -99,7 +99,7 @@ def guard_settings(chosen: RunSettings, host: HostView, claim: dict[str, Any] | 
         limit_floor=default_limit_floor(chosen.limit) if chosen.limit else 0,
         watch_only=chosen.watch_only,
         protected=chosen.protect,
-        freeze_max=chosen.freeze_max,
+        pause_max=chosen.pause_max,
         need=known_need(claim),
         usual_peak=usual_peak(claim),
     )

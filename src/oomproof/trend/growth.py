@@ -44,7 +44,7 @@ class Growth:
         times.append(t)
         self._values.append(value)
         if t - times[0] > _WINDOW + 2.0:  # not at each point
-            old = bisect_left(times, t - _WINDOW)
+            old = bisect_left(times, t - _WINDOW) - 1  # the last one before it tells that the window is full
             del times[:old], self._values[:old]
 
     def _since(self, window: float) -> int:

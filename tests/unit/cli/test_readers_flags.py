@@ -181,7 +181,7 @@ def test_stop_of_several_goes_on_after_one_that_cannot(
         ("why --html - --short a", "--short does nothing where a document is on standard output"),
         ("why --bundle b.tgz --config nosuch.yaml a", "--config nosuch.yaml: there is no such file"),
         ("run --no-wait --wait-max 2h -- true", "--wait-max does nothing here"),
-        ("run --protect --freeze-max 9 -- true", "--freeze-max does nothing here"),
+        ("run --protect --pause-max 9 -- true", "--pause-max does nothing here"),
         ("run --no-agent --release auto -- true", "--release does nothing here"),
         ("run --no-agent --trace-alloc -- true", "--trace-alloc does nothing here"),
         ("run --no-agent --gpu-limit 9G -- true", "--gpu-limit is enforced by the agent"),
@@ -207,5 +207,5 @@ def test_nothing_is_silently_ignored(
 def test_a_settings_file_speaks_for_many_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says for others is no contradiction of a flag."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "oomproof.toml").write_text('wait_max = "2h"\ngpu_turn = 60\nfreeze_max = 9\n')
+    (tmp_path / "oomproof.toml").write_text('wait_max = "2h"\ngpu_turn = 60\npause_max = 9\n')
     assert main(["run", "--no-wait", "--protect", "--", "true"]) == 0

@@ -229,7 +229,7 @@ def _others() -> Iterator[tuple[str, Situation]]:
             "one that reserved its need": replace(newer, rate=50.0, reserved=True),
         }.items():
             yield f"others: {rate} MiB/s beside {name} run", replace(given, neighbours=[one])
-            stubborn = replace(given, neighbours=[one], settings=replace(MACHINE, freeze_max=0.0))
+            stubborn = replace(given, neighbours=[one], settings=replace(MACHINE, pause_max=0.0))
             yield f"others: {rate} MiB/s beside {name} run, never to be paused", stubborn
         two = replace(given, neighbours=[older, replace(newer, rate=30.0)])
         yield f"others: {rate} MiB/s between two", two
@@ -272,7 +272,7 @@ def _pauses() -> Iterator[tuple[str, Situation]]:
         ),
     )
     for limit in (20.0, 45.0):
-        yield f"pause: at most {limit} s", replace(given, settings=replace(MACHINE, freeze_max=limit))
+        yield f"pause: at most {limit} s", replace(given, settings=replace(MACHINE, pause_max=limit))
         yield f"pause: something in it counts {limit} s", replace(given, pause_limit=limit)
     yield (
         "pause: the other grows on: it did not help",

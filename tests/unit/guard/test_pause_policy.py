@@ -92,7 +92,7 @@ def test_a_lone_growing_job_goes_down_the_old_ladder() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [replace(DESKTOP, protected=True), replace(DESKTOP, freeze_max=0.0), replace(DESKTOP, watch_only=True)],
+    [replace(DESKTOP, protected=True), replace(DESKTOP, pause_max=0.0), replace(DESKTOP, watch_only=True)],
 )
 def test_who_must_not_be_paused_is_not(settings: Settings) -> None:
     assert choose(settings, LOADER, Done()).kind != "freeze"

@@ -23,13 +23,14 @@ from oomproof.runner.run_flags import (
     to_json,
     typed,
 )
+from oomproof.settings import resolve
 
 GIB = 1 << 30
 GIVEN = {  # a word for each flag that takes one
     "limit": "20G", "need": "19G", "gpu_need": "12G:1", "priority": "3", "wait_max": "2h",
     "not_before": "2030-01-31T06:00", "name": "big", "margin": "4G", "floor": "1G", "grace": "60",
     "alert_above": "8G", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
-    "gpu_limit": "14G:0,20G:1", "release": "auto", "freeze_max": "600", "gpu_turn": "30", "oom_exit_code": "137",
+    "gpu_limit": "14G:0,20G:1", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137",
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def parsed(*words: str, adopt: bool = False) -> dict[str, Any]:
 
 
 # flags that make others needless, and those others: never typed together
-APART = [("no_agent", "no_wait", "protect", "watch_only"), ("no_agent", "wait_max", "freeze_max")]
+APART = [("no_agent", "no_wait", "protect", "watch_only"), ("no_agent", "wait_max", "pause_max")]
 apart = pytest.mark.parametrize("leave_out", APART)
 
 
@@ -109,11 +110,11 @@ def test_run_json_of_the_version_before() -> None:
     kept = {
         "limit": 5, "margin": 4, "floor": 3, "grace": 60.0, "stop_file": "/tmp/stop", "stop_signal": 10,
         "watch_only": True, "alerts": {"above": 7, "gpu_above": None, "swap_growth": True}, "oom_exit_code": 9,
-        "agent": True, "protect": True, "freeze_max": 5.0,
+        "agent": True, "protect": True, "pause_max": 5.0,
     }  # fmt: skip
     assert from_json(kept) == RunSettings(
         limit=5, margin=4, floor=3, grace=60.0, stop_file=Path("/tmp/stop"), stop_signal=10, watch_only=True,
-        alert_above=7, alert_swap_growth=True, oom_exit_code=9, protect=True, freeze_max=5.0,
+        alert_above=7, alert_swap_growth=True, oom_exit_code=9, protect=True, pause_max=5.0,
     )  # fmt: skip
     assert from_json({}).no_agent, "it says nothing of an agent"
 
@@ -183,3 +184,20 @@ def test_limits_that_are_none(text: str) -> None:
     with pytest.raises(OomproofError) as error:
         gpu_limits(text)
     assert error.value.status == 2
+
+
+def test_the_older_name_of_a_setting_is_understood_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    assert parser.parse_args(["--freeze-max", "5"]).pause_max == "5"
+    assert "freeze" not in parser.format_help()
+    assert from_json({"freeze_max": 7.0}).pause_max == 7.0
+    file = tmp_path / "oomproof.toml"
+    file.write_text("grace = 3\nfreeze-max = 9\n")
+    given = resolve({}, {"pause_max", "grace"}, tmp_path)
+    assert given["pause_max"] == 9 and given.origin("pause_max") == f"{file}, line 2: pause_max"
+    monkeypatch.setenv("OOMPROOF_FREEZE_MAX", "8")
+    again = resolve({}, {"pause_max", "grace"}, tmp_path)
+    assert again["pause_max"] == "8" and not again.passed_over
