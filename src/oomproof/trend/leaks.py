@@ -14,6 +14,8 @@ from oomproof.records import dataclass, replace
 from oomproof.trend.growth import slope
 
 FLAT, GROWING, SLOWING, UNKNOWN = "flat", "growing", "slowing", "too short to tell"
+STEPS = "steps"  # of a run: it grows in one phase only, by as much each time it is visited
+GROWS = (GROWING, SLOWING, STEPS)
 
 Point = tuple[float, float]
 
