@@ -22,6 +22,7 @@ _MOSTLY = 0.6  # of the growth: then it is the workers'
 _VISITS = 5  # of a phase, before its cycle is a period
 _FEW_VISITS = 3  # ... before its growth is told by the visit
 _LEAST, _LEAST_SHARE = 16 << 20, 0.05  # a rise of less, or of less of what is held, may be anything
+_FAREWELL, _FAREWELL_SHARE = 3.0, 0.05  # seconds, and share of all, that a script may take to end
 _ONE_EPOCH = 0.02  # of its steps: then a cycle is an epoch
 
 
@@ -157,14 +158,33 @@ def slices(use: Samples, begin: float) -> list[tuple[float, float]]:
         at = begin + number * width
         if width > 0 and (found := use.between(at, at + width)) is not None:
             samples += slice_points(at, width, *found)
-    return samples
+    return _without_farewell(samples)
+
+
+def _without_farewell(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Without the very end, where it holds less than half: a script that is over gives back what it kept, and takes a moment
+    to end."""
+    if not samples:
+        return samples
+    highest, end = max(value for _, value in samples), samples[-1][0]
+    longest = max(_FAREWELL, _FAREWELL_SHARE * (end - samples[0][0]))
+    last = len(samples)
+    while last > 1 and samples[last - 1][1] < highest / 2:
+        last -= 1
+    return samples[:last] if end - samples[last - 1][0] <= longest else samples
 
 
 def _visits(series: Series, begin: float) -> dict[str, list[float]]:
-    """When each phase but training was entered."""
+    """When each phase but training was entered. Entered again without a step between, it is the same visit."""
     starts: dict[str, list[float]] = {}
+    steps: dict[str, int] = {}
     for span in spans_of(series):
-        if span.begin >= begin and span.name not in ("train", "load", "unknown"):
+        if span.begin < begin or span.name in ("train", "load", "unknown"):
+            continue
+        is_same = span.first_step is not None and steps.get(span.name) == span.first_step
+        if span.first_step is not None:
+            steps[span.name] = span.first_step
+        if not is_same:
             starts.setdefault(span.name, []).append(span.begin)
     return starts
 

@@ -654,7 +654,7 @@ def test_a_trend_has_fifty_looks_and_a_week_a_few_hundred(
     monkeypatch.setattr(allocator.time, "monotonic", lambda: clock[0])
     watch = allocator.Watch(card.torch(), agent)
     told = []
-    for seconds in (*range(0, 120), *range(120, 7 * 86400, 60)):
+    for seconds in (*range(120), *range(120, 7 * 86400, 60)):
         clock[0] = 1000.0 + seconds
         card.allocated += 4096
         watch.sample("step")
