@@ -20,7 +20,7 @@ EXPECTED = {  # what it does, what kind of memory, and what it is kept in
     "arrays": ("growing", "native", "arrays"),
     "hook": ("growing", "native", "Recorder.activations"),
     "cache": ("growing", "native", "CACHE"),
-    "logits": ("growing", "native", "outputs"),
+    "logits": ("steps", "native", "outputs"),
     "objects": ("growing", "python", "rows"),
     "arrow": ("growing", "arrow", "tables"),
     "mapped": ("growing", "mapped", "blocks"),

@@ -72,3 +72,65 @@ def test_the_line_that_leaks_is_named(lab: Lab, tmp_path: Path, keep: str, said:
         and trend["heap"]["kind"] == "native"
     )
     assert 600 * 512 * 4 / 2 < trend["bytes_per_step"] < 8 * 600 * 512 * 4, "an activation or two a step"
+
+
+EPOCHS = """import time
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+KEPT = []
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x=None, labels=None):
+        if not self.training:
+            KEPT.append(torch.ones(1 << 20))
+        out = self.layer(x)
+        return {"loss": (out - labels).square().mean(), "logits": out}
+
+
+class Slow(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        time.sleep(0.2)
+
+
+data = [{"x": torch.randn(64), "labels": torch.randn(64)} for _ in range(80)]
+arguments = TrainingArguments(
+    output_dir="out", num_train_epochs=16, per_device_train_batch_size=8, per_device_eval_batch_size=10, eval_strategy="epoch",
+    save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
+)
+Trainer(Model(), arguments, train_dataset=data, eval_dataset=data, callbacks=[Slow()]).train()
+"""
+
+
+@pytest.mark.long
+def test_what_each_evaluation_keeps_is_told_in_epochs(lab: Lab, tmp_path: Path) -> None:
+    """A real Trainer whose evaluation keeps 32 MiB each time; it ends long before 3 GiB are full, and tells so."""
+    pytest.importorskip("transformers", reason="the extra [ml] is not installed")
+    script = tmp_path / "train.py"
+    script.write_text(EPOCHS)
+    running = lab.start("epochs", "--limit", "3G", "--", sys.executable, str(script), cwd=tmp_path)
+    running.output_has("'epoch': '13'")
+    asked = json.loads(lab.run("trend", "epochs", "--json").stdout)
+    assert asked["kind"] == "steps"
+    assert (asked["phase"], asked["cycle"]["name"], asked["ends"]["total_steps"]) == ("eval", "epoch", 160)
+    assert asked["ends"]["full_before"] is False and asked["alert"] is None
+    assert running.wait() == 0
+    told = json.loads(lab.run("trend", "epochs", "--json").stdout)
+    assert told["kind"] == "steps" and told["bytes_per_cycle"] == pytest.approx(32 << 20, rel=0.15)
+    epochs = told["full_in_cycles"]
+    assert epochs["low"] - 1 <= ((3 << 30) - told["held_bytes"]) / (32 << 20) <= epochs["high"] + 1
+    assert "per epoch in eval (" in lab.run("trend", "epochs").stdout
+    (phase,) = [
+        row
+        for row in json.loads(lab.run("runs", "show", "epochs", "--json").stdout)["phases"]
+        if row["phase"] == "eval"
+    ]
+    assert phase["entered"] == 16, (
+        "not twice an epoch, for the batch that is taken before the model trains again"
+    )

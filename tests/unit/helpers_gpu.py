@@ -39,6 +39,8 @@ def owners(*extra: tuple[str, str, int]) -> list[dict[str, Any]]:
 class FakeAgent:
     """The contract of agent/agent_core.py: what was reported and told is kept."""
 
+    rank: int | None = None
+
     def __init__(self, folder: Any = None, **settings: Any) -> None:
         self.settings = settings
         self.folder = folder

@@ -205,6 +205,11 @@ class Agent:
         except Exception as error:
             self.failed("step", error)
 
+    def plan(self, steps: int, epoch_steps: int) -> None:
+        """What a trainer is about to do: all its steps, and those of an epoch; 0 where it does not know."""
+        if steps > 0 and not self.rank:
+            self.report("plan", steps=steps, epoch_steps=epoch_steps)
+
     def _changed(self, before: str) -> None:
         try:
             if self.phase_now == before:

@@ -21,8 +21,10 @@ _SAMPLE_EVERY = 1.0  # seconds, with a small burst for phase edges that come tog
 _SAMPLE_BURST = 4.0
 _PIECES_EVERY = 10.0  # seconds between two looks at the single blocks, while there are few of them
 _FEW_BLOCKS = 2000  # about 4 ms
-_TELL_AGAIN = 60.0  # seconds after which a sample is told although nothing moved
-_TOLD = 400  # samples told by one process; the newest always stands in its file
+# Seconds after which a sample is told although nothing moved, at least, and as a share of the time since the first: a trend has
+# fifty looks after two minutes, and a run of a week tells 450. Ranks beside the first tell a tenth of it.
+_TELL_AGAIN, _AGAIN_SHARE, _OTHER_RANK = 2.0, 0.02, 10.0
+_TOLD = 400  # samples told by one process because something moved; the newest always stands in its file
 _RECORD = 1024  # bytes of that file
 _MOVED = 0.02
 _LEAK_RISES = 12  # in a row, at the same kind of edge
@@ -67,7 +69,7 @@ class Watch:
         self._told: dict[int, Any] = {}
         self._rises: dict[str, list[int]] = {}
         self._leak_told = False
-        self._told_count = 0
+        self._told_count, self._first_told = 0, 0.0
         self._settings_seen = False
         self._record_fd: int | None = None
         self._record_pid = 0
@@ -180,10 +182,14 @@ class Watch:
                 and memory.retries == before.retries
                 and memory.ooms == before.ooms
             )
-            if (still and now - last[0] < _TELL_AGAIN) or self._told_count >= _TOLD:
+            share = _AGAIN_SHARE * len(self._told) * (_OTHER_RANK if self.agent.rank else 1)
+            is_due = now - last[0] >= max(_TELL_AGAIN, share * (now - self._first_told))
+            if not is_due and (still or self._told_count >= _TOLD):
                 return
+            self._told_count += not is_due
+        else:
+            self._first_told = self._first_told or now
         self._told[memory.device] = (now, memory)
-        self._told_count += 1
         fields = told(memory)
         if (
             now - self._pieces_at >= _PIECES_EVERY

@@ -49,12 +49,13 @@ def make_callback() -> Any:
             self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
             self.open: list[Any] = []
             self.validation: Any = None  # how much of it the script asked for, while we hold it back
+            self.planned = False
 
         def __reduce__(self) -> Any:
             return make_callback, ()
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
-            agent.steps_told = True
+            agent.steps_told, self.planned = True, False
             agent.set_base("train")
             if not on_several_machines():
                 listen(agent, "save stop", "Lightning")
@@ -78,6 +79,8 @@ def make_callback() -> Any:
                 step = int(trainer.global_step)
                 if step != agent.step:
                     agent.stepped(step)
+                if not self.planned:
+                    self.tell_plan(trainer)
                 if on_several_machines():
                     return
                 # batches, not optimizer steps: accumulated gradients leave the latter where they were
@@ -91,6 +94,15 @@ def make_callback() -> Any:
                     self.save.done()
             except Exception as error:
                 agent.failed("lightning step", error)
+
+        def tell_plan(self, trainer: Any) -> None:
+            """With the first batch: Lightning has counted its loaders by then."""
+            self.planned = True
+            batches, together = trainer.num_training_batches, int(trainer.accumulate_grad_batches)
+            planned = trainer.estimated_stepping_batches
+            if planned != float("inf"):  # a data set without a length, and no max_steps
+                in_epoch = -(-int(batches) // together) if batches != float("inf") else 0
+                agent.plan(int(planned), in_epoch)
 
         def on_validation_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             """A validation may take longer than the guard can wait: saved here, at once, where one process decides."""

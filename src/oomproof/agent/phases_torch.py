@@ -38,12 +38,19 @@ def install(module: Any, agent: Agent) -> None:
         module.unpatched_nn_module_call_impl = getattr(known, "__wrapped__", known)
         return
     agent.set_base("load")
+    agent.on_phase(_back_to_training)
     watched = _Watched(module, agent)
     for part in (watched.optimizer, watched.backward, watched.modes, watched.files, watched.first_forward):
         try:
             part()
         except Exception as error:  # a torch of another age lacks one of them: the others still tell
             agent.failed("phases_torch." + part.__name__, error)
+
+
+def _back_to_training(agent: Agent, before: str, now: str) -> None:
+    """A trainer's evaluation is over: its model stays in eval mode until the next step, which has taken its batch by then."""
+    if now == "train" and not agent.narrowed:
+        _Mode.evaluating = False
 
 
 class _Watched:

@@ -51,9 +51,10 @@ def make_callback(base: Any, agent: Agent) -> Any:
         def __init__(self) -> None:
             self.save, self.stop = Request(agent, "save"), Request(agent, "stop")
             self.asked = ""
+            self.planned = False
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            agent.steps_told = True
+            agent.steps_told, self.planned = True, False
             agent.set_base("train")
             if on_several_machines():
                 agent.tell("requests to save or stop are not answered: this job spans several machines")
@@ -63,6 +64,8 @@ def make_callback(base: Any, agent: Agent) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             try:
                 agent.stepped(int(state.global_step))
+                if not self.planned:
+                    self.tell_plan(state)
                 if on_several_machines():
                     return
                 if self.stop.due(state.global_step):
@@ -73,6 +76,12 @@ def make_callback(base: Any, agent: Agent) -> Any:
                     self.announce("save", state)
             except Exception as error:
                 agent.failed("trainer step", error)
+
+        def tell_plan(self, state: Any) -> None:
+            """With the first step: only then an epoch's steps are known."""
+            self.planned = True
+            epoch, step = float(state.epoch or 0.0), int(state.global_step)
+            agent.plan(int(state.max_steps), round(step / epoch) if epoch > 0 else 0)
 
         def announce(self, what: str, state: Any) -> None:
             if not self.asked and not agent.rank:

@@ -17,10 +17,9 @@ import json
 import os
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.evidence.run_trend import run_trend
 from oomproof.printable import one_line
 from oomproof.recording import run_folders
-from oomproof.reports.trend_text import Answer, trend_json, trend_lines
+from oomproof.reports.trend_text import Answer, answer_of, trend_json, trend_lines
 from oomproof.units import GIB, KIB, MIB, parse_duration, parse_size
 
 _UNITS = {"bytes": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB}
@@ -37,6 +36,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--limit",
         metavar="SIZE",
         help="when is it full? (default: the run's limit, or what the machine had left)",
+    )
+    parser.add_argument(
+        "--gpu-limit",
+        metavar="SIZE",
+        help="the same for GPU memory (default: the run's --gpu-limit, or the card)",
     )
     parser.add_argument(
         "--time", metavar="COLUMN", help="of a table: the column with the time, by name or number"
@@ -58,24 +62,23 @@ def run(arguments: argparse.Namespace) -> int:
     of_table = [f"--{name}" for name in ("time", "column", "unit", "every") if getattr(arguments, name)]
     if of_table and not is_file:
         raise OomproofError(f"{of_table[0]} is for a table, and {what or 'a run'} is no file", status=USAGE)
-    lines, answer = _of_table(arguments, limit) if is_file else _of_run(what, limit)
+    gpu_limit = parse_size(arguments.gpu_limit) if arguments.gpu_limit else None
+    if gpu_limit is not None and is_file:
+        raise OomproofError("--gpu-limit is for a run; of a table: --limit", status=USAGE)
+    lines, answer = _of_table(arguments, limit) if is_file else _of_run(what, limit, gpu_limit)
     print(json.dumps(answer, indent=2) if arguments.json else "\n".join(lines))
     return 0
 
 
-def _of_run(name: str | None, limit: int | None) -> tuple[list[str], dict[str, object]]:
+def _of_run(
+    name: str | None, limit: int | None, gpu_limit: int | None
+) -> tuple[list[str], dict[str, object]]:
     target = run_folders.find(name)
-    recording = target.attempt.recording()
-    with recording.series() as series:
-        found = run_trend(series, limit)
-    if found is None:
+    answer = answer_of(target, limit, gpu_limit)
+    if answer is None:
         raise OomproofError(
             f"{target.name} has no samples after loading", "a trend takes minutes of training", status=USAGE
         )
-    end_wall = found.end + recording.wall_offset
-    is_over = target.state() not in run_folders.ALIVE
-    facts = (found.trend, found.limit, found.limit_from, found.seen, end_wall)
-    answer = Answer(*facts, found, is_over, target.place[0])
     return trend_lines(one_line(target.name), answer), {"run": target.id, **trend_json(answer)}
 
 

@@ -22,9 +22,9 @@ from oomproof.evidence.texts.text_case import TextCase, read_texts
 from oomproof.recording import run_folders, run_summary
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.series import JobRow
-from oomproof.trend.growth import time_to_full
 
 _TREND = 1800.0  # seconds before the end that say whether it still grew
+_POINTS, _SECONDS = 8, 10.0  # of samples: fewer tell nothing
 
 
 def runs_of(name: str) -> list[run_folders.Run]:
@@ -113,12 +113,10 @@ def _memory(attempt: Attempt) -> MemoryAtEnd | None:
         return None
     with attempt.recording().series() as series:
         points = [(row.t, row.use) for row in series.newest(JobRow, _TREND)]
-    points = points[:: max(1, len(points) // 600)]
     growing, rate = None, 0.0
-    if len(points) >= 8 and points[-1][0] - points[0][0] >= 10.0:
-        whole = time_to_full(points, 1 << 40)
-        growing = whole is not None and (points[-1][1] - points[0][1]) > max(16 << 20, points[-1][1] // 50)
-        rate = (1 << 40) / whole if whole else 0.0
+    if len(points) >= _POINTS and points[-1][0] - points[0][0] >= _SECONDS:
+        growing = tail.growth is not None
+        rate = tail.growth.bytes_per_second if tail.growth is not None else 0.0
     available = tail.host.available if tail.host else None
     return MemoryAtEnd(tail.job.used, available, tail.job.headroom, rate, growing)
 

@@ -10,7 +10,7 @@ from oomproof.evidence import gpu_oom
 from oomproof.evidence.case_file import CaseFile, Evidence, Growth, JobSample, OtherJob
 from oomproof.recording.run_peak import SOURCES
 from oomproof.recording.series import shown_kind
-from oomproof.units import MIB, format_duration, format_size
+from oomproof.units import MIB, format_duration, format_exact, format_rate, format_size
 
 if TYPE_CHECKING:
     from oomproof.evidence.texts.finding import Finding
@@ -156,12 +156,17 @@ def _also_charged(case: CaseFile, job: JobSample) -> str:
 
 
 def growth_text(growth: Growth) -> str:
-    """ "grew 12 MiB a step for 48 steps without levelling off, nearly all in train": in words for a verdict."""
-    if growth.bytes_per_step is not None and growth.steps:
-        rate = f"grew {format_size(growth.bytes_per_step)} a step for {growth.steps} steps"
+    """ "grew 12 MiB a step for 48 steps without levelling off, nearly all in train": in words for a verdict, with the figures
+    of `oomproof trend`."""
+    lasted = f"for {format_duration(growth.seconds)}"
+    if growth.bytes_per_cycle is not None:
+        rate = f"grew {format_exact(growth.bytes_per_cycle)} per {growth.cycle} {lasted}"
+    elif growth.bytes_per_step is not None and growth.steps:
+        rate = f"grew {format_exact(growth.bytes_per_step)} a step for {growth.steps} steps"
     else:
-        rate = f"grew {format_size(growth.bytes_per_second)}/s for {format_duration(growth.seconds)}"
-    return f"{rate} without levelling off" + (f", nearly all in {growth.phase}" if growth.phase else "")
+        rate = f"grew {format_rate(growth.bytes_per_second)} {lasted}"
+    slower = ", ever slower" if growth.kind == "slowing" else " without levelling off"
+    return f"{rate}{slower}" + (f", nearly all in {growth.phase}" if growth.phase else "")
 
 
 def other_text(job: OtherJob) -> str:

@@ -135,7 +135,7 @@ class ProcessGrowth:
 class Growth:
     """Growth of the job that went on to the end without levelling off."""
 
-    kind: str  # growing
+    kind: str  # growing, slowing, steps: as `oomproof trend` tells it
     phase: str  # in which nearly all of it grew; empty: in several, or not known
     bytes_per_second: float
     bytes_per_step: float | None
@@ -144,6 +144,8 @@ class Growth:
     from_bytes: int
     to_bytes: int
     kept_in: str = ""  # the list or dict of the user's code that grew with it, and the line that adds to it
+    cycle: str = ""  # of growth in steps: the phase, or the epoch, that each step comes with
+    bytes_per_cycle: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
 from oomproof.evidence.heap_growth import PYTHON, heap_growth
-from oomproof.recording.phase_spans import spans_of
-from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
-from oomproof.trend import growth
+from oomproof.evidence.phase_growth import steps_between
+from oomproof.evidence.run_trend import run_trend
+from oomproof.recording.series import HostRow, OtherJobRow, ProcessRow, Series
+from oomproof.trend.leaks import GROWS, SLOWING, STEPS
 
-_SLICES = 240  # of the time that is looked at: a day's recording has millions of rows
-_TEARDOWN = 0.5  # of the peak: what is below at the end is a job that is being ended
 _LEAST, _LEAST_SHARE = (
     16 << 20,
     0.05,
 )  # growth below this, or this share of what was held, is not what filled memory
 _STEPS, _SECONDS = (
     8,
-    20.0,
+    8.0,
 )  # over so many steps, or seconds of a job that tells none: a shorter line may be loading
-_STRAIGHT = 8.0  # ... or so many of a straight line: a batch loads in jumps
-_OFF_THE_LINE = 0.15  # of all it grew: steps and pauses are within
-_VISITS, _VISIT_SLICES = 200, 8  # visits of phases that are looked at, the last ones, and slices of each
-_ONE_PHASE = 0.8  # of all growth: then it is that phase's
+_STILL = 1 / 3  # of its mean rate: what grows slower at the end has levelled off
 _LATELY = 60.0  # seconds before the end in which processes are compared
 _AT_THE_END = (
     8.0  # ... and the highest of one that grew to the end is not older: processes are sampled every 4 s
@@ -36,33 +30,36 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
-    """Growth that went on to the end, after loading and the first steps; None where it levelled off or was too short to
-    tell: such a job is simply large."""
-    marks = series.phase_marks()
-    points = _floors(series, warm_since(marks))
-    rate = growth.lasting_rate(points)
-    if rate is None:
+    """Growth that went on to the end, after loading and the first steps, as `oomproof trend` tells it; None where it levelled
+    off or was too short to tell: such a job is simply large."""
+    of_run = run_trend(series)
+    if of_run is None or of_run.trend.kind not in GROWS:
         return None
-    end, after = max(points, key=lambda point: point[1])
-    begin, before = _on_the_line(points, rate, end, after)
-    grown = after - before
-    if grown < max(_LEAST, after * _LEAST_SHARE) or end <= begin:
+    trend = of_run.trend
+    if trend.rate is None or trend.since is None:
         return None
-    steps = steps_between(marks, begin, end)
-    line = [point for point in points if begin <= point[0] <= end]
-    least = _STRAIGHT if _is_straight(line) else _SECONDS
-    if steps < _STEPS and (steps or end - begin < least):
+    seconds, after = of_run.end - trend.since, int(trend.held)
+    if trend.grown < max(_LEAST, after * _LEAST_SHARE) or seconds <= 0:
+        return None
+    if trend.kind == SLOWING and trend.rate.expected < _STILL * trend.grown / seconds:
+        return None
+    steps = steps_between(series.phase_marks(), trend.since, of_run.end)
+    if steps < _STEPS and (steps or seconds < _SECONDS):
         return None
     return Growth(
-        kind="growing",
-        phase=growing_phase(series, marks, begin, end),
-        bytes_per_second=grown / (end - begin),
-        bytes_per_step=grown / steps if steps else None,
+        kind=trend.kind,
+        phase=of_run.phase,
+        bytes_per_second=trend.rate.expected,
+        bytes_per_step=of_run.bytes_per_step,
         steps=steps or None,
-        seconds=end - begin,
-        from_bytes=before,
+        seconds=seconds,
+        from_bytes=after - int(trend.grown),
         to_bytes=after,
-        kept_in=_kept_in(series, begin, end, wall_offset),
+        kept_in=_kept_in(series, trend.since, of_run.end, wall_offset),
+        cycle=of_run.cycle.name if of_run.cycle is not None and trend.kind == STEPS else "",
+        bytes_per_cycle=trend.rate.expected * of_run.cycle.seconds
+        if of_run.cycle is not None and trend.kind == STEPS
+        else None,
     )
 
 
@@ -78,96 +75,6 @@ def _kept_in(series: Series, begin: float, end: float, wall_offset: float) -> st
     ):  # a list of notes grows with each step too, and is not what fills memory
         return ""
     return container_text(container, growing_line(container, series.use.begin + wall_offset))
-
-
-def _on_the_line(points: list[tuple[float, int]], rate: float, end: float, after: int) -> tuple[float, int]:
-    """The first point that stands on the line to the end: what was loaded in a moment before it is no growth."""
-    slack = _OFF_THE_LINE * rate * (end - points[0][0])
-    return next((point for point in points if point[1] >= after - rate * (end - point[0]) - slack), points[0])
-
-
-def _is_straight(line: list[tuple[float, int]]) -> bool:
-    (begin, before), (end, after) = line[0], line[-1]
-    rate = (after - before) / (end - begin)
-    slack = _OFF_THE_LINE * (after - before)
-    return all(abs(value - before - rate * (at - begin)) <= slack for at, value in line)
-
-
-def warm_since(marks: Iterable[PhaseMark]) -> float | None:
-    """When loading and the first steps were over; None: never. A job that tells no phase has none to wait for."""
-    warm_up, told = growth.WarmUp(), False
-    for mark in marks:
-        told = True
-        warm_up.note(mark.name, mark.step, mark.t)
-        if warm_up.is_over(mark.t):
-            return mark.t
-    return None if told else float("-inf")
-
-
-def _floors(series: Series, begin: float | None) -> list[tuple[float, int]]:
-    use = series.use
-    if begin is None or not use or begin >= use.end:
-        return []
-    begin = max(begin, use.begin)
-    width = (use.end - begin) / _SLICES
-    points = []
-    for number in range(_SLICES):
-        at = begin + number * width
-        found = use.between(at, at + width)
-        if found is not None and width > 0:
-            points.append((at, int(found[0])))
-    highest = max((value for _, value in points), default=0)
-    while points and points[-1][1] < highest * _TEARDOWN:
-        points.pop()
-    return points
-
-
-def steps_between(marks: Iterable[PhaseMark], begin: float, end: float) -> int:
-    told = [mark.step for mark in marks if begin <= mark.t <= end and mark.step is not None]
-    return max(told) - min(told) if told else 0
-
-
-def growing_phase(series: Series, marks: Sequence[PhaseMark], begin: float, end: float) -> str:
-    """The phase in which nearly all of it grew; empty where it grew in several, or none was told."""
-    grown: dict[str, float] = {}
-    for name, rise in _told_rises(marks, begin, end) or _sampled_rises(series, begin, end):
-        grown[name] = grown.get(name, 0.0) + rise
-    total = sum(max(0.0, rise) for rise in grown.values())
-    most = max(grown, key=lambda name: grown[name], default="")
-    return most if most != "unknown" and total > 0 and grown[most] >= total * _ONE_PHASE else ""
-
-
-def _told_rises(marks: Sequence[PhaseMark], begin: float, end: float) -> list[tuple[str, float]]:
-    """By what the job itself held where each phase began: an evaluation may be shorter than a sample is apart."""
-    told = [mark for mark in marks if begin <= mark.t <= end and mark.anon is not None]
-    return [(mark.name, (after.anon or 0) - (mark.anon or 0)) for mark, after in pairwise(told)]
-
-
-def _sampled_rises(series: Series, begin: float, end: float) -> list[tuple[str, float]]:
-    """Along the line through each phase's lowest points: what a phase takes and gives back is no growth of it. What changes
-    from training to another phase and back is the other's."""
-    spans = [(span.name, max(span.begin, begin), min(span.end, end)) for span in spans_of(series)]
-    lines = [(name, *_ends(series, first, last)) for name, first, last in spans[-_VISITS:] if last > first]
-    rises = [(name, left - entered) for name, entered, left in lines]
-    for (name, _, left), (next_name, entered, _) in pairwise(lines):
-        rises.append((next_name if name == "train" else name, entered - left))
-    return rises
-
-
-def _ends(series: Series, begin: float, end: float) -> tuple[float, float]:
-    """What was held where a phase began and where it ended, by the line through the lowest points of its slices."""
-    width = (end - begin) / _VISIT_SLICES
-    points: list[tuple[float, float]] = []
-    for number in range(_VISIT_SLICES):
-        at = begin + number * width
-        if (found := series.use.between(at, at + width * 0.999)) is not None:
-            points.append((at + width / 2, found[0]))
-    if not points:
-        return series.use.at(begin), series.use.at(end)
-    rate = growth.slope(points)
-    levels = sorted(value - rate * (t - begin) for t, value in points)
-    entered = levels[len(levels) // 2]
-    return entered, entered + rate * (end - begin)
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:

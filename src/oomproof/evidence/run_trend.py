@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil, floor, inf, isfinite
+from pathlib import Path
 
 from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
-from oomproof.evidence.memory_growth import growing_phase, steps_between, warm_since
+from oomproof.evidence.phase_growth import growing_phase, steps_between, warm_since
+from oomproof.evidence.planned_end import PlannedEnd, planned_end
 from oomproof.recording.phase_spans import spans_of
-from oomproof.recording.series import HostRow, JobRow, Series
-from oomproof.records import dataclass
-from oomproof.trend.leaks import GROWING, SLOWING, Trend, slice_points, trend_of
+from oomproof.recording.samples import Samples
+from oomproof.recording.series import HostRow, JobRow, PhaseMark, Series
+from oomproof.records import dataclass, replace
+from oomproof.trend.leaks import GROWING, GROWS, STEPS, UNKNOWN, Range, Trend, slice_points, trend_of
 
 _SLICES = 720
 _LATELY = 60.0  # seconds: how old the newest row of the machine may be
 _MOSTLY = 0.6  # of the growth: then it is the workers'
 _VISITS = 5  # of a phase, before its cycle is a period
+_FEW_VISITS = 3  # ... before its growth is told by the visit
+_LEAST, _LEAST_SHARE = 16 << 20, 0.05  # a rise of less, or of less of what is held, may be anything
+_FAREWELL, _FAREWELL_SHARE = 3.0, 0.05  # seconds, and share of all, that a script may take to end
+_ONE_EPOCH = 0.02  # of its steps: then a cycle is an epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What comes back: a phase, or the epoch that it comes once in."""
+
+    name: str
+    phase: str
+    seconds: float  # from one visit to the next
+    visits: int  # since the growth began
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +46,77 @@ class RunTrend:
     phase: str  # in which nearly all of it grew; empty: in several, or none was told
     bytes_per_step: float | None
     seconds_per_step: float | None
-    cycle: str  # the phase whose visits are the period; empty: found in the series, or none
+    cycle: Cycle | None  # whose visits it is told by
     heap: HeapGrowth | None = None  # what kind of memory it is, where the agent told
     workers: tuple[int, int] | None = None  # how many, and what they grew by, where most of it is theirs
+    ends: PlannedEnd | None = None  # when it ends by itself, where that is known
+    files: int = 0  # bytes of files it mapped or read, which the kernel takes back: no part of the trend
+    files_grown: int = 0
+
+    @property
+    def full_in_steps(self) -> Range | None:
+        return counted_in(self.trend.full_in, self.seconds_per_step)
+
+    @property
+    def full_in_cycles(self) -> Range | None:
+        return counted_in(self.trend.full_in, self.cycle.seconds if self.cycle else None)
+
+    @property
+    def is_full_first(self) -> bool | None:
+        """Whether memory may be full before it ends by itself, by the early bound; None: its end is not known."""
+        if self.ends is None or self.ends.seconds is None:
+            return None
+        return self.trend.full_in is not None and self.trend.full_in.low < self.ends.seconds
 
 
-def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
-    """None where the run has no samples after loading."""
+def counted_in(full: Range | None, seconds_each: float | None) -> Range | None:
+    if full is None or not seconds_each:
+        return None
+    low, expected = floor(full.low / seconds_each), full.expected / seconds_each
+    return Range(low, expected, ceil(full.high / seconds_each) if isfinite(full.high) else inf)
+
+
+def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] = ()) -> RunTrend | None:
+    """None where the run has no samples after loading. ``outputs``: what it printed, for its progress bar."""
     use, marks = series.use, series.phase_marks()
     begin = warm_since(marks)
     if begin is None or not use or begin >= use.end:
         return None
     begin = max(begin, use.begin)
     level, level_from = (float(limit), "--limit") if limit is not None else _capacity(series)
-    cycle, period = _cycle(series, begin)
-    samples = _samples(series, begin)
-    trend = trend_of(samples, level, period)
-    steps = seconds = None
+    starts = _visits(series, begin)
+    trend = trend_of(slices(use, begin), level, _period(starts))
+    if trend.kind == UNKNOWN and trend.since is None and starts:
+        trend = _risen(use, begin, trend)
+    ends = planned_end(series, marks, use.end, outputs)
+    steps = seconds = cycle = None
     phase, heap, workers = "", None, None
-    if trend.kind in (GROWING, SLOWING) and trend.since is not None and trend.rate is not None:
+    if trend.since is not None:
+        phase = growing_phase(series, marks, trend.since, use.end)
+    if trend.kind in GROWS and trend.since is not None and trend.rate is not None:
         made = steps_between(marks, trend.since, use.end)
         if made > 1:
             seconds = (use.end - trend.since) / made
             steps = trend.rate.expected * seconds
-        phase = growing_phase(series, marks, trend.since, use.end)
         workers = _in_workers(series, trend.since, use.end, trend.grown)
         heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
+    if trend.since is not None:
+        cycle = _cycle(starts, trend, phase, marks, ends)
+        if cycle is not None and cycle.phase == phase and trend.kind == GROWING:
+            trend = replace(trend, kind=STEPS)
+    files, files_grown = _files(series, begin, use.end)
     return RunTrend(
-        trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers
-    )
+        trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers, ends, files,
+        files_grown,
+    )  # fmt: skip
+
+
+def _risen(use: Samples, begin: float, trend: Trend) -> Trend:
+    """Of a few visits nobody knows how it goes on; by how much it has risen since the first is worth a word."""
+    quarter = (use.end - begin) / 4
+    first, last = use.between(begin, begin + quarter), use.between(use.end - quarter, use.end)
+    rise = last[0] - first[0] if first is not None and last is not None else 0.0
+    return replace(trend, since=begin, grown=rise) if rise > max(_LEAST, _LEAST_SHARE * trend.held) else trend
 
 
 def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:
@@ -66,6 +127,15 @@ def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple
     )
     rise = sum(row.use for row in after) - sum(row.use for row in before)
     return (len(after), rise) if before and after and rise >= _MOSTLY * grown > 0 else None
+
+
+def _files(series: Series, begin: float, end: float) -> tuple[int, int]:
+    """Bytes of files in the page cache that are the job's: at the end, and by how much more than at the beginning."""
+    before = [
+        row.file for row in series.between(JobRow, begin, min(begin + _LATELY, end)) if row.file is not None
+    ]
+    after = [row.file for row in series.newest(JobRow, _LATELY) if row.file is not None]
+    return (after[-1], after[-1] - before[0]) if before and after else (0, 0)
 
 
 def _capacity(series: Series) -> tuple[float | None, str]:
@@ -80,30 +150,77 @@ def _capacity(series: Series) -> tuple[float | None, str]:
     return (float(use + free), "what the machine had left") if free is not None else (None, "")
 
 
-def _samples(series: Series, begin: float) -> list[tuple[float, float]]:
+def slices(use: Samples, begin: float) -> list[tuple[float, float]]:
     """The lowest and the highest of each slice: a day's recording has millions of rows."""
-    use = series.use
     width = (use.end - begin) / _SLICES
     samples = []
     for number in range(_SLICES):
         at = begin + number * width
         if width > 0 and (found := use.between(at, at + width)) is not None:
             samples += slice_points(at, width, *found)
-    return samples
+    return _without_farewell(samples)
 
 
-def _cycle(series: Series, begin: float) -> tuple[str, float | None]:
-    """The phase that comes back, and the seconds between two of its visits; of several, the rarest."""
+def _without_farewell(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Without the very end, where it holds less than half: a script that is over gives back what it kept, and takes a moment
+    to end."""
+    if not samples:
+        return samples
+    highest, end = max(value for _, value in samples), samples[-1][0]
+    longest = max(_FAREWELL, _FAREWELL_SHARE * (end - samples[0][0]))
+    last = len(samples)
+    while last > 1 and samples[last - 1][1] < highest / 2:
+        last -= 1
+    return samples[:last] if end - samples[last - 1][0] <= longest else samples
+
+
+def _visits(series: Series, begin: float) -> dict[str, list[float]]:
+    """When each phase but training was entered. Entered again without a step between, it is the same visit."""
     starts: dict[str, list[float]] = {}
+    steps: dict[str, int] = {}
     for span in spans_of(series):
-        if span.begin >= begin and span.name not in ("train", "load", "unknown"):
+        if span.begin < begin or span.name in ("train", "load", "unknown"):
+            continue
+        is_same = span.first_step is not None and steps.get(span.name) == span.first_step
+        if span.first_step is not None:
+            steps[span.name] = span.first_step
+        if not is_same:
             starts.setdefault(span.name, []).append(span.begin)
-    cycles = {
-        name: sorted(later - earlier for earlier, later in pairwise(at))[(len(at) - 1) // 2]
-        for name, at in starts.items()
-        if len(at) >= _VISITS
-    }
-    if not cycles:
-        return "", None
-    name = max(cycles, key=lambda name: cycles[name])
-    return name, cycles[name]
+    return starts
+
+
+def _gap(starts: Sequence[float]) -> float:
+    """Seconds from one visit to the next: the median."""
+    return sorted(later - earlier for earlier, later in pairwise(starts))[(len(starts) - 1) // 2]
+
+
+def _period(starts: dict[str, list[float]]) -> float | None:
+    """Between two visits of a phase; of several phases, of the rarest."""
+    return max((_gap(at) for at in starts.values() if len(at) >= _VISITS), default=None)
+
+
+def _cycle(
+    starts: dict[str, list[float]],
+    trend: Trend,
+    phase: str,
+    marks: Sequence[PhaseMark],
+    ends: PlannedEnd | None,
+) -> Cycle | None:
+    """The phase that keeps memory, where it was visited often enough; else the one whose visits are the period."""
+    own = starts.get(phase, [])
+    since = trend.since or 0.0
+    least = 2 if trend.kind == UNKNOWN else _FEW_VISITS
+    name = phase if len(own) >= least else next(
+        (name for name, at in starts.items() if len(at) >= _VISITS and _gap(at) == trend.period), ""
+    )  # fmt: skip
+    at = starts.get(name, [])
+    if not name or len(at) < 2:
+        return None
+    seconds = _gap(at)
+    visits = sum(begin >= since - seconds / 2 for begin in at)
+    between = sorted(steps_between(marks, *pair) for pair in pairwise(at[-20:]))
+    epoch_steps = ends.epoch_steps if ends is not None else None
+    is_epoch = epoch_steps is not None and abs(between[len(between) // 2] - epoch_steps) <= max(
+        1, _ONE_EPOCH * epoch_steps
+    )
+    return Cycle("epoch" if is_epoch else name, name, seconds, visits)

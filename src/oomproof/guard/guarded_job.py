@@ -45,7 +45,8 @@ class Moment:
     memory: JobMemory | None = None
     highest: Look | None = None  # since the last row: the guard looks far more often than it records
     limit_headroom: int | None = None
-    time_to_full: float | None = None
+    time_to_full: float | None = None  # by the guard's own, over minutes: what it acts on
+    full_at: float | None = None  # boottime, of a leak that was told: by its trend over hours
     sample_seconds: float = SAMPLE_MAX
     processes: int | None = None
     largest_rss: int = 0  # of any of its processes, as the sampler saw their high-water marks

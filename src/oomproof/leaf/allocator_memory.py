@@ -44,6 +44,7 @@ class CudaMemory(NamedTuple):
     backend: str  # native, or cudaMallocAsync
     expandable: bool = False
     allowed: int | None = None  # what set_per_process_memory_fraction leaves, if it was set
+    peak: int = 0  # allocated at most, since the start or since the script set it back
 
     @property
     def unused(self) -> int:
@@ -81,9 +82,9 @@ def from_stats(
 ) -> CudaMemory:
     """From torch.cuda.memory_stats_as_nested_dict and torch.cuda.mem_get_info."""
 
-    def now(name: str) -> int:
+    def now(name: str, what: str = "current") -> int:
         try:
-            return int(stats[name]["all"]["current"])
+            return int(stats[name]["all"][what])
         except (KeyError, TypeError, ValueError):
             return 0
 
@@ -101,4 +102,5 @@ def from_stats(
         backend,
         expandable,
         int(total * fraction) if 0 < fraction < 1 else None,
+        max(allocated, now("allocated_bytes", "peak")),
     )

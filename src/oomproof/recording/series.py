@@ -227,6 +227,17 @@ class Series:
             pass
         return Samples(Table(empty(), "job"), value)
 
+    def gpu_use(self, card: int) -> Samples:
+        """What the job held on one card, as the driver counts it, by time."""
+        table = self._table("gpu")
+        where = f"idx = {int(card)} AND typeof(job_used) = 'integer' AND t < {min(self.teardown, 1e300)}"
+        try:
+            if table is not None:
+                return Samples(table, "job_used", where)
+        except UNREADABLE:
+            pass
+        return Samples(Table(empty(), "gpu"), "job_used")
+
     def gpu_levels(self, begin: float, end: float) -> list[int]:
         """What all cards held together for the job at each look."""
         table = self._table("gpu")

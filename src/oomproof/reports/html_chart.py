@@ -15,7 +15,7 @@ from html import escape
 from oomproof.evidence.case_file import Growth
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
-from oomproof.units import GIB, MIB, TIB, format_duration, format_size, format_time
+from oomproof.units import GIB, MIB, TIB, format_duration, format_rate, format_size, format_time
 
 _SHORT = 3600.0  # seconds: below this, hundredths of a second can be told apart
 _EVENTS = 40
@@ -82,7 +82,7 @@ def _host(story: Story, events: Sequence[Mark]) -> str:
         labels = f'<span class="tag limit" style="bottom:{100 * limit / top:.2f}%">limit {format_size(limit)}</span>'
     if growth := story.verdict.growth:
         extra += _trend(points, growth, top, timeline)
-        labels += f'<span class="tag growth">grew by {format_size(growth.bytes_per_second)}/s</span>'
+        labels += f'<span class="tag growth">grew by {format_rate(growth.bytes_per_second)}</span>'
     if not story.verdict.kind.good:
         x = -0.002 * timeline.window * _scale(timeline)
         extra += f'<line class="end" x1="{-x:.1f}" x2="{-x:.1f}" y1="0" y2="1000"/>'

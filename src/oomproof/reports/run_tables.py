@@ -30,6 +30,7 @@ from oomproof.records import replace
 from oomproof.reports import gpu_account, timeline
 from oomproof.reports.chart import draw
 from oomproof.reports.table_text import cut, folded, table
+from oomproof.reports.trend_text import trend_rows
 from oomproof.reports.verdict_text import COLOURS, three_lines
 from oomproof.runner.code_identity import hash_file
 from oomproof.units import format_duration, format_size, format_time
@@ -194,6 +195,7 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows += [("waits", "; ".join(run.waits_for()) or "for memory")]
     else:
         rows += [("peak", peak_text(summary.peaks))]
+        rows += [("trend", line) for line in trend_rows(run)]
     if summary.peaks.gpu:
         rows.append(("GPU peak", format_size(summary.peaks.gpu)))
     if len(attempts := run.attempts()) > 1:

@@ -39,7 +39,7 @@ _TICK_ALONE = (
 )
 _STORED = 4000  # characters of what an agent tells, kept with one event
 _DEEPEST = 20  # levels of what an agent tells
-_EVENTS = 500  # of one kind: a job that tells more has told it, and takes nothing from the other kinds
+_EVENTS = 1000  # of one kind: a job that tells more has told it, and takes nothing from the other kinds
 _KINDS = 40  # further ones share one count
 _MATTERS = (
     "exception",

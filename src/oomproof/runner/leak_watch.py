@@ -1,14 +1,22 @@
-"""Tells, while a job runs, that its memory grows without end and when it will be full: hours before the guard must act."""
+"""Suspects, while a job runs, that memory grows without end: hours before the guard must act. Host memory, or one card's.
+
+Whether it is so, and when it will be full, `oomproof trend` says: asked then, in a process of its own, it has the phases, the
+steps and the output, and tells the same figures to everybody."""
 
 from __future__ import annotations
 
-from oomproof.units import format_duration, format_rate
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 _BINS = 720  # of the whole run; each is a point twice: its lowest and its highest
 _FIRST_WIDTH = 5.0  # seconds of one, doubled as the run grows longer
 _LEAST_SEEN = 600.0  # seconds before a trend over hours means anything
 _EVERY, _SHARE = 60.0, 0.05  # an analysis takes 12 ms: seconds between two, or a share of what was seen
 _FAR = 10.0  # nobody looks further ahead than this many times as far as was looked back
+_LONGEST = 60.0  # seconds for an answer: a recording of a week takes two
 
 
 class LeakWatch:
@@ -36,11 +44,12 @@ class LeakWatch:
                     merged.append((begin, lowest, highest))
             self._bins = merged
 
-    def look(self, t: float, headroom: int) -> str | None:
-        """What to tell the user; None when there is nothing new. ``headroom``: bytes the job can still take."""
+    def suspects(self, t: float, headroom: int) -> bool:
+        """Whether to ask for the trend: growth that is new, or as near again as it was told. ``headroom``: bytes the job can
+        still take."""
         seen = t - self._bins[0][0] if self._bins else 0.0
         if seen < _LEAST_SEEN or t < self._next:
-            return None
+            return False
         self._next = t + max(_EVERY, _SHARE * seen)
         # not before the first time: most runs are over by then
         from oomproof.trend.leaks import GROWING, slice_points, trend_of
@@ -49,17 +58,62 @@ class LeakWatch:
         points = [point for two in slices for point in two]
         trend = trend_of(points, float(self._use + headroom))
         full = trend.full_in
-        if trend.kind != GROWING or trend.rate is None or full is None:
+        if trend.kind != GROWING or full is None:
             self._told = None  # it ended by itself: another is told anew
-            return None
-        if full.expected > _FAR * seen:
-            return None
-        if self._told is not None and full.expected > self._told / 2:
-            return None
+            return False
+        if full.expected > _FAR * seen or (self._told is not None and full.expected > self._told / 2):
+            return False
         self._told = full.expected
-        when = f"{format_duration(full.low)} to {format_duration(full.high)}"
-        if full.high > 100 * full.expected:  # its slowest may be none at all
-            when = f"{format_duration(full.low)} at the earliest"
-        since = format_duration(t - trend.since) if trend.since is not None else format_duration(seen)
-        rate = format_rate(trend.rate.expected)
-        return f"memory has grown by {rate} for {since}: at this rate it is full in {when} (oomproof trend tells more)"
+        return True
+
+    @property
+    def is_told(self) -> bool:
+        return self._told is not None
+
+
+class TrendQuestion:
+    """One question to `oomproof trend` at a time, never waited for."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._asked: subprocess.Popen[bytes] | None = None
+        self._deadline = 0.0
+
+    def ask(self, t: float) -> None:
+        import subprocess  # a run without growth never needs it
+
+        from oomproof.own_command import OWN_COMMAND
+
+        if self._asked is None:
+            self._asked = subprocess.Popen(
+                [*OWN_COMMAND, "trend", self._run_id, "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the job
+            )
+            self._deadline = t + _LONGEST
+
+    def answer(self, t: float) -> dict[str, Any] | None:
+        """The trend as JSON, once; None before it is there; empty where none could be had."""
+        asked = self._asked
+        if asked is None:
+            return None
+        if asked.poll() is None:
+            if t <= self._deadline:
+                return None
+            self.close()
+            return {}
+        self._asked = None
+        try:
+            text = asked.stdout.read() if asked.stdout is not None else b""
+            value = json.loads(text)
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def close(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.kill()
+            asked.wait()

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guarded_job import Moment
@@ -16,7 +16,7 @@ from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
-from oomproof.runner.leak_watch import LeakWatch
+from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
@@ -31,6 +31,9 @@ _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to re
 _SHORTEST = 0.2  # seconds between samples, however thin the headroom
 _SHARE = 0.005  # of a core at most: 500 processes take 20 ms a sample
 _LONGEST = 30.0
+_UNTOLD = (
+    "memory has grown all the time since loading, and would be full before long: oomproof trend may tell more"
+)
 _WITHOUT = "single processes may be missing in the recording"
 
 
@@ -53,6 +56,7 @@ class Sampler:
         alerts: Alerts,
         alert: Callable[[str], None],
         warm_up: WarmUp,
+        run_id: str,
     ) -> None:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
         self._alerts, self._alert, self._warm_up = alerts, alert, warm_up
@@ -65,7 +69,9 @@ class Sampler:
         self._alerted: set[str] = set()
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
         self._swap_before: int | None = None
-        self._leaks = LeakWatch()
+        self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
+        self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
+        self._question = TrendQuestion(run_id)
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
 
@@ -77,6 +83,7 @@ class Sampler:
         self._moment.hurry.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
+        self._question.close()
 
     def _trouble(self, text: str) -> None:
         self._writer.event(boottime(), "trouble", text)
@@ -182,6 +189,7 @@ class Sampler:
 
     def _sample_gpu(self, t: float, ours: set[int]) -> int:
         total = 0
+        self._gpu_held = {}
         for device in self._gpu.latest() if self._gpu else ():
             mine = [
                 process.used
@@ -193,6 +201,8 @@ class Sampler:
                 "gpu", (t, device.index, device.used, device.total, used if device.processes else None)
             )
             total += used
+            if used and device.total is not None and device.used is not None:
+                self._gpu_held[device.index] = (used, max(0, device.total - device.used))
         return total
 
     def _check_alerts(self, gpu_use: int) -> None:
@@ -223,7 +233,7 @@ class Sampler:
     def _look_for_a_leak(self, t: float) -> None:
         moment = self._moment
         if not self._warm_up.is_over(t):  # growth there is no trend
-            self._leaks = LeakWatch()
+            self._leaks, self._gpu_leaks = LeakWatch(), {}
             return
         if moment.memory is None or moment.paused_since is not None:
             return
@@ -233,8 +243,29 @@ class Sampler:
             if moment.limit_headroom is None
             else min(moment.available, moment.limit_headroom)
         )
-        if (text := self._leaks.look(t, headroom)) is not None:
-            self._alert(text)
+        suspected = self._leaks.suspects(t, headroom)
+        for index, (used, free) in self._gpu_held.items():
+            watch = self._gpu_leaks.setdefault(index, LeakWatch())
+            watch.note(t, used)
+            suspected = watch.suspects(t, free) or suspected
+        if suspected:
+            self._question.ask(t)
+        if (trend := self._question.answer(t)) is not None:
+            self._tell_trend(t, trend)
+        if not self._leaks.is_told:
+            moment.full_at = None
+
+    def _tell_trend(self, t: float, trend: dict[str, Any]) -> None:
+        """``alert`` is None where the trend, which knows more, sees nothing to tell; not there where no trend could be had."""
+        alert, full = trend.get("alert", _UNTOLD), trend.get("full_in_seconds")
+        if not isinstance(alert, str):
+            return
+        self._alert(alert)
+        if trend.get("kind") in ("growing", "steps") and isinstance(full, dict):
+            left, end = full.get("expected"), trend.get("last_sample_boottime")
+            self._moment.full_at = (
+                (end if isinstance(end, float) else t) + left if isinstance(left, float) else None
+            )
 
     def _once(self, name: str, now: bool, text: str) -> None:
         """Tell when a line is crossed, and again only after it was crossed back."""

@@ -216,7 +216,9 @@ class Watch:
 
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
         moment, warm_up = self.guarded.moment, self.guarded.growth.warm_up
-        self.sampler = Sampler(self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up)
+        self.sampler = Sampler(
+            self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up, run.id
+        )
         self.agents: AgentFeed | None = None
         if agent:
             self.agents = _or_none(
@@ -381,8 +383,8 @@ def status_line(moment: Moment, gpus: Any = ()) -> str:
     for device in gpus:
         if device.total:
             parts.append(f"gpu{device.index} {format_size(device.used)}/{format_size(device.total)}")
-    if moment.time_to_full is not None:
-        parts.append(f"full in {format_duration(moment.time_to_full)}")
+    if moment.full_at is not None:
+        parts.append(f"full in ~{format_duration(max(0.0, moment.full_at - moment.t))}")
     return "oomproof · " + " · ".join(parts)
 
 

@@ -14,6 +14,8 @@ from oomproof.records import dataclass, replace
 from oomproof.trend.growth import slope
 
 FLAT, GROWING, SLOWING, UNKNOWN = "flat", "growing", "slowing", "too short to tell"
+STEPS = "steps"  # of a run: it grows in one phase only, by as much each time it is visited
+GROWS = (GROWING, SLOWING, STEPS)
 
 Point = tuple[float, float]
 
@@ -143,7 +145,7 @@ def _trend(samples: Sequence[Point], limit: float | None, period: float | None) 
         return unclear(FLAT)
     if len(piece) >= 2 * _SHORTEST and _in_few_steps(piece):
         return unclear(UNKNOWN, piece[0][0], rise)
-    now = samples[-1][0]
+    now, held = samples[-1][0], floors[-1][1]  # without the outlier that a job's last moment may be
     curve, rate = _curve(floors, begin), _rate(piece)
     if curve is not None and curve.rate is None:
         rate = _rate(piece[-max(_SHORTEST, len(piece) // 2) :])
@@ -157,7 +159,7 @@ def _trend(samples: Sequence[Point], limit: float | None, period: float | None) 
         begin = max(begin, curve.begin)
         rate = _around(curve.rate, max(curve.error, (rate.high - rate.low) / 2))
     full = _full_in(windows[begin:], rate, limit, now, period)
-    grown = max(0.0, floors[-1][1] - floors[begin][1])  # without the outliers that a single window is
+    grown = max(0.0, held - floors[begin][1])
     return Trend(GROWING, rate, floors[begin][0], grown, held, top, full, None, period)
 
 

@@ -644,3 +644,20 @@ def test_a_neighbours_arguments_stay_private() -> None:
 
 def test_without_a_driver_nobody_is_named() -> None:
     assert nvml.processes(SimpleNamespace(cuda=SimpleNamespace()), 0) == []
+
+
+def test_a_trend_has_fifty_looks_and_a_week_a_few_hundred(
+    card: Card, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing moves by a fiftieth of the card: told every two seconds at first, ever more rarely later."""
+    clock = [1000.0]
+    monkeypatch.setattr(allocator.time, "monotonic", lambda: clock[0])
+    watch = allocator.Watch(card.torch(), agent)
+    told = []
+    for seconds in (*range(120), *range(120, 7 * 86400, 60)):
+        clock[0] = 1000.0 + seconds
+        card.allocated += 4096
+        watch.sample("step")
+        told.append(len(agent.of("allocator")))
+    assert 50 <= told[119] <= 62 and told[-1] < 500
+    assert agent.of("allocator")[-1]["peak"] >= agent.of("allocator")[-1]["allocated"]

@@ -195,7 +195,7 @@ def test_growth_is_not_answered_with_half_the_batch(attempt: Attempt) -> None:
     attempt.samples = []
     attempt.sample(available=22 * GIB, used=592 * MIB)
     verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, growth=LEAK)
-    assert "it grew 12 MiB a step for 48 steps without levelling off, nearly all in train" in verdict.why
+    assert "it grew 12.0 MiB a step for 48 steps without levelling off, nearly all in train" in verdict.why
     assert "find what is kept from step to step" in verdict.next
     text = everything(verdict)
     assert "half the batch" not in text and "halve" not in text

@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
+from oomproof.recording.schema import INSERTS
 from oomproof.recording.writer import Writer
-from oomproof.reports.trend_text import Answer, trend_lines
-from oomproof.trend.leaks import FLAT, GROWING
+from oomproof.reports.trend_text import Answer, alert_text, trend_lines
+from oomproof.trend.leaks import FLAT, GROWING, STEPS, UNKNOWN
 from oomproof.units import GIB, MIB
 
 LOADED = 2000 * MIB
 
 
-def recorded(folder: Path, keeps_in_eval: int = 0, keeps_in_step: int = 0, limit: int | None = None) -> Path:
+class Rows:
+    """Straight into the file: the writer's queue drops rows when they come faster than a disk takes them."""
+
+    def __init__(self, path: Path) -> None:
+        Writer(path, {"boot_id": "b", "wall_offset": "1000.0"}).close()
+        self._connection = sqlite3.connect(path)
+
+    def put(self, table: str, row: tuple[object, ...]) -> None:
+        self._connection.execute(INSERTS[table], row)
+
+    def event(self, t: float, kind: str, text: str, **data: object) -> None:
+        self.put("event", (t, kind, text, json.dumps(data)))
+
+    def close(self) -> None:
+        self._connection.commit()
+        self._connection.close()
+
+
+def recorded(
+    folder: Path,
+    keeps_in_eval: int = 0,
+    keeps_in_step: int = 0,
+    limit: int | None = None,
+    plan: dict[str, int] | None = None,
+    seconds: int = 7200,
+    files: int = 0,
+) -> Path:
     """Ten minutes of loading, then two hours: a step each two seconds, an evaluation of 30 s every five minutes."""
     path = folder / "recording.sqlite"
-    writer = Writer(path, {"boot_id": "b", "wall_offset": "1000.0"})
+    writer = Rows(path)
+    if plan is not None:
+        writer.event(600.0, "agent:plan", "", pid=7, **plan)
 
     def put(t: float, use: int) -> None:
         headroom = None if limit is None else limit - use
-        writer.put("job", (t, use, 0, 5 * GIB, 0, 0, headroom, 1, None, None))
+        writer.put("job", (t, use, 0, 5 * GIB + int(files * t), 0, 0, headroom, 1, None, None))
         writer.put("host", (t, 64 * GIB, 50 * GIB - use, 0, 0, 0, None, None))
 
     writer.put("phase", (0.0, "load", None, 7, None, None))
     for t in range(0, 600, 5):
         put(float(t), LOADED * t // 600)
     held, step = LOADED, 0
-    for t in range(600, 7800, 2):
+    for t in range(600, 600 + seconds, 2):
         in_eval = t % 300 >= 270
         if in_eval and t % 300 == 270:
             writer.put("phase", (float(t), "eval", step, 7, None, None))
@@ -53,8 +85,9 @@ def trend(path: Path, limit: int | None = None) -> RunTrend:
 
 def test_a_leak_in_the_evaluation(tmp_path: Path) -> None:
     found = trend(recorded(tmp_path, keeps_in_eval=40 * MIB))
-    assert found.trend.kind == GROWING and found.trend.rate is not None
-    assert (found.cycle, found.phase) == ("eval", "eval")
+    assert found.trend.kind == STEPS and found.trend.rate is not None
+    assert found.cycle is not None and (found.cycle.name, found.phase) == ("eval", "eval")
+    assert found.cycle.seconds == pytest.approx(300, rel=0.02)
     assert found.trend.period == pytest.approx(300, rel=0.02)
     assert found.trend.rate.expected * 300 == pytest.approx(40 * MIB, rel=0.05)
     assert found.limit_from == "what the machine had left" and found.limit == pytest.approx(
@@ -63,6 +96,67 @@ def test_a_leak_in_the_evaluation(tmp_path: Path) -> None:
     assert found.trend.full_in is not None
     left = (50 * GIB - 300 * MIB - found.trend.held) / (40 * MIB / 300)
     assert found.trend.full_in.low < left < found.trend.full_in.high
+
+
+def lines(found: RunTrend, is_over: bool = False) -> str:
+    facts = (found.trend, found.limit, found.limit_from, found.seen, found.end + 1_790_000_000)
+    return "\n".join(trend_lines("x", Answer(*facts, found, is_over)))
+
+
+def test_told_in_epochs_steps_and_time(tmp_path: Path) -> None:
+    """135 steps from one evaluation to the next: that is an epoch, and the trainer has planned fifty."""
+    plan = {"steps": 50 * 135, "epoch_steps": 135}
+    found = trend(recorded(tmp_path, keeps_in_eval=40 * MIB, limit=4 * GIB, plan=plan))
+    assert found.trend.kind == STEPS and found.cycle is not None and found.cycle.name == "epoch"
+    left = (4 * GIB - LOADED - 24 * 40 * MIB - 300 * MIB) / (40 * MIB)  # evaluations that still fit
+    epochs, steps = found.full_in_cycles, found.full_in_steps
+    assert epochs is not None and epochs.low <= left <= epochs.high and epochs.high - epochs.low <= 6
+    assert steps is not None and steps.low <= left * 135 <= steps.high
+    assert found.ends is not None and found.ends.total == 6750 and found.ends.told_by == "its trainer"
+    assert found.ends.seconds == pytest.approx((6750 - 3240) * 300 / 135, rel=0.05)
+    assert found.is_full_first is True
+    said = lines(found)
+    assert "x: growing in steps: each eval keeps something" in said
+    assert "  grows    +40 MiB per epoch in eval (+8.0 MiB/min); " in said
+    assert re.search(
+        r"full     4\.0 GiB \(its limit\) in \d+ to \d+ epochs, [\d,]+ to [\d,]+ steps, .* \(.* to .*\), 4 times in 5",
+        said,
+    )
+    assert (
+        "ends     in about 2 h " in said
+        and "at step 6,750 (3,240 made, as its trainer tells): memory is full before" in said
+    )
+
+
+def test_a_run_that_ends_first_is_told_so_and_not_warned_of(tmp_path: Path) -> None:
+    found = trend(
+        recorded(tmp_path, keeps_in_eval=40 * MIB, limit=8 * GIB, plan={"steps": 3300, "epoch_steps": 0})
+    )
+    assert found.cycle is not None and found.cycle.name == "eval", "an epoch of which nobody told the length"
+    assert found.is_full_first is False and "before memory is full" in lines(found)
+    facts = (found.trend, found.limit, found.limit_from, found.seen, None)
+    assert alert_text(Answer(*facts, found)) is None
+    assert "ends" not in lines(found, is_over=True)
+
+
+def test_an_unknown_end_is_said_to_be_unknown(tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, keeps_in_step=2 * MIB, limit=16 * GIB))
+    assert found.ends is None and "  ends     unknown: no total of its steps was told" in lines(found)
+    facts = (found.trend, found.limit, found.limit_from, found.seen, None)
+    alert = alert_text(Answer(*facts, found))
+    assert alert is not None and "when it ends by itself is unknown" in alert and "+2.0 MiB a step" in alert
+
+
+def test_few_evaluations_are_too_few_but_named(tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, keeps_in_eval=400 * MIB, seconds=1000))
+    assert found.trend.kind == UNKNOWN and found.phase == "eval"
+    assert "too short to tell: it rose by 800 MiB lately, all in eval, which came 3 times" in lines(found)
+
+
+def test_mapped_files_are_no_growth(tmp_path: Path) -> None:
+    found = trend(recorded(tmp_path, files=MIB))
+    assert found.trend.kind == FLAT and found.files_grown > 6 * GIB
+    assert "files    12.6 GiB that it mapped or read, " in lines(found) and "no growth" in lines(found)
 
 
 def test_a_leak_in_each_step(tmp_path: Path) -> None:

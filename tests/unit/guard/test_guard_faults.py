@@ -382,7 +382,7 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
     """`oomproof watch` comes to a job whose kills its first guard has told."""
     kills, alerts = [2], []
     scene.job.kernel_kills = lambda: kills[0]  # type: ignore[method-assign]
-    sampler = Sampler(scene.job, Moment(), Rows(), None, Alerts(), alerts.append, WarmUp())  # type: ignore[arg-type]
+    sampler = Sampler(scene.job, Moment(), Rows(), None, Alerts(), alerts.append, WarmUp(), "none")  # type: ignore[arg-type]
     sampler._look_at_kills()
     assert not alerts
     kills[0] = 3
@@ -393,7 +393,7 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
 def test_the_sampler_survives_anything(scene: Scene) -> None:
     rows = Rows()
     moment = Moment(sample_seconds=0.05)
-    sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None, WarmUp())  # type: ignore[arg-type]
+    sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None, WarmUp(), "none")  # type: ignore[arg-type]
     enough = threading.Event()
     calls = 0
 

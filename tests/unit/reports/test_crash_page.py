@@ -61,7 +61,7 @@ def test_the_sentence_says_what_the_verdict_says_of_growth(state: Path) -> None:
     grew = Growth("growing", "eval", 6.0 * MIB, 12.0 * MIB, 48, 96.0, 300 * MIB, 876 * MIB)
     text = told(replace(verdict(run.id), growth=grew), run)
     assert text.endswith(
-        "; grew 12 MiB a step for 48 steps without levelling off, nearly all in eval, probably a leak"
+        "; grew 12.0 MiB a step for 48 steps without levelling off, nearly all in eval, probably a leak"
     )
     other = Culprit(812, "python load.py", None, 3 * GIB, 0, 2 * GIB, 20.0, 102.0 * MIB)
     text = told(replace(verdict(run.id), culprit=other), run)

@@ -227,8 +227,8 @@ def test_chatter_never_pushes_out_what_tells_why_it_ended(feed: Any) -> None:
     texts = [row[2] for row in feed.notes.of("event")]
     assert texts[-1] == "TheLast" and "saved ckpt at step 3" in texts
     kinds = [row[1] for row in feed.notes.of("event")]
-    assert kinds.count("agent:allocator") == 500
-    assert len(kinds) < 500 * 3 + 3000 + 100
+    assert kinds.count("agent:allocator") == 1000
+    assert len(kinds) < 1000 * 3 + 3000 + 100
 
 
 def test_odd_names_in_the_agents_folder_are_passed_over(feed: Any, tmp_path: Path) -> None:

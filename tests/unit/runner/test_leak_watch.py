@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import random
+import time
+from pathlib import Path
+from typing import Any
 
-from oomproof.runner.leak_watch import LeakWatch
+import pytest
+
+from oomproof.guard.guarded_job import Moment
+from oomproof.guard.job_handle import JobMemory
+from oomproof.machine.gpu import Gpu, GpuProcess
+from oomproof.runner import sampler
+from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
+from oomproof.runner.supervise import status_line
+from oomproof.trend.growth import WarmUp
 from oomproof.units import GIB, MIB
 
 
-def told(use: list[tuple[float, int]], limit: int) -> list[tuple[float, str]]:
-    watch, said = LeakWatch(), []
+def told(use: list[tuple[float, int]], limit: int) -> list[float]:
+    watch, asked = LeakWatch(), []
     for t, held in use:
         watch.note(t, held)
-        if (text := watch.look(t, limit - held)) is not None:
-            said.append((t, text))
-    return said
+        if watch.suspects(t, limit - held):
+            asked.append(t)
+    return asked
 
 
 def grows(rate: float, seconds: int, noise: int = 20 * MIB) -> list[tuple[float, int]]:
@@ -23,15 +34,9 @@ def grows(rate: float, seconds: int, noise: int = 20 * MIB) -> list[tuple[float,
 
 
 def test_a_leak_is_told_early_and_again_when_half_the_time_is_gone() -> None:
-    said = told(grows(0.5 * MIB, 7200), 8 * GIB)
-    assert 1 <= len(said) <= 5
-    first, text = said[0]
-    assert (
-        first < 1200
-        and "memory has grown by 30 MiB/min for 1" in text
-        and "at this rate it is full in" in text
-    )
-    assert said[-1][0] > 3600, "and again as it comes nearer"
+    asked = told(grows(0.5 * MIB, 7200), 8 * GIB)
+    assert 1 <= len(asked) <= 5
+    assert asked[0] < 1200 and asked[-1] > 3600, "and again as it comes nearer"
 
 
 def test_what_is_far_away_is_not_told() -> None:
@@ -57,3 +62,111 @@ def test_weeks_take_no_more_than_a_few_hundred_points() -> None:
         watch.note(float(t), 4 * GIB + t * 100)
     assert len(watch._bins) <= 720
     assert min(lowest for _, lowest, _ in watch._bins) == 4 * GIB
+
+
+class Job:
+    leader = 4_100_000
+
+    def known_pids(self) -> list[int]:
+        return []
+
+    def kernel_kills(self) -> int:
+        return 0
+
+    def shared(self, samples: object) -> dict[int, int]:
+        return {}
+
+
+def sampled(
+    monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], gpu: Any = None
+) -> tuple[list[str], Moment]:
+    """An hour of a job that grows by half a MiB a second, up to 8 GiB; `oomproof trend` answers this."""
+    asked: list[float] = []
+
+    class Question:
+        def __init__(self, run_id: str) -> None:
+            assert run_id == "a-run"
+
+        def ask(self, t: float) -> None:
+            asked.append(t)
+
+        def answer(self, t: float) -> dict[str, Any] | None:
+            return answers.pop(0) if asked and asked[-1] < t and answers else None
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(sampler, "TrendQuestion", Question)
+    alerts: list[str] = []
+    moment = Moment()
+    rows = type("Rows", (), {"put": lambda *_: None, "event": lambda *_, **__: None})()
+    watch = sampler.Sampler(Job(), moment, rows, gpu, sampler.Alerts(), alerts.append, WarmUp(), "a-run")  # type: ignore[arg-type]
+    for t in range(0, 3600, 5):
+        use = 4 * GIB + (0 if gpu else t * MIB // 2)
+        moment.t, moment.memory, moment.available = float(t), JobMemory(use, 0, 0, 0, 0, use), 8 * GIB - use
+        watch.sample(float(t))
+    assert asked, "it was suspected"
+    return alerts, moment
+
+
+def test_the_trend_is_asked_and_told_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = {"low": 3000.0, "expected": 3300.0, "high": 3600.0}
+    said = {
+        "kind": "growing",
+        "alert": "memory has grown",
+        "full_in_seconds": full,
+        "last_sample_boottime": 650.0,
+    }
+    alerts, moment = sampled(monkeypatch, [said])
+    assert alerts == ["memory has grown"] and moment.full_at == 3950.0
+    assert status_line(moment).endswith("full in ~6 min")
+
+
+def test_what_the_trend_does_not_find_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows the phases, and when the run ends."""
+    alerts, moment = sampled(monkeypatch, [{"kind": "flat", "alert": None, "full_in_seconds": None}])
+    assert alerts == [] and moment.full_at is None and "full in" not in status_line(moment)
+
+
+def test_a_trend_that_could_not_be_had_is_no_reason_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    alerts, moment = sampled(monkeypatch, [{}])
+    assert len(alerts) == 1 and "oomproof trend" in alerts[0] and moment.full_at is None
+
+
+def test_a_card_that_fills_is_suspected_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Feed:
+        seconds = 0
+
+        def latest(self) -> tuple[Gpu, ...]:
+            self.seconds += 5
+            used = 2 * GIB + self.seconds * MIB
+            others = GIB
+            return (
+                Gpu(
+                    0,
+                    "card",
+                    12 * GIB,
+                    used + others,
+                    12 * GIB - used - others,
+                    (GpuProcess(4_100_000, used),),
+                ),
+            )
+
+    monkeypatch.setattr(Job, "known_pids", lambda self: [4_100_000])
+    alerts, moment = sampled(monkeypatch, [{"kind": "flat", "alert": "GPU 0: memory has grown"}], Feed())
+    assert alerts == ["GPU 0: memory has grown"] and moment.full_at is None
+
+
+def test_a_question_is_never_waited_for(folders_of_their_own: Path) -> None:
+    question = TrendQuestion("no-such-run")
+    assert question.answer(0.0) is None
+    question.ask(0.0)
+    answer, deadline = None, time.monotonic() + 60
+    while answer is None and time.monotonic() < deadline:
+        answer = question.answer(1.0)
+        time.sleep(0.02)
+    assert answer == {} and question.answer(2.0) is None
+    question.ask(3.0)
+    assert question.answer(3.0 + 61) == {}, "given up"
+    question.ask(80.0)
+    question.close()
