@@ -128,7 +128,7 @@ def main() -> int:
     ).stdout
     check(
         "runs show tells the GPU peak",
-        "GPU 4." in shown,
+        "GPU peak  4." in shown,
         [line for line in shown.splitlines() if "peak" in line],
     )
 
