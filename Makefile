@@ -54,9 +54,9 @@ types: dev
 layers: dev
 	$(BIN)/lint-imports --no-timing 2>/dev/null || $(BIN)/lint-imports
 
-unit: dev
+unit: dev  ## four at a time: they wait for their processes half of the time
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/unit -m "not long" -n 2 --dist loadfile --junitxml=$(RESULTS)/unit.xml
+	$(BIN)/pytest tests/unit -m "not long" -n 4 --dist loadfile --junitxml=$(RESULTS)/unit.xml
 
 coverage: dev  ## by hand: the same tests at half the speed, and which lines they never reach
 	$(BIN)/coverage run -m pytest tests/unit
