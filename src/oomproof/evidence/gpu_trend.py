@@ -18,6 +18,7 @@ ALLOCATED, RESERVED, OUTSIDE, USED = "allocated", "reserved", "outside", "used"
 
 _LOOKS = 8  # of the allocator, before anything is said
 _LATELY = 60.0  # seconds
+_ALONG = 0.3  # of what was reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class GpuTrend:
     what: str  # which of the figures the trend is of: the first that grows, else allocated; used: all that the driver counts
     trend: Trend
     limit: float | None
-    limit_from: str  # "the card", "--gpu-limit"
+    limit_from: str  # "the card", "--gpu-limit…"
     end: float
     seen: float
     allocated: float | None  # now, in tensors
@@ -87,7 +88,7 @@ def _of_allocator(
     if limit is not None:
         capacity, capacity_from = float(limit), "--gpu-limit"
     elif isinstance(allowed, int) and allowed < capacity:
-        capacity, capacity_from = float(allowed), "--gpu-limit"
+        capacity, capacity_from = float(allowed), "--gpu-limit, less what CUDA itself takes"
     above = _above(looks)
     tensors = [
         point
@@ -98,7 +99,7 @@ def _of_allocator(
     what, trend = ALLOCATED, of_tensors
     if of_tensors.kind not in GROWS:
         of_reserved = trend_of([(t, float(told["reserved"])) for t, told in looks], capacity)
-        if of_reserved.kind == GROWING:
+        if of_reserved.kind == GROWING and not _grew_along(looks, of_reserved):
             what, trend = RESERVED, of_reserved
         elif (of_rest := _outside(series, device, looks, capacity)) is not None:
             what, trend = OUTSIDE, of_rest
@@ -107,6 +108,14 @@ def _of_allocator(
     return GpuTrend(
         device, what, trend, capacity, capacity_from, end, end - begin, last["allocated"], last["reserved"], *per_step
     )  # fmt: skip
+
+
+def _grew_along(looks: Sequence[tuple[float, dict[str, Any]]], reserved: Trend) -> bool:
+    """Whether tensors took a good part of what was reserved meanwhile: then it is not the pieces."""
+    since = [told["allocated"] for t, told in looks if reserved.since is None or t >= reserved.since]
+    part = max(1, len(since) // 5)
+    before, after = sorted(since[:part])[part // 2], sorted(since[-part:])[part // 2]
+    return bool(after - before > _ALONG * reserved.grown)
 
 
 def _above(looks: Sequence[tuple[float, dict[str, Any]]]) -> float:

@@ -1,4 +1,5 @@
-"""Tables of time and bytes that people already have: psrecord, memory_profiler, a `ps` loop, an export of wandb, ours.
+"""Tables of time and bytes that people already have: psrecord, memory_profiler, loops of ps, free or docker stats, exports of
+wandb and Grafana, ours.
 
 Columns and units are guessed from their names, or named by the user; what was taken for what is told."""
 
@@ -7,11 +8,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain, islice, pairwise
-from math import isfinite
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.evidence.table_cells import has_unit, is_wall, moment, number, size
+from oomproof.evidence.table_programs import Program, looks, program_of
 from oomproof.recording.series import teardown_begin
 from oomproof.records import dataclass
 from oomproof.units import GIB, KIB, MIB
@@ -34,25 +35,15 @@ _NO_MEMORY = re.compile(
 )
 # MB is 10**6 for nobody who writes such tables: psrecord, memory_profiler and wandb divide by 2**20
 _UNITS = [
-    (re.compile(rf"(?:\b|_|[a-z])(?:{letters})\b", re.I), size, told)
-    for letters, size, told in (
+    (re.compile(rf"(?:\b|_|[a-z])(?:{letters})\b|^(?:{letters})mem", re.I), unit, told)  # kbmemused: sar
+    for letters, unit, told in (
         ("gib|gb", GIB, "GiB"),
         ("mib|mb", MIB, "MiB"),
         ("kib|kb", KIB, "KiB"),
         ("bytes", 1, "bytes"),
     )
 ]
-_CLOCKS = (
-    "%H:%M:%S",
-    "%H:%M",
-    "%d.%m.%Y %H:%M:%S",
-    "%m/%d/%Y %H:%M:%S",
-    "%a %b %d %H:%M:%S %Y",
-    "%a %b %d %H:%M:%S %Z %Y",
-)
-_FRACTIONS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))  # nano-, micro- and milliseconds since 1970
 _DAY = 86400.0
-_FIRST_WALL = 1e8  # seconds since 1970: what is larger is a time of day, not of a stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +66,16 @@ class Wanted:
 
 def read_memory_table(path: str, wanted: Wanted) -> MemoryTable:
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        with open(path, encoding=_encoding(path), errors="replace", newline="") as file:
             return _read(_lines(file), wanted, path)
     except OSError as error:
         raise OomproofError(f"{path} cannot be read: {error.strerror}", status=USAGE) from None
+
+
+def _encoding(path: str) -> str:
+    """PowerShell's `>` writes UTF-16."""
+    with open(path, "rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
 def _lines(file: Iterable[str]) -> Iterator[str]:
@@ -92,45 +89,110 @@ def _read(lines: Iterator[str], wanted: Wanted, path: str) -> MemoryTable:
     head = list(islice(lines, _HEAD))
     if not head:
         raise OomproofError(f"{path} is empty", status=USAGE)
-    split = _splitter(head)
+    if (program := program_of(head)) is not None and wanted.time is None:
+        return _of_program(program, chain(head, lines), wanted, path)
+    sign = _separator(head)
+    split, comma = _splitter(sign), "." if sign == ";" else ""
     names, body = _names(head, split)
-    time, memory = _columns(names, [split(line) for line in body], wanted, path)
+    rows = [split(line) for line in body]
+    time, memory, series = _columns(names, rows, wanted, path)
     unit, unit_name = (
         (wanted.unit, "the unit you named") if wanted.unit else _unit(names[memory] if names else "")
     )
-    if unit_name == _AS_PS:  # psutil's rss has the same name, and is in bytes
-        first = sorted(_numbers(body, split, memory))
+    cells = [row[memory] for row in rows if memory < len(row)]
+    if sum(map(has_unit, cells)) * 2 > len(cells):
+        unit_name = "the units of its cells (MB: 10⁶, MiB: 2²⁰)"
+    elif unit_name == _AS_PS:  # psutil's rss has the same name, and is in bytes
+        first = sorted(value for cell in cells if (value := number(cell, comma)) is not None)
         if first and first[len(first) // 2] * unit > _LARGEST_JOB:
             unit, unit_name = 1, "bytes"
-    samples: list[tuple[float, float]] = []
+    read: dict[str, list[tuple[float, float]]] = {}
     skipped = 0
-    for number, line in enumerate(chain(body, lines)):
-        cells = split(line)
-        if names and names[0] == _MPROF and cells[0] != _MPROF:  # CHLD: of one process, and FUNC
+    for count, line in enumerate(chain(body, lines)):
+        row = split(line)
+        if names and names[0] == _MPROF and row[0] != _MPROF:  # CHLD: of one process, and FUNC
             skipped += 1
             continue
-        value = _number(cells[memory]) if memory < len(cells) else None
+        value = size(row[memory], unit, comma) if memory < len(row) else None
         if wanted.every:
-            at: float | None = wanted.every * number
+            at: float | None = wanted.every * count
         else:
-            at = _moment(cells[time]) if time is not None and time < len(cells) else None
-        if value is None or at is None or value * unit > _LARGEST:
+            at = moment(row[time]) if time is not None and time < len(row) else None
+        if value is None or at is None or value > _LARGEST:
             skipped += 1
         else:
-            samples.append((at, value * unit))
+            read.setdefault(row[series] if series is not None else "", []).append((at, value))
+    chosen, of_others = _largest(read)
+    when = f"a row each {wanted.every:g} s" if wanted.every else f"time from {_called(names, time)}"
+    told = f"{when}, memory from {_called(names, memory)} in {unit_name}"
+    if series is not None:
+        told += f", of {_called(names, series)} {chosen}" + _others_text(of_others)
+    return _table(path, read.get(chosen, []), told, skipped)
+
+
+def _of_program(program: Program, lines: Iterable[str], wanted: Wanted, path: str) -> MemoryTable:
+    read: dict[str, list[tuple[float, float]]] = {}
+    labels: dict[str, str] = {}
+    told_none = 0
+    for look, at, row in looks(lines, program):
+        at = wanted.every * look if wanted.every else at
+        labels[row.key] = row.label
+        if at is None:
+            told_none += 1
+        else:
+            read.setdefault(row.key, []).append((at, row.bytes))
+    if not read and told_none:
+        raise OomproofError(
+            f"{path} is of {program.name}, and says nothing of the time",
+            "say how far apart two looks are (--every 5s), or let the loop print `date` before each",
+            status=USAGE,
+        )
+    chosen, of_others = _largest(read)
+    if wanted.column is not None:
+        chosen = next((key for key in read if wanted.column in (key, labels[key])), "")
+        if chosen not in read:
+            known = ", ".join(labels[key] for key in sorted(read, key=lambda key: -_most(read[key]))[:5])
+            raise OomproofError(f"{path} has no {wanted.column}", f"it has {known}", status=USAGE)
+    samples = read.get(chosen, [])
+    if samples and min(value for _, value in samples) < 0:  # vmstat tells only what is left
+        lowest = min(value for _, value in samples)
+        samples = [(at, value - lowest) for at, value in samples]
+    when = f"looks {wanted.every:g} s apart" if wanted.every else "the dates between them"
+    label = labels.get(chosen, "")
+    return _table(
+        path, samples, f"{program.name}, {when}; {program.what} of {label}{_others_text(of_others)}", 0
+    )
+
+
+def _most(samples: list[tuple[float, float]]) -> float:
+    return max(value for _, value in samples)
+
+
+def _largest(read: dict[str, list[tuple[float, float]]]) -> tuple[str, int]:
+    """Of several series the one that holds most at its end, of those that were there most of the time; how many others."""
+    if not read:
+        return "", 0
+    longest = max(map(len, read.values()))
+    steady = [key for key, samples in read.items() if 2 * len(samples) >= longest]
+    return max(steady, key=lambda key: read[key][-1][1]), len(read) - 1
+
+
+def _others_text(count: int) -> str:
+    return f", the largest of {count + 1} (another: --column NAME)" if count else ""
+
+
+def _table(path: str, samples: list[tuple[float, float]], told: str, skipped: int) -> MemoryTable:
+    walls = sum(is_wall(at) for at, _ in samples)
+    if 2 * walls > len(samples):  # a row that was cut in its time is none
+        skipped += len(samples) - walls
+        samples = [sample for sample in samples if is_wall(sample[0])]
     samples = _in_order(samples)
-    # what it held while it died says nothing of growth
+    # what it held while it died says nothing of growth; a last row that was cut looks the same
     ended = teardown_begin([(t, int(value)) for t, value in samples])
     samples = [sample for sample in samples if sample[0] < ended]
     if len(samples) < 2:
         raise _unusable(path)
-    when = f"a row each {wanted.every:g} s" if wanted.every else f"time from {_called(names, time)}"
-    return MemoryTable(
-        samples,
-        samples[0][0] > _FIRST_WALL,
-        f"{when}, memory from {_called(names, memory)} in {unit_name}",
-        skipped,
-    )
+    return MemoryTable(samples, is_wall(samples[0][0]), told, skipped)
 
 
 def _unusable(path: str) -> OomproofError:
@@ -141,19 +203,30 @@ def _unusable(path: str) -> OomproofError:
     )
 
 
-def _splitter(head: Sequence[str]) -> Callable[[str], list[str]]:
-    """By the sign that most lines have; blanks where none has one."""
-    for sign in (";", "\t", ","):
-        if sum(sign in line for line in head) > len(head) / 2:
-            return lambda line: [cell.strip() for cell in next(csv.reader([line], delimiter=sign), [])]
-    return _words
+def _separator(head: Sequence[str]) -> str:
+    """The sign that most lines have; empty where none has one, and blanks divide the cells."""
+    return next((sign for sign in (";", "\t", ",") if sum(sign in line for line in head) > len(head) / 2), "")
+
+
+def _splitter(sign: str) -> Callable[[str], list[str]]:
+    if not sign:
+        return _words
+
+    def split(line: str) -> list[str]:
+        if '"' not in line:  # a reader for each line takes three times as long
+            return [cell.strip() for cell in line.split(sign)]
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=sign, skipinitialspace=True), [])]
+
+    return split
 
 
 def _words(line: str) -> list[str]:
     """A date and its clock are one cell; so are the words of psrecord's header, which stand two blanks apart."""
     if line.startswith("#"):
         return re.split(r"\s{2,}", line.lstrip("# "))
-    return re.sub(r"(\d{4}-\d\d-\d\d) +(\d\d:\d\d)", r"\1T\2", line).split()
+    line = re.sub(r"(\d{4}-\d\d-\d\d) +(\d\d:\d\d)", r"\1T\2", line)
+    cells = re.sub(r"(\d\d:\d\d:\d\d) ([AP]M)\b", r"\1_\2", line).split()
+    return [cell.replace("_", " ") if cell.endswith(("_AM", "_PM")) else cell for cell in cells]
 
 
 def _names(head: list[str], split: Callable[[str], list[str]]) -> tuple[list[str], list[str]]:
@@ -162,10 +235,10 @@ def _names(head: list[str], split: Callable[[str], list[str]]) -> tuple[list[str
         return [_MPROF, "rss_mib", "time"], head
     for at, line in enumerate(head[:20]):
         cells = split(line)
-        if any(_number(cell) is not None for cell in cells):
+        if any(number(cell) is not None for cell in cells):
             return [], head[at:]
         below = split(head[at + 1]) if at + 1 < len(head) else []
-        if len(below) == len(cells) and any(_number(cell) is not None for cell in below):
+        if len(below) == len(cells) and any(number(cell) is not None for cell in below):
             return cells, head[at + 1 :]
     return [], head
 
@@ -177,27 +250,60 @@ def _rank(name: str) -> int | None:
     return next((rank for rank, pattern in enumerate(_MEMORY) if pattern.search(name)), None)
 
 
-def _columns(names: list[str], rows: list[list[str]], wanted: Wanted, path: str) -> tuple[int | None, int]:
+def _columns(
+    names: list[str], rows: list[list[str]], wanted: Wanted, path: str
+) -> tuple[int | None, int, int | None]:
+    """(Time, memory, whose it is where several series stand below each other.)"""
     width = max((len(row) for row in rows), default=0)
     time = _asked_for(wanted.time, names, width, path)
     memory = _asked_for(wanted.column, names, width, path)
     if time is None and wanted.every is None:
         time = next((at for at, name in enumerate(names) if at != memory and _TIME.search(name)), None)
-        if time is None and not names:
-            times = (at for at in range(width) if at != memory and _is_mostly(rows, at, _moment))
+        if time is None:
+            times = (at for at in range(width) if at != memory and _is_mostly(rows, at, moment))
             time = next((at for at in times if _rises(rows, at)), None)
-    if memory is None and names:
+    series = _series_column(names)
+    if memory is None and series is not None and "value" in (lower := [name.lower() for name in names]):
+        memory = lower.index("value")
+    elif memory is None and names:
         ranked = [
             (rank, at) for at, name in enumerate(names) if at != time and (rank := _rank(name)) is not None
         ]
-        memory = min(ranked)[1] if ranked else None
+        memory = min(ranked)[1] if ranked else _sized(rows, width)
+        if memory is None and names[1:2] and time == 0 and all(name.startswith("{") for name in names[1:]):
+            memory = _highest(rows, width)  # Grafana's raw values, under the labels of their series
     elif memory is None:
-        memory = next(
-            (at for at in range(width - 1, -1, -1) if at != time and _is_mostly(rows, at, _number)), None
-        )
+        memory = _sized(rows, width)
+        if memory is None:
+            numbers = (at for at in range(width - 1, -1, -1) if at != time and _is_mostly(rows, at, number))
+            memory = next(numbers, None)
     if memory is None or (time is None and wanted.every is None):
         raise _unusable(path)
-    return time, memory
+    return time, memory, series
+
+
+def _series_column(names: list[str]) -> int | None:
+    lower = [name.lower() for name in names]
+    if sorted(lower) == ["series", "time", "value"]:  # Grafana's other form
+        return lower.index("series")
+    return lower.index("index") if "index" in lower and any("memory.used" in name for name in lower) else None
+
+
+def _sized(rows: list[list[str]], width: int) -> int | None:
+    """The column whose cells are sizes with their units; of several, the one with the largest at the end."""
+    sized = [
+        at for at in range(width) if sum(at < len(row) and has_unit(row[at]) for row in rows) * 2 > len(rows)
+    ]
+    return max(sized, key=lambda at: _last(rows, at, size), default=None)
+
+
+def _highest(rows: list[list[str]], width: int) -> int | None:
+    return max(range(1, width), key=lambda at: _last(rows, at, number), default=None)
+
+
+def _last(rows: list[list[str]], at: int, read: Callable[[str], float | None]) -> float:
+    values = (read(row[at]) for row in reversed(rows) if at < len(row))
+    return next((value for value in values if value is not None), 0.0)
 
 
 def _asked_for(name: str | None, names: list[str], width: int, path: str) -> int | None:
@@ -215,14 +321,9 @@ def _asked_for(name: str | None, names: list[str], width: int, path: str) -> int
     raise OomproofError(f"{path} has no column {name}", known, status=USAGE)
 
 
-def _numbers(lines: Iterable[str], split: Callable[[str], list[str]], at: int) -> list[float]:
-    cells = (row[at] for line in lines if at < len(row := split(line)))
-    return [number for cell in cells if (number := _number(cell)) is not None]
-
-
 def _rises(rows: list[list[str]], at: int) -> bool:
     """As a time does, but over midnight: a pid or a total does not."""
-    moments = [moment for row in rows if at < len(row) and (moment := _moment(row[at])) is not None]
+    moments = [read for row in rows if at < len(row) and (read := moment(row[at])) is not None]
     pairs = list(pairwise(moments))
     return len(set(moments)) > 1 and sum(later >= earlier for earlier, later in pairs) >= len(pairs) - 1
 
@@ -232,53 +333,17 @@ def _is_mostly(rows: list[list[str]], at: int, read: Callable[[str], float | Non
 
 
 def _unit(name: str) -> tuple[int, str]:
-    for pattern, size, told in _UNITS:
+    for pattern, unit, told in _UNITS:
         if pattern.search(name):
-            return size, told
-    return (KIB, _AS_PS) if not name or re.search("rss", name, re.I) else (1, "bytes")
+            return unit, told
+    is_label = name.startswith("{")  # Prometheus, as Grafana exports it, counts in bytes
+    return (KIB, _AS_PS) if not name or (re.search("rss", name, re.I) and not is_label) else (1, "bytes")
 
 
 def _called(names: list[str], at: int | None) -> str:
     if at is None:
         return ""
     return f"column {names[at]}" if at < len(names) and names[at] else f"column {at + 1}"
-
-
-def _number(cell: str) -> float | None:
-    try:
-        value = float(cell if "." in cell else cell.replace(",", "."))  # a decimal comma
-    except ValueError:
-        return None
-    return value if isfinite(value) and value >= 0 else None
-
-
-def _moment(cell: str) -> float | None:
-    """Seconds: since 1970 where it is a date, since midnight of a clock alone, else what the number says."""
-    if (number := _number(cell)) is not None:
-        for largest, divisor in _FRACTIONS:
-            if number > largest:
-                return number / divisor
-        return number
-    try:
-        return _seconds(datetime.fromisoformat(cell))
-    except ValueError:
-        pass
-    for form in _CLOCKS:
-        try:
-            moment = datetime.strptime(cell, form)
-        except ValueError:
-            continue
-        if moment.year == 1900:
-            return moment.hour * 3600.0 + moment.minute * 60.0 + moment.second
-        return _seconds(moment)
-    return None
-
-
-def _seconds(moment: datetime) -> float:
-    try:
-        return moment.timestamp()
-    except (OverflowError, OSError, ValueError):
-        return moment.replace(tzinfo=UTC).timestamp()
 
 
 def _in_order(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -30,6 +30,7 @@ def recorded(
     outside: int = 0,
     allowed: int | None = None,
     seconds: int = 1800,
+    every: int = 10,
 ) -> Path:
     """A step a second. The agent tells its allocator every ten seconds, as it does after minutes, the driver each second."""
     path = folder / "recording.sqlite"
@@ -43,7 +44,7 @@ def recorded(
         segments = max(tensors + 900 * MIB, reserved(t) if reserved else 0)
         held = segments + CONTEXT + outside * t if allocated else reserved(t) if reserved else 0
         connection.execute(INSERTS["gpu"], (float(t), 0, held + GIB, CARD, held))
-        if allocated and t % 10 == 0:
+        if allocated and t % every == 0:
             told = {
                 "pid": 7, "device": 0, "total": CARD, "free": CARD - held - GIB, "allocated": tensors, "reserved": segments,
                 "peak": tensors + 600 * MIB, "allowed": allowed,
@@ -89,6 +90,19 @@ def test_reserved_that_grows_without_tensors_is_no_leak(tmp_path: Path) -> None:
     assert "leak" not in said(found)
 
 
+def test_a_minute_of_a_real_leak(tmp_path: Path) -> None:
+    """As an H200 told it after 41 s: 8 MiB a step, ten steps a second, 2 s between two looks, reserved just above."""
+    path = recorded(tmp_path, lambda t: GIB // 2 + 80 * MIB * t, allowed=7811891200, seconds=41, every=2)
+    found = card(path)
+    assert (found.what, found.trend.kind, found.is_fragmentation) == (ALLOCATED, GROWING, False)
+    assert found.trend.rate is not None and found.trend.rate.expected == pytest.approx(80 * MIB, rel=0.05)
+
+
+def test_tensors_that_grow_by_steps_are_not_taken_for_pieces(tmp_path: Path) -> None:
+    found = card(recorded(tmp_path, lambda t: 4 * GIB + GIB * (t // 700), lambda t: 6 * GIB + 2 * MIB * t))
+    assert not found.is_fragmentation
+
+
 def test_what_comes_and_goes(tmp_path: Path) -> None:
     found = card(recorded(tmp_path, lambda t: 4 * GIB + (t % 100) * 10 * MIB, lambda t: 6 * GIB))
     assert (found.what, found.trend.kind) == (ALLOCATED, FLAT) and not found.is_fragmentation
@@ -97,7 +111,7 @@ def test_what_comes_and_goes(tmp_path: Path) -> None:
 
 def test_a_limit_of_its_own(tmp_path: Path) -> None:
     path = recorded(tmp_path, lambda t: 4 * GIB + 4 * MIB * t, allowed=16 * GIB)
-    assert (card(path).limit, card(path).limit_from) == (16 * GIB, "--gpu-limit")
+    assert (card(path).limit, card(path).limit_from) == (16 * GIB, "--gpu-limit, less what CUDA itself takes")
     assert (card(path, 14 * GIB).limit, card(path, 14 * GIB).limit_from) == (14 * GIB, "--gpu-limit")
 
 

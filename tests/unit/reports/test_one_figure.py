@@ -25,7 +25,7 @@ from oomproof.machine.host_identity import host_name, machine_id
 from oomproof.recording.run_folders import Run
 from oomproof.recording.writer import Writer
 from oomproof.settings import ledger_setting
-from oomproof.units import format_duration, format_size
+from oomproof.units import format_duration, format_exact, format_rate, format_size
 
 MIB = 1 << 20
 START, WALL = 1000.0, 1_790_000_000.0
@@ -290,3 +290,50 @@ def test_advice_is_for_what_it_held(
     page = run.folder / "page.md"
     said(capsys, "why", "--md", str(page), run.id)
     assert "check --need 512M" in page.read_text() and "--need 64M" not in page.read_text()
+
+
+@st.composite
+def grown(draw: st.DrawFn) -> Recipe:
+    """Two minutes that end at the limit, with steps or without."""
+    rate, begin = draw(st.integers(4, 40)), draw(st.integers(50, 2000))
+    levels = tuple(begin + rate * second for second in range(120))
+    phases = tuple(("train", 1 + second // 2) for second in range(120)) if draw(st.booleans()) else ()
+    return Recipe(
+        levels=levels, phases=phases, code=None, signal=signal.SIGTERM, by_guard=True, limit=levels[-1] + 10
+    )
+
+
+@settings(max_examples=6)
+@given(recipe=grown())
+@example(recipe=Recipe(tuple(range(100, 580, 4)), code=None, signal=15, by_guard=True, limit=600))
+def test_growth_is_one_figure_too(
+    recipe: Recipe, folders_of_their_own: Path, no_kernel_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`trend`, the verdict, the pages and `runs show` have one estimate, and the figures they print are the same."""
+    run = written(recipe, folders_of_their_own)
+    trend = json.loads(said(capsys, "trend", run.id, "--json"))
+    text = said(capsys, "trend", run.id)
+    judged = json.loads(said(capsys, "why", "--json", run.id))
+    verdict, growth = judged["verdict"], judged["growth"]
+    pages = {name: run.folder / f"page.{name}" for name in ("md", "html")}
+    said(capsys, "why", "--md", str(pages["md"]), "--html", str(pages["html"]), run.id)
+    assert trend["kind"] == growth["kind"] == "growing"
+    assert (
+        growth["bytes_per_second"]
+        == trend["bytes_per_second"]
+        == pytest.approx((recipe.levels[1] - recipe.levels[0]) * MIB, rel=0.05)
+    )
+    assert growth["bytes_per_step"] == trend["bytes_per_step"] and bool(trend["bytes_per_step"]) == bool(
+        recipe.phases
+    )
+    assert (
+        growth["to_bytes"] == trend["held_bytes"]
+        and growth["to_bytes"] - growth["from_bytes"] == trend["grown_bytes"]
+    )
+    rate = format_rate(trend["bytes_per_second"])
+    told = f"{format_exact(trend['bytes_per_step'])} a step" if recipe.phases else rate
+    assert f"+{rate}" in text and f"+{told}" in text
+    assert f"it grew {told} for " in verdict["why"]
+    assert f"growing, +{rate}" in " ".join(said(capsys, "runs", "show", run.id).split())
+    assert f"grew by {rate}</span>" in pages["html"].read_text()
+    assert f"grew {told} for " in pages["md"].read_text()

@@ -154,6 +154,14 @@ def test_a_sleep_is_no_time() -> None:
     assert found.rate.expected == pytest.approx(GIB / 900, rel=0.05)
 
 
+def test_seconds_between_samples_are_no_sleep() -> None:
+    """A short run at one sample a second, in slices of which each has two points close together."""
+    seconds = [(float(t), GIB + 24.0 * MIB * t) for t in range(15)]
+    found = trend_of([point for t, value in seconds for point in ((t, value), (t + 0.006, value))], 4 * GIB)
+    assert found.kind == GROWING and found.rate is not None
+    assert found.rate.expected == pytest.approx(24 * MIB, rel=0.05)
+
+
 def test_numbers_that_no_machine_holds() -> None:
     assert trend_of([(float(t), 1e300 * (1 + t / 3600)) for t in range(3600)], 1e301).kind in (
         GROWING,
