@@ -800,7 +800,7 @@ class Round:
         if self.hog is not None and self.hog.poll() is None:
             self.hog.kill()
         self.cgroups.set_pids("max")
-        if plan.DISK_READONLY in self.happened and plan.STATE_GONE not in self.happened:
+        if os.statvfs(self.state).f_flag & os.ST_RDONLY:  # whichever of the faults on it came last
             subprocess.run(["umount", "-l", str(self.state)], check=False)
         for folder in (self.state, self.runtime):
             with contextlib.suppress(OSError):
