@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, hypot, inf, log, sqrt
 
 from oomproof.records import dataclass, replace
 from oomproof.trend.growth import slope
@@ -36,7 +36,14 @@ _SLOWER = 0.6  # of its first third's rate: what still rises faster in its last 
 _GAP = 0.05  # of the whole time: a longer one without samples is no time
 _FEW_STEPS = 0.8  # of the rise
 _LATE = 0.1  # of what is held: a smaller rise at the very end is not worth a word
-_NARROWEST = 0.03  # of a rate: no forecast is better
+_NARROWEST = 0.015  # of a rate: no forecast is better
+_TOP, _LATE_TOP, _SLACK = (
+    0.95,
+    0.8,
+    0.25,
+)  # share of the tops that are below, for the early and the late end; of a period
+_PARTS, _PART = 4, 4  # of a piece, whose rates are compared; windows of each
+_NOISE = 1.5  # times what noise explains of their differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +463,24 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
 def _rate(points: Sequence[Point]) -> Range:
     line = _fit(points)
     freedom = max(1.0, len(points) / _inflation(line.residuals) ** 2 - 2)
-    return _around(slope(points), _LIKELY * (1 + 1.1 / freedom) * _error(points, line))  # Student's, about
+    error = hypot(_error(points, line), _drift(points))
+    return _around(slope(points), _LIKELY * (1 + 1.1 / freedom) * error)  # Student's, about
+
+
+def _drift(points: Sequence[Point]) -> float:
+    """By how much the rate itself changed meanwhile, beyond what noise explains: a busy machine makes fewer steps a second, and
+    so it may be later."""
+    size = len(points) // _PARTS
+    if size < _PART:
+        return 0.0
+    parts = [
+        points[len(points) - size * (number + 1) : len(points) - size * number] for number in range(_PARTS)
+    ]
+    lines = [_fit(part) for part in parts]
+    mean = sum(line.slope for line in lines) / _PARTS
+    between = sum((line.slope - mean) ** 2 for line in lines) / (_PARTS - 1)
+    noise = sum(_error(part, line) ** 2 for part, line in zip(parts, lines, strict=True)) / _PARTS
+    return sqrt(max(0.0, between - _NOISE * noise))
 
 
 def _around(rate: float, error: float) -> Range:
@@ -476,9 +500,9 @@ def _full_in(
         tops = sorted(window.high[1] + bytes_per_second * (now - window.high[0]) for window in windows)
         return max(0.0, limit - tops[int(share * (len(tops) - 1))]) / bytes_per_second
 
-    slack = (period or 0.0) / 2
-    earliest, expected = left(rate.high, 1.0) - slack, left(rate.expected, 0.9)
-    latest = left(rate.low, 0.5) + slack if rate.low > 0 else inf
+    slack = _SLACK * (period or 0.0)
+    earliest, expected = left(rate.high, _TOP) - slack, left(rate.expected, 0.9)
+    latest = left(rate.low, _LATE_TOP) + slack if rate.low > 0 else inf
     if period:  # it dies at the top of a period
         to_top = windows[-1].high[0] - now
         expected = max(0.0, to_top + period * ceil((expected - to_top) / period - 0.25))
