@@ -131,6 +131,8 @@ def _trend(samples: Sequence[Point], limit: float | None, period: float | None) 
     def unclear(kind: str, since: float | None = None, grown: float = 0.0) -> Trend:
         return Trend(kind, None, since, grown, held, top, None, None, period)
 
+    if period is None and len(windows) < SHORTEST:
+        return unclear(UNKNOWN)
     if len(windows) < _LEAST_WINDOWS:
         if period is None or len(bins) < _WINDOWS:
             return unclear(UNKNOWN)
