@@ -1,12 +1,14 @@
 """Whether memory grows without end, and when it will be full: of a run, or of any table of time and bytes.
 
-The lowest of each period counts (an evaluation, an epoch, or what repeats itself), and not what was loaded before. The time
-to full is right 4 times in 5.
+The lowest of each period counts (an epoch, an evaluation, or what repeats itself), and not what was loaded before. The time to
+full is right 4 times in 5. Of a run it is told in steps and epochs too, beside the step at which it ends, and for each GPU.
 
 examples:
   oomproof trend                           the newest run
   oomproof trend big                       the run called big, also while it runs
-  oomproof trend memory.csv --limit 61G    a table: psrecord, memory_profiler, a `ps` loop, wandb
+  oomproof trend big --limit 61G           would it fit there, and how long?
+  oomproof trend memory.csv --limit 61G    a table: psrecord, wandb, Grafana, `docker stats` or `ps aux` in a loop
+  oomproof trend ps.txt --every 5s         the loop printed no dates: this far apart
   oomproof trend log.txt --time 1 --column 3 --unit KiB
 """
 
@@ -19,7 +21,8 @@ import os
 from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import one_line
 from oomproof.recording import run_folders
-from oomproof.reports.trend_text import Answer, answer_of, trend_json, trend_lines
+from oomproof.reports.trend_figures import trend_json
+from oomproof.reports.trend_text import Answer, answer_of, trend_lines
 from oomproof.units import GIB, KIB, MIB, parse_duration, parse_size
 
 _UNITS = {"bytes": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB}
@@ -46,7 +49,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--time", metavar="COLUMN", help="of a table: the column with the time, by name or number"
     )
     parser.add_argument(
-        "--column", metavar="COLUMN", help="of a table: the column with the memory, by name or number"
+        "--column",
+        metavar="COLUMN",
+        help="of a table: the column with the memory, by name or number; of ps aux a pid, of docker stats a container",
     )
     parser.add_argument(
         "--unit", metavar="UNIT", help="of a table: bytes, KiB, MiB or GiB (default: as its name tells)"

@@ -5,38 +5,55 @@ floors that one line describes is what counts, so that loading and an earlier, q
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, hypot, inf, sqrt
 
 from oomproof.records import dataclass, replace
+from oomproof.trend.bends import bend_of
 from oomproof.trend.growth import slope
+from oomproof.trend.line_fits import (
+    CURVED,
+    SHORTEST,
+    SURE,
+    Line,
+    Point,
+    description,
+    fit,
+    grain_of,
+    inflation,
+    slope_error,
+    sum_of_squares,
+)
 
 FLAT, GROWING, SLOWING, UNKNOWN = "flat", "growing", "slowing", "too short to tell"
 STEPS = "steps"  # of a run: it grows in one phase only, by as much each time it is visited
 GROWS = (GROWING, SLOWING, STEPS)
 
-Point = tuple[float, float]
 
 _BINS = 720  # of the whole time; more than this tells nothing about hours
 _WINDOWS = 60  # periods where nothing repeats itself
-_LEAST_WINDOWS, _SHORTEST = 4, 8  # of a series; of a piece that is one line
+_LEAST_WINDOWS = 4  # of a series
 _REPEATS, _AS_HIGH = 0.3, 0.75  # autocorrelation: below, it is no period; of the highest, another as good
-_BREAK, _CURVED = 3.0, 6.0  # how much better two lines, or a curve, must describe it (BIC per added piece)
-_SURE, _LIKELY = 2.6, 1.28  # standard errors: that it grows at all; 80 % of the forecasts
+_BREAK = 3.0  # parameters that a second line counts for (BIC)
+_LIKELY = 1.28  # standard errors: 80 % of the forecasts
 _LOST = 0.5  # of a rise: what went again by so much was no growth
 _SWINGS = 1.7  # it must have risen by so many times what came and went by itself
 _LEAST_SHARE, _LEAST = (
     0.002,
     8 << 20,
 )  # of the limit or of what is held; less is no leak, whatever its p-value
-_OVER = 0.8  # of the span: by then a curve must be over to be told from the line behind it
-_SLOWER = 0.6  # of its first third's rate: what still rises faster in its last third is no plateau
 _GAP = 0.05  # of the whole time: a longer one without samples is no time
 _FEW_STEPS = 0.8  # of the rise
 _LATE = 0.1  # of what is held: a smaller rise at the very end is not worth a word
-_NARROWEST = 0.03  # of a rate: no forecast is better
+_NARROWEST = 0.015  # of a rate: no forecast is better
+_TOP, _LATE_TOP, _SLACK = (
+    0.95,
+    0.8,
+    0.25,
+)  # share of the tops that are below, for the early and the late end; of a period
+_PARTS, _PART = 4, 4  # of a piece, whose rates are compared; windows of each
+_NOISE = 1.5  # times what noise explains of their differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +80,6 @@ class Trend:
 class _Window:
     low: Point
     high: Point
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    slope: float
-    centre: float  # the mean time
-    residuals: tuple[float, ...]
 
 
 def slice_points(begin: float, width: float, lowest: float, highest: float) -> list[Point]:
@@ -121,6 +131,8 @@ def _trend(samples: Sequence[Point], limit: float | None, period: float | None) 
     def unclear(kind: str, since: float | None = None, grown: float = 0.0) -> Trend:
         return Trend(kind, None, since, grown, held, top, None, None, period)
 
+    if period is None and len(windows) < SHORTEST:
+        return unclear(UNKNOWN)
     if len(windows) < _LEAST_WINDOWS:
         if period is None or len(bins) < _WINDOWS:
             return unclear(UNKNOWN)
@@ -134,7 +146,7 @@ def _trend(samples: Sequence[Point], limit: float | None, period: float | None) 
     begin = _last_piece(floors)
     piece = floors[begin:]
     least = max(_LEAST, _LEAST_SHARE * (limit or held))
-    line = _fit(piece)
+    line = fit(piece)
     rise = line.slope * (piece[-1][0] - piece[0][0])
     if rise < least or not _is_sure(piece, line) or rise < _SWINGS * _swing(floors, begin, line):
         late = _late_rise(floors)
@@ -143,12 +155,12 @@ def _trend(samples: Sequence[Point], limit: float | None, period: float | None) 
         ):
             return unclear(UNKNOWN, floors[late][0], floors[-1][1] - floors[late][1])
         return unclear(FLAT)
-    if len(piece) >= 2 * _SHORTEST and _in_few_steps(piece):
+    if len(piece) >= 2 * SHORTEST and _in_few_steps(piece):
         return unclear(UNKNOWN, piece[0][0], rise)
     now, held = samples[-1][0], floors[-1][1]  # without the outlier that a job's last moment may be
-    curve, rate = _curve(floors, begin), _rate(piece)
+    curve, rate = bend_of(floors, begin), _rate(piece)
     if curve is not None and curve.rate is None:
-        rate = _rate(piece[-max(_SHORTEST, len(piece) // 2) :])
+        rate = _rate(piece[-max(SHORTEST, len(piece) // 2) :])
         plateau = max(top, curve.plateau + top - held)
         full = _full_in(windows[begin:], rate, limit, now, period)
         if limit is not None and plateau < limit and full is not None:
@@ -200,7 +212,7 @@ def _period(bins: Sequence[_Window]) -> float | None:
     if len(bins) < 60:
         return None
     points = [((bin.low[0] + bin.high[0]) / 2, (bin.low[1] + bin.high[1]) / 2) for bin in bins]
-    values = list(_fit(points).residuals)
+    values = list(fit(points).residuals)
     power = sum(value * value for value in values)
     if power <= 0:
         return None
@@ -249,7 +261,7 @@ def _windows(bins: Sequence[_Window], period: float | None) -> list[_Window]:
 
 def _without_outliers(floors: list[Point]) -> list[Point]:
     """The median of three neighbours: a single window, such as that of a job's last moment, bends no line."""
-    if len(floors) < _SHORTEST:
+    if len(floors) < SHORTEST:
         return floors
     values = [value for _, value in floors]
     middle = [sorted(values[at - 1 : at + 2])[1] for at in range(1, len(values) - 1)]
@@ -258,81 +270,38 @@ def _without_outliers(floors: list[Point]) -> list[Point]:
     return [(t, value) for (t, _), value in zip(floors, [first, *middle, last], strict=True)]
 
 
-def _fit(points: Sequence[Point]) -> _Line:
-    """Least squares."""
-    count = len(points)
-    centre = sum(t for t, _ in points) / count
-    level = sum(value for _, value in points) / count
-    spread = sum((t - centre) ** 2 for t, _ in points)
-    steep = sum((t - centre) * (value - level) for t, value in points) / spread if spread > 0 else 0.0
-    residuals = tuple(value - level - steep * (t - centre) for t, value in points)
-    return _Line(steep, centre, residuals)
-
-
-def _squares(values: Sequence[float]) -> float:
-    return sum(value * value for value in values)
-
-
-def _grain(floors: Sequence[Point]) -> float:
-    """What no description needs to be better than: memory comes in pages, arenas and batches."""
-    return max(1 << 20, 0.0005 * max(value for _, value in floors))
-
-
-def _description(squares: float, count: int, parameters: float, grain: float) -> float:
-    """BIC: the smaller, the better it describes the points for what it takes to say."""
-    return count * log(squares / count + grain * grain) + parameters * log(count)
-
-
 def _last_piece(floors: Sequence[Point]) -> int:
     """Where the last stretch begins that one line describes: by splits that two lines describe much better."""
-    begin, earlier, grain = 0, 0, _grain(floors)
-    while len(floors) - begin >= 2 * _SHORTEST:
+    begin, earlier, grain = 0, 0, grain_of(floors)
+    while len(floors) - begin >= 2 * SHORTEST:
         points = floors[begin:]
         count = len(points)
-        one = _description(_squares(_fit(points).residuals), count, 2, grain)
+        one = description(sum_of_squares(fit(points).residuals), count, 2, grain)
         best, where = inf, 0
         around: tuple[float, ...] = ()
-        for cut in range(_SHORTEST, count - _SHORTEST + 1):
-            residuals = _fit(points[:cut]).residuals + _fit(points[cut:]).residuals
-            if (two := _description(_squares(residuals), count, 2 + _BREAK, grain)) < best:
+        for cut in range(SHORTEST, count - SHORTEST + 1):
+            residuals = fit(points[:cut]).residuals + fit(points[cut:]).residuals
+            if (two := description(sum_of_squares(residuals), count, 2 + _BREAK, grain)) < best:
                 best, where, around = two, cut, residuals
         if (
-            not where or one - best < _CURVED * _inflation(around) ** 2
+            not where or one - best < CURVED * inflation(around) ** 2
         ):  # points that resemble each other count for fewer
             break
         earlier, begin = begin, begin + where
     if (
-        begin and len(floors) - begin < 2 * _SHORTEST
+        begin and len(floors) - begin < 2 * SHORTEST
     ):  # too short to have a slope of its own: it may be the same line
-        last, before = _fit(floors[begin:]), _fit(floors[earlier:begin])
-        if 0 < before.slope < 2 * (last.slope + _SURE * _error(floors[begin:], last)):
+        last, before = fit(floors[begin:]), fit(floors[earlier:begin])
+        if 0 < before.slope < 2 * (last.slope + SURE * slope_error(floors[begin:], last)):
             return earlier
     return begin
 
 
-def _inflation(residuals: Sequence[float]) -> float:
-    """By how much errors that resemble their neighbours make a standard error too small."""
-    count, power = len(residuals), _squares(residuals)
-    if count < 4 or power <= 0:
-        return 1.0
-    alike = sum(a * b for a, b in pairwise(residuals)) / power
-    alike = min(0.95, max(0.0, alike + (2 + 4 * max(0.0, alike)) / count))  # a fitted line hides some of it
-    return sqrt((1 + alike) / (1 - alike))
+def _is_sure(points: Sequence[Point], line: Line) -> bool:
+    return line.slope > SURE * slope_error(points, line)
 
 
-def _error(points: Sequence[Point], line: _Line) -> float:
-    """The standard error of the slope."""
-    spread = sum((t - line.centre) ** 2 for t, _ in points)
-    grain = _grain(points) / 4
-    variance = _squares(line.residuals) / max(1, len(points) - 2) + grain * grain
-    return sqrt(variance / spread) * _inflation(line.residuals) if spread > 0 else inf
-
-
-def _is_sure(points: Sequence[Point], line: _Line) -> bool:
-    return line.slope > _SURE * _error(points, line)
-
-
-def _swing(floors: Sequence[Point], begin: int, line: _Line) -> float:
+def _swing(floors: Sequence[Point], begin: int, line: Line) -> float:
     """The largest rise that was no growth: around the line, and before it, where it was lost again. What came in a moment
     and went is another thing than what took as long as this."""
     swing = _comes_and_goes([(0.0, value) for value in line.residuals])
@@ -358,105 +327,27 @@ def _comes_and_goes(points: Sequence[Point], shortest: int = 0) -> float:
     return largest
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """Growth that bends: towards a plateau, or towards a line that is less steep than its beginning."""
-
-    begin: int
-    plateau: float
-    rate: float | None  # None: it levels off
-    error: float = 0.0
-
-
-def _curve(floors: Sequence[Point], begin: int) -> _Curve | None:
-    """None where no curve describes it much better than a line. Earlier pieces that rose more steeply belong to it."""
-    grain, start = _grain(floors), begin
-    last = _fit(floors[begin:])
-    slack = max(2 * grain, 4 * sqrt(_squares(last.residuals) / len(last.residuals)))
-    while start > 0 and floors[start - 1][1] < floors[start][1] + slack:
-        start -= 1
-    points = floors[start:]
-    count = len(points)
-    if count < _SHORTEST:
-        return None
-    straight = _fit(points)
-    line = _description(_squares(straight.residuals), count, 2, grain)
-    span = points[-1][0] - points[0][0]
-    _, bend, _, plateau, squares = _best_bend(points, span, with_line=False)
-    levels = _description(squares, count, 3, grain)
-    both_tau, both_bend, both_steep, _, both_squares = _best_bend(points, span, with_line=True)
-    both = _description(both_squares, count, 4, grain)
-    if min(levels, both) > line - _CURVED or (bend >= 0 if levels <= both else both_bend >= 0):
-        return None
-    if both < levels - _CURVED and both_steep > 0:
-        if (
-            3 * both_tau > _OVER * span
-        ):  # it still bends: what it bends towards is a guess, its last piece is not
-            third = max(_SHORTEST // 2, count // 3)
-            if _fit(points[-third:]).slope > _SLOWER * _fit(points[:third]).slope:
-                return None
-            return _Curve(start, plateau, None)
-        error = sqrt(both_squares / count + grain * grain / 16) / (span * sqrt(count / 12)) * 2
-        if both_steep > _SURE * error and both_steep * span > 0.1 * (points[-1][1] - points[0][1]):
-            # the curved part is over: what is left is the line
-            straight_since = bisect_left([t for t, _ in points], points[0][0] + 3 * both_tau)
-            return _Curve(start + min(straight_since, count - _SHORTEST), inf, both_steep, error)
-    return _Curve(start, plateau, None)
-
-
-def _best_bend(
-    points: Sequence[Point], span: float, with_line: bool
-) -> tuple[float, float, float, float, float]:
-    """(tau, bend, steep, level, squares) of the curve that fits best: a coarse search, then a fine one."""
-    low, high = 0.03, 1.2  # of the span
-    for steps in (10, 6, 6):
-        ratio = (high / low) ** (1 / steps)
-        shares = [low * ratio**number for number in range(steps + 1)]
-        fits = [(span * share, *_bent(points, span * share, with_line)) for share in shares]
-        best = min(range(len(fits)), key=lambda number: fits[number][-1])
-        low, high = shares[max(0, best - 1)], shares[min(steps, best + 1)]
-    return fits[best]
-
-
-def _bent(points: Sequence[Point], tau: float, with_line: bool) -> tuple[float, float, float, float]:
-    """Least squares of level + steep·t + bend·exp(-t/tau): (bend, steep, level, squares)."""
-    origin = points[0][0]
-    scale = points[-1][0] - origin
-    rows = [(1.0, exp(-(t - origin) / tau), (t - origin) / scale) for t, _ in points]
-    values = [value for _, value in points]
-    width = 3 if with_line else 2
-    matrix = [[sum(row[i] * row[j] for row in rows) for j in range(width)] for i in range(width)]
-    right = [sum(row[i] * value for row, value in zip(rows, values, strict=True)) for i in range(width)]
-    solved = _solve(matrix, right)
-    if solved is None:
-        return 0.0, 0.0, 0.0, inf
-    squares = sum(
-        (value - sum(factor * part for factor, part in zip(solved, row, strict=False))) ** 2
-        for row, value in zip(rows, values, strict=True)
-    )
-    return solved[1], solved[2] / scale if with_line else 0.0, solved[0], squares
-
-
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Gauss, with the largest pivot."""
-    size = len(right)
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda number: abs(rows[number][column]))
-        if abs(rows[pivot][column]) < 1e-12:
-            return None
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        for number in range(size):
-            if number != column:
-                factor = rows[number][column] / rows[column][column]
-                rows[number] = [a - factor * b for a, b in zip(rows[number], rows[column], strict=True)]
-    return [rows[number][size] / rows[number][number] for number in range(size)]
-
-
 def _rate(points: Sequence[Point]) -> Range:
-    line = _fit(points)
-    freedom = max(1.0, len(points) / _inflation(line.residuals) ** 2 - 2)
-    return _around(slope(points), _LIKELY * (1 + 1.1 / freedom) * _error(points, line))  # Student's, about
+    line = fit(points)
+    freedom = max(1.0, len(points) / inflation(line.residuals) ** 2 - 2)
+    error = hypot(slope_error(points, line), _drift(points))
+    return _around(slope(points), _LIKELY * (1 + 1.1 / freedom) * error)  # Student's, about
+
+
+def _drift(points: Sequence[Point]) -> float:
+    """By how much the rate itself changed meanwhile, beyond what noise explains: a busy machine makes fewer steps a second, and
+    so it may be later."""
+    size = len(points) // _PARTS
+    if size < _PART:
+        return 0.0
+    parts = [
+        points[len(points) - size * (number + 1) : len(points) - size * number] for number in range(_PARTS)
+    ]
+    lines = [fit(part) for part in parts]
+    mean = sum(line.slope for line in lines) / _PARTS
+    between = sum((line.slope - mean) ** 2 for line in lines) / (_PARTS - 1)
+    noise = sum(slope_error(part, line) ** 2 for part, line in zip(parts, lines, strict=True)) / _PARTS
+    return sqrt(max(0.0, between - _NOISE * noise))
 
 
 def _around(rate: float, error: float) -> Range:
@@ -476,9 +367,9 @@ def _full_in(
         tops = sorted(window.high[1] + bytes_per_second * (now - window.high[0]) for window in windows)
         return max(0.0, limit - tops[int(share * (len(tops) - 1))]) / bytes_per_second
 
-    slack = (period or 0.0) / 2
-    earliest, expected = left(rate.high, 1.0) - slack, left(rate.expected, 0.9)
-    latest = left(rate.low, 0.5) + slack if rate.low > 0 else inf
+    slack = _SLACK * (period or 0.0)
+    earliest, expected = left(rate.high, _TOP) - slack, left(rate.expected, 0.9)
+    latest = left(rate.low, _LATE_TOP) + slack if rate.low > 0 else inf
     if period:  # it dies at the top of a period
         to_top = windows[-1].high[0] - now
         expected = max(0.0, to_top + period * ceil((expected - to_top) / period - 0.25))
