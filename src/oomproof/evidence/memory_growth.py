@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
 from oomproof.evidence.heap_growth import PYTHON, heap_growth
+from oomproof.evidence.witnesses import traced_growth
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, OtherJobRow, PhaseMark, ProcessRow, Series
 from oomproof.trend import growth
@@ -63,6 +64,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
         from_bytes=before,
         to_bytes=after,
         kept_in=_kept_in(series, begin, end, wall_offset),
+        **traced_growth(series, begin, wall_offset),
     )
 
 

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
 from oomproof.evidence.memory_growth import growing_phase, steps_between, warm_since
+from oomproof.evidence.witnesses import newest_trace, not_a_leak
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, JobRow, Series
+from oomproof.recording.traced_lines import Trace
 from oomproof.records import dataclass
 from oomproof.trend.leaks import GROWING, SLOWING, Trend, slice_points, trend_of
 
@@ -30,6 +32,8 @@ class RunTrend:
     cycle: str  # the phase whose visits are the period; empty: found in the series, or none
     heap: HeapGrowth | None = None  # what kind of memory it is, where the agent told
     workers: tuple[int, int] | None = None  # how many, and what they grew by, where most of it is theirs
+    trace: Trace | None = None  # the lines that allocated it, where a tracer looked
+    proof: str = ""  # that it is no leak: what malloc_trim gave back
 
 
 def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
@@ -54,8 +58,9 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
         workers = _in_workers(series, trend.since, use.end, trend.grown)
         heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
     return RunTrend(
-        trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers
-    )
+        trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers,
+        trace=newest_trace(series, begin), proof=not_a_leak(series),
+    )  # fmt: skip
 
 
 def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:

@@ -9,6 +9,8 @@ from oomproof.diagnosis.verdict import plain
 from oomproof.evidence.growing_line import container_text, growing_line
 from oomproof.evidence.heap_growth import ARROW, MAPPED, NATIVE, PYTHON, RETAINED, HeapGrowth
 from oomproof.evidence.run_trend import RunTrend
+from oomproof.evidence.witnesses import places
+from oomproof.recording.traced_lines import trace_text
 from oomproof.records import dataclass
 from oomproof.trend.leaks import FLAT, GROWING, SLOWING, Range, Trend
 from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
@@ -74,6 +76,8 @@ class Answer:
 def trend_lines(name: str, answer: Answer) -> list[str]:
     trend, of_run = answer.trend, answer.of_run
     sentence = _SENTENCES.get(trend.kind) or _too_short(trend, answer.seen, of_run is not None)
+    if of_run is not None and of_run.heap is not None and of_run.heap.kind == RETAINED and of_run.proof:
+        sentence = "growing, but no leak: the C library keeps what was freed"
     lines = [f"{name}: {sentence}"]
     grows = trend.kind in (GROWING, SLOWING) and trend.rate is not None
     if grows and trend.rate is not None and trend.since is not None:
@@ -94,6 +98,10 @@ def trend_lines(name: str, answer: Answer) -> list[str]:
         lines.append(f"  kind     {heap_text(of_run.heap)}")
         for container in of_run.heap.containers:
             lines.append(f"  kept in  {container_text(container, growing_line(container, answer.started))}")
+    if of_run is not None and of_run.trace is not None:
+        lines.append(f"  made at  {trace_text(of_run.trace, answer.started)} ({of_run.trace.witness})")
+    if of_run is not None and of_run.proof:
+        lines.append(f"  proof    {of_run.proof}")
     if trend.top:
         between = format_size(trend.held)
         lines.append(
@@ -153,6 +161,8 @@ def trend_json(answer: Answer) -> dict[str, Any]:
         "seconds_per_step": of_run.seconds_per_step if of_run else None,
         "workers": {"count": workers[0], "grown_bytes": workers[1]} if workers else None,
         "heap": _heap_json(of_run.heap) if of_run and of_run.heap else None,
+        "where": [plain(place) for place in places(of_run.trace)] if of_run and of_run.trace else [],
+        "not_a_leak": (of_run.proof or None) if of_run else None,
     }
 
 

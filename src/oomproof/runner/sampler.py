@@ -53,9 +53,10 @@ class Sampler:
         alerts: Alerts,
         alert: Callable[[str], None],
         warm_up: WarmUp,
+        on_leak: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
-        self._alerts, self._alert, self._warm_up = alerts, alert, warm_up
+        self._alerts, self._alert, self._warm_up, self._on_leak = alerts, alert, warm_up, on_leak
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
@@ -228,13 +229,9 @@ class Sampler:
         if moment.memory is None or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
-        headroom = (
-            moment.available
-            if moment.limit_headroom is None
-            else min(moment.available, moment.limit_headroom)
-        )
-        if (text := self._leaks.look(t, headroom)) is not None:
+        if (text := self._leaks.look(t, moment.headroom)) is not None:
             self._alert(text)
+            self._on_leak(moment.headroom)
 
     def _once(self, name: str, now: bool, text: str) -> None:
         """Tell when a line is crossed, and again only after it was crossed back."""
