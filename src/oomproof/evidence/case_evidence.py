@@ -264,6 +264,7 @@ _TOLD = {
     "worker-lost": "the job's own process found its loader worker dead",
     "stacks": "where the code stood",
     "saved": "a checkpoint was written",
+    "mappings": "one kind of mapping became more: whose habit it is",
 }
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
 from oomproof.evidence.memory_growth import growing_phase, steps_between, warm_since
-from oomproof.evidence.witnesses import newest_trace, not_a_leak
+from oomproof.evidence.witnesses import grown_mappings, newest_trace, not_a_leak
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import HostRow, JobRow, Series
 from oomproof.recording.traced_lines import Trace
@@ -34,6 +34,7 @@ class RunTrend:
     workers: tuple[int, int] | None = None  # how many, and what they grew by, where most of it is theirs
     trace: Trace | None = None  # the lines that allocated it, where a tracer looked
     proof: str = ""  # that it is no leak: what malloc_trim gave back
+    mappings: str = ""  # a kind of mapping that became more
 
 
 def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
@@ -59,7 +60,7 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
         heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
     return RunTrend(
         trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers,
-        trace=newest_trace(series, begin), proof=not_a_leak(series),
+        trace=newest_trace(series, begin), proof=not_a_leak(series), mappings=grown_mappings(series),
     )  # fmt: skip
 
 

@@ -22,6 +22,12 @@ def not_a_leak(series: Series) -> str:
     return told[0].text if told else ""
 
 
+def grown_mappings(series: Series) -> str:
+    """What became more, as it was told last; empty where nothing did."""
+    told = series.events("mappings", last=1)
+    return told[0].text if told else ""
+
+
 def traced_growth(series: Series, begin: float, wall_offset: float) -> dict[str, Any]:
     """The fields of a Growth that come from witnesses."""
     trace = newest_trace(series, begin)

@@ -100,6 +100,8 @@ def trend_lines(name: str, answer: Answer) -> list[str]:
             lines.append(f"  kept in  {container_text(container, growing_line(container, answer.started))}")
     if of_run is not None and of_run.trace is not None:
         lines.append(f"  made at  {trace_text(of_run.trace, answer.started)} ({of_run.trace.witness})")
+    if of_run is not None and of_run.mappings:
+        lines.append(f"  mapped   {of_run.mappings}")
     if of_run is not None and of_run.proof:
         lines.append(f"  proof    {of_run.proof}")
     if trend.top:
@@ -162,6 +164,7 @@ def trend_json(answer: Answer) -> dict[str, Any]:
         "workers": {"count": workers[0], "grown_bytes": workers[1]} if workers else None,
         "heap": _heap_json(of_run.heap) if of_run and of_run.heap else None,
         "where": [plain(place) for place in places(of_run.trace)] if of_run and of_run.trace else [],
+        "mappings": (of_run.mappings or None) if of_run else None,
         "not_a_leak": (of_run.proof or None) if of_run else None,
     }
 

@@ -17,6 +17,7 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch
+from oomproof.runner.mapping_watch import MappingWatch
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
@@ -31,6 +32,7 @@ _LIBRARIES_OF = 4  # heaviest processes; maps of a torch process take 3 ms to re
 _SHORTEST = 0.2  # seconds between samples, however thin the headroom
 _SHARE = 0.005  # of a core at most: 500 processes take 20 ms a sample
 _LONGEST = 30.0
+_SETTLED = 20.0  # seconds after the first steps: then its mappings are what it works with
 _WITHOUT = "single processes may be missing in the recording"
 
 
@@ -67,6 +69,8 @@ class Sampler:
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
         self._swap_before: int | None = None
         self._leaks = LeakWatch()
+        self._mappings, self._mappings_from = MappingWatch(writer), boottime() + _SETTLED
+        self._heaviest = 0  # pid
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
 
@@ -104,6 +108,7 @@ class Sampler:
             self._look_at_shared_pages(t, samples)
         if t >= self._next_libraries:
             self._look_at_libraries(t, samples)
+        self._heaviest = samples[0].pid if samples else 0
         for process in samples[:_PROCESSES]:
             share = self._share(process)
             held = process.anon + process.shmem + process.swap if share is None else share
@@ -225,13 +230,22 @@ class Sampler:
         moment = self._moment
         if not self._warm_up.is_over(t):  # growth there is no trend
             self._leaks = LeakWatch()
+            self._mappings_from = t + _SETTLED
             return
+        if t >= self._mappings_from:
+            self._mappings_from = float("inf")
+            self._mappings.begin(self._heaviest)
         if moment.memory is None or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
         if (text := self._leaks.look(t, moment.headroom)) is not None:
             self._alert(text)
             self._on_leak(moment.headroom)
+
+    def look_at_mappings(self) -> None:
+        """When growth was told: whether it is one kind of mapping that became more."""
+        if self._heaviest:
+            self._mappings.look(boottime(), self._heaviest)
 
     def _once(self, name: str, now: bool, text: str) -> None:
         """Tell when a line is crossed, and again only after it was crossed back."""

@@ -249,6 +249,7 @@ class Watch:
         if self.agents is not None:
             traces = self.agents.traces
             self.task_thread.do(lambda: traces.ask(headroom))
+        self.task_thread.do(self.sampler.look_at_mappings)
 
     def _shall_save(self) -> bool:
         growth = self.guarded.growth
@@ -308,6 +309,8 @@ class Watch:
         self._tell(text)
         if kind == "warn" and self.guarded.growth.time_to_full is not None:  # by its own growth
             self._on_leak(self.guarded.moment.headroom)
+        if kind in ("ask", "term"):
+            self.task_thread.do(self.sampler.look_at_mappings)
         if self.agents is not None and kind == "ask":
             agents = self.agents
             self.task_thread.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
