@@ -6,9 +6,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -49,19 +51,27 @@ def describe(step: int, number: int) -> str:
     return f"row {number} of step {step}, described in some words"
 
 
-def retain(step: int, pins: list[bytearray]) -> None:
-    """Frees all it takes but some bytes in between, in sizes that no hole of the steps before can take."""
-    blocks = []
-    for _ in range(200):
-        blocks.append(bytearray(30_000 + 128 * step))
-        pins.append(bytearray(600))
+class Server(threading.Thread):
+    """Serves one request after the other and frees all of it but the last block, which lies above the rest: the arena that the C
+    library gave this thread keeps the rest. The threads themselves stay, as those of a pool do."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(daemon=True)
+        self.size = size
+        self.start()
+
+    def run(self) -> None:
+        blocks = [bytearray(20_000) for _ in range(self.size // 20_000)]
+        self.words = blocks[-1]
+        del blocks
+        threading.Event().wait()
 
 
 class Rows(torch.utils.data.Dataset[Any]):
     """Strings in a Python list, which each worker copies by reading them."""
 
     def __init__(self) -> None:
-        self.rows = [f"row {number} with some words in it" for number in range(2_000_000)]
+        self.rows = [f"row {number} with some words in it" for number in range(3_000_000)]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -81,7 +91,8 @@ def copied(seconds: float) -> int:
         step += 1
         time.sleep(0.25)
         if time.monotonic() - begun >= seconds:
-            break
+            print("done", step, flush=True)
+            os._exit(0)  # as a training that is ended in the middle of an epoch
     return step
 
 
@@ -94,7 +105,7 @@ def main(kind: str, seconds: float) -> int:
     if kind == "copied":
         return copied(seconds)
     library = extension() if kind == "extension" else None
-    pins: list[bytearray] = []
+    servers: list[Server] = []
     pages = page_cache() if kind == "page-cache" else None
     losses, rows, arrays, tables, blocks, outputs = [], [], [], [], [], []
     begun, step = time.monotonic(), 0
@@ -127,12 +138,12 @@ def main(kind: str, seconds: float) -> int:
             block.write(b"x" * (1 << 19))
             blocks.append(block)
         elif kind == "extension":
-            library.tokenize(1 << 19)
+            library.tokenize(1 << 20)
         elif kind == "library":
-            for number in range(2_000):
+            for number in range(4_000):
                 describe(step, number)
-        elif kind == "retained":
-            retain(step, pins)
+        elif kind == "retained" and step % 60 == 0:
+            servers.append(Server(40 << 20))
         elif kind == "warm-up" and step <= 300:
             arrays.append(torch.ones(1 << 18))
         elif pages is not None:

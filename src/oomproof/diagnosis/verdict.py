@@ -205,11 +205,18 @@ class Verdict:
 
 
 def plain(record: Any) -> dict[str, Any] | None:
-    """A flat record as JSON sees it."""
+    """A record as JSON sees it; a list in it may be of records."""
     if record is None:
         return None
     fields = ((name, getattr(record, name)) for name in record.__dataclass_fields__)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+    return {
+        name: [_plain_item(item) for item in value] if isinstance(value, tuple) else value
+        for name, value in fields
+    }
+
+
+def _plain_item(item: Any) -> Any:
+    return plain(item) if hasattr(item, "__dataclass_fields__") else item
 
 
 def from_json(value: Mapping[str, Any]) -> Verdict:

@@ -91,7 +91,11 @@ def trace_text(trace: Trace, before: float) -> str:
         if trace.steps
         else f": +{format_size(line.bytes)}"
     )
-    return one_line(f"{text} made {trace.share(line):.0%} of it{rate}")
+    others = [
+        f"{os.path.basename(other.file)}:{other.line} {trace.share(other):.0%}" for other in trace.blamed[1:]
+    ]
+    more = f"; {', '.join(others)}" if others else ""
+    return one_line(f"{text} made {trace.share(line):.0%} of it{rate}{more}")
 
 
 def _source(path: str, number: int, before: float) -> str:

@@ -34,42 +34,49 @@ def main() -> None:
     import importlib
 
     reader = importlib.import_module("memray").FileReader(sys.argv[1])
+    if sys.argv[2:] == ["peak"]:
+        records = reader.get_high_watermark_allocation_records(merge_threads=True)
+        _tell([(record, record.size, record.n_allocations) for record in records], 1.0)
+        return
     records = list(reader.get_temporal_allocation_records(merge_threads=True))
     last = max(
         (interval.allocated_before_snapshot for record in records for interval in record.intervals), default=0
     )
     begin, end = _FROM * last, _TO * last
-    sums: dict[Any, Any] = {}
+    kept = []
     for record in records:
-        kept = [
+        stays = [
             interval
             for interval in record.intervals
             if interval.deallocated_before_snapshot is None
             and begin <= interval.allocated_before_snapshot < end
         ]
-        size = sum(interval.n_bytes for interval in kept)
+        kept.append((record, sum(stay.n_bytes for stay in stays), sum(stay.n_allocations for stay in stays)))
+    largest = _tell(kept, _TO - _FROM)
+    if largest is not None:  # symbols of large libraries take seconds
+        _tell(kept, _TO - _FROM, _native(largest))
+
+
+def _tell(kept: list[Any], share: float, native: str | None = None) -> Any:
+    """Prints the lines with most bytes; the largest record of the first one."""
+    sums: dict[Any, Any] = {}
+    for record, size, count in kept:
         if size:
-            place = _place(record.stack_trace())
-            known = sums.setdefault(place, [0, 0, 0, None])
+            known = sums.setdefault(_place(record.stack_trace()), [0, 0, 0, None])
             known[0] += size
-            known[1] += sum(interval.n_allocations for interval in kept)
+            known[1] += count
             if size > known[2]:
                 known[2:] = [size, record]
     rows = sorted(sums.items(), key=lambda item: -item[1][0])
-    share = _TO - _FROM
     lines = [
         [file, line, function, int(size / share), int(count / share), library]
         for (file, line, function, library), (size, count, _, _) in rows[:_TOLD]
     ]
-    whole = int(sum(size for _, (size, _, _, _) in rows) / share)
-    _print(lines, whole)
-    if lines:  # symbols of large libraries take seconds
-        lines[0].append(_native(rows[0][1][3]))
-        _print(lines, whole)
-
-
-def _print(lines: list[Any], whole: int) -> None:
+    if lines and native is not None:
+        lines[0].append(native)
+    whole = int(sum(row[1][0] for row in rows) / share)
     print(json.dumps({"lines": lines, "traced": whole}), flush=True)
+    return rows[0][1][3] if rows else None
 
 
 def _place(stack: list[Any]) -> tuple[str, int, str, bool]:
