@@ -144,6 +144,12 @@ def _tell(arguments: argparse.Namespace, run: Run, profile: Profile) -> None:
         return
     print(one_line(f"profile of {run.name} ({profile.profiler}): {profile.page}"))
     for line in profile.lines:
-        place = f"{os.path.basename(line['file'])}:{line['line']}" if line["line"] else ""
+        place = (
+            f"{os.path.basename(line['file'])}:{line['line']}"
+            if line["line"]
+            else ""
+            if line["function"]
+            else "native threads"
+        )
         function = f"in {line['function']}" if line["function"] else ""
         print(one_line(f"  {format_size(line['bytes']):>8}  {place} {function}".rstrip()))

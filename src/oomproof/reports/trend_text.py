@@ -76,7 +76,8 @@ class Answer:
 def trend_lines(name: str, answer: Answer) -> list[str]:
     trend, of_run = answer.trend, answer.of_run
     sentence = _SENTENCES.get(trend.kind) or _too_short(trend, answer.seen, of_run is not None)
-    if of_run is not None and of_run.heap is not None and of_run.heap.kind == RETAINED and of_run.proof:
+    only_kept = bool(of_run and of_run.heap and of_run.heap.kind == RETAINED and of_run.proof)
+    if only_kept:
         sentence = "growing, but no leak: the C library keeps what was freed"
     lines = [f"{name}: {sentence}"]
     grows = trend.kind in (GROWING, SLOWING) and trend.rate is not None
@@ -96,7 +97,7 @@ def trend_lines(name: str, answer: Answer) -> list[str]:
         lines.append(f"  who      its {count} workers, +{format_exact(rise)}: {_WORKERS}")
     if of_run is not None and of_run.heap is not None:
         lines.append(f"  kind     {heap_text(of_run.heap)}")
-        for container in of_run.heap.containers:
+        for container in of_run.heap.containers if not only_kept else ():
             lines.append(f"  kept in  {container_text(container, growing_line(container, answer.started))}")
     if of_run is not None and of_run.trace is not None:
         lines.append(f"  made at  {trace_text(of_run.trace, answer.started)} ({of_run.trace.witness})")

@@ -17,7 +17,8 @@ if sys.path and os.path.abspath(sys.path[0] or ".") == os.path.dirname(os.path.a
 # Of the window: what was allocated before this is made once, what after it may only wait for the next step to be freed.
 _FROM, _TO = 0.15, 0.75
 _TOLD, _NATIVE = 5, 3
-_LIBRARIES = ("site-packages", "dist-packages", os.path.dirname(os.__file__) + os.sep, "<frozen")
+_AGENT = os.path.join("oomproof", "agent", "")  # stands between an import and what it imports
+_LIBRARIES = ("site-packages", "dist-packages", os.path.dirname(os.__file__) + os.sep, "<frozen", _AGENT)
 _INTERPRETER = (
     "_Py",
     "Py",
