@@ -258,7 +258,7 @@ class Agent:
         growing = self._containers.look(sys._getframe(2))
         held = {"anon": _anonymous(), **counters()}
         self.report("heap", step=self.step, containers=growing, **held)
-        self._witness.note(held)
+        self._witness.note({**held, "step": self.step})
         self._heap_failures -= 1
         # a crowded machine makes it long; a heap in swap as well, and that is what must not be walked often
         cost = max(time.thread_time() - worked, (time.perf_counter() - begun) / 4)

@@ -30,6 +30,7 @@ _LOOKS, _EDGE = (
 _SETTLE = 3  # steps that are not compared: caches of the first ones under the tracer
 _STEPS, _SHORTEST, _LONGEST = 30, 10.0, 60.0  # a window: so many steps and seconds, or the longest
 _SLOW_STEPS, _EVER = 8, 300.0  # ... or so many steps of a job whose steps are slow
+_GROWN = 0.5  # of what so many steps made it grow by before: then the window has seen it
 _LATE = 30.0  # seconds after that, a window that no step ends is ended by a thread
 _UNSETTLED = 120.0  # ... and one that the first steps do not come to
 _GLANCE = 5.0
@@ -116,6 +117,15 @@ class Witness:
         by_kind = split(grown)
         return (most_of(by_kind, grown["anon"] or 0), by_kind) if by_kind else ("", {})
 
+    def _rate(self) -> float:
+        """Bytes a step that it grew by so far; 0 where that is not known."""
+        bytes_before, bytes_after, before, after = (
+            _median(looks, name) for name in ("anon", "step") for looks in (self._first, self._last)
+        )
+        if bytes_before is None or bytes_after is None or before is None or after is None or after <= before:
+            return 0.0
+        return max(0.0, (bytes_after - bytes_before) / (after - before))
+
     def _choose(self, headroom: int, now: float, step: int) -> None:
         kind, by_kind = self._kind()
         native = by_kind.get(NATIVE, 0) + by_kind.get(MAPPED, 0)
@@ -138,7 +148,7 @@ class Witness:
         self._left -= 1
         try:
             tracer.start()
-            window = _Window(tracer, kind, now, step, self._held)
+            window = _Window(tracer, kind, now, step, self._held, self._rate())
             _thread.start_new_thread(self._end_late, (window,))
         except Exception as error:  # half installed, no thread, no space
             tracer.stop()
@@ -173,7 +183,7 @@ class Witness:
         deep = bool(told.pop("in_libraries", False)) and window.tracer.frames == 1 and self._left > 0
         self._agent.report(
             "trace", witness=window.tracer.name, memory=window.kind, steps=step - window.first_step,
-            seconds=now - window.begun, step=step, grown=grown, more=deep, **told,
+            seconds=now - window.begun, step=step, grown=grown, expected=window.rate, more=deep, **told,
         )  # fmt: skip
         if deep:
             self._begin(PythonTracer(_DEEP, self._is_library), window.kind, now, step)
@@ -207,10 +217,12 @@ class Witness:
 
 
 class _Window:
-    def __init__(self, tracer: Any, kind: str, now: float, step: int, held: Callable[[], int | None]) -> None:
+    def __init__(
+        self, tracer: Any, kind: str, now: float, step: int, held: Callable[[], int | None], rate: float
+    ) -> None:
         import _thread
 
-        self.tracer, self.kind = tracer, kind
+        self.tracer, self.kind, self.rate = tracer, kind, rate
         self.begun, self.first_step = now, step
         self.deadline = time.monotonic() + _UNSETTLED
         self.held = held()
@@ -230,8 +242,13 @@ class _Window:
                 self.begun, self.first_step, self.held = now, step, self._held()
             return False
         seconds, steps = now - self.begun, step - self.first_step
-        enough = steps >= _STEPS and seconds >= _SHORTEST
+        enough = steps >= _STEPS and seconds >= _SHORTEST and self._has_grown(steps)
         return enough or seconds >= self._longest or bool(self.tracer.is_full())
+
+    def _has_grown(self, steps: int) -> bool:
+        """What leaks in an evaluation does not leak in the steps between two."""
+        held = self._held()
+        return held is None or self.held is None or held - self.held >= _GROWN * self.rate * steps
 
 
 def _median(looks: Any, name: str) -> int | None:

@@ -13,6 +13,7 @@ from oomproof.units import MIB, format_exact, format_size
 
 _OVERHEAD = 8 * MIB  # that tracemalloc itself takes at most while it traces
 _SEEN = 1 / 3  # of the growth: then the tracer is the one that sees this kind
+_LEAST = 0.2  # of the growth before the window
 _BLAMED = 0.25  # of the growth: what is less made none of it
 _LONGEST_LINE, _LONGEST_NATIVE, _SEARCHED = 80, 200, 4 << 20  # characters
 
@@ -36,10 +37,13 @@ class Trace:
     seconds: float
     whole: int  # bytes that the process grew by in the window
     lines: tuple[TracedLine, ...]  # the most first
+    expected: float = 0.0  # bytes a step that it grew by before; 0: not known
 
     @property
     def blamed(self) -> tuple[TracedLine, ...]:
-        """Those that made a good part of it."""
+        """Those that made a good part of it; none where what grew before did not grow in the window."""
+        if self.whole < _LEAST * self.expected * self.steps:
+            return ()
         return tuple(line for line in self.lines if line.bytes >= _BLAMED * self.whole)
 
     def share(self, line: TracedLine) -> float:
@@ -57,7 +61,11 @@ def trace_of(told: Mapping[str, Any]) -> Trace | None:
     whole = traced if traced >= _SEEN * (grown - _OVERHEAD) else grown
     if not lines or whole <= 0:
         return None
-    return Trace(str(told.get("witness")), str(told.get("memory") or ""), steps, float(seconds), whole, lines)
+    expected = told.get("expected")
+    before = float(expected) if isinstance(expected, int | float) and 0 <= expected < 1 << 62 else 0.0
+    return Trace(
+        str(told.get("witness")), str(told.get("memory") or ""), steps, float(seconds), whole, lines, before
+    )
 
 
 def _line(row: object) -> TracedLine | None:

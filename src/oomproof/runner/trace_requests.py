@@ -106,7 +106,7 @@ def _make_it_last(pid: int) -> None:
     """After the job and us, whoever is short of time or memory."""
     import resource
 
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # macOS has no prlimit
         os.setpriority(os.PRIO_PROCESS, pid, 10)
         resource.prlimit(pid, resource.RLIMIT_AS, (_READ_MEMORY, _READ_MEMORY))
         Path(f"/proc/{pid}/oom_score_adj").write_text("1000")

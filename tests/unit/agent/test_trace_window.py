@@ -159,6 +159,23 @@ def test_a_window_that_no_step_ends_is_ended(agent: Told, monkeypatch: pytest.Mo
     assert agent.told[0][1]["problem"] == "no step ended the window" and not tracemalloc.is_tracing()
 
 
+def test_a_window_waits_for_what_grew_before(agent: Told) -> None:
+    """A leak of the evaluations: 30 steps without one show nothing, the longest window does."""
+    held = 0
+    witness = Witness(agent, _is_library, lambda: held)  # type: ignore[arg-type]
+    for step, share in ((1, 0), (2, 0), (3, 0), (101, 4), (102, 4), (103, 4)):
+        witness.note(
+            {"malloc": 0, "malloc_free": 0, "anon": 25 * MIB * share, "blocks": 250_000 * share, "step": step}
+        )
+    ask(agent)
+    train(witness, 40)
+    assert not agent.told and tracemalloc.is_tracing()
+    held = 200 * MIB
+    begun = boottime()
+    witness.stepped(begun + 45, 45)
+    assert agent.told[0][1]["steps"] == 42 and agent.told[0][1]["expected"] == MIB
+
+
 def test_tables_that_are_full_end_it(agent: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     witness = python_grows(agent)
     ask(agent)

@@ -56,6 +56,12 @@ def test_a_witness_that_is_blind_to_it_blames_nobody() -> None:
     assert words(told(line("a.py", 1, MIB), grown=500 * MIB)) == ""
 
 
+def test_a_window_in_which_it_did_not_grow_blames_nobody() -> None:
+    """It leaks in each evaluation, and none was in the window."""
+    assert words(told(line("a.py", 1, MIB), expected=4.0 * MIB)) == ""
+    assert words(told(line("a.py", 1, 90 * MIB), expected=4.0 * MIB)) != ""
+
+
 def test_what_the_tracer_takes_itself_is_no_growth() -> None:
     assert "made 100% of it" in words(told(line("a.py", 1, 6 * MIB), grown=20 * MIB))
 
