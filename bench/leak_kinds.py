@@ -34,7 +34,7 @@ EXPECTED = {  # what it does, what kind of memory, what it is kept in, and the l
     "warm-up": ("flat", None, None, None),
     "retained": ("no leak", "retained", None, None),
 }
-LIMITS = {"library": "1000M", "extension": "1500M"}
+LIMITS = {"library": "850M", "extension": "1000M"}
 
 
 Said = tuple[str, str | None, str | None, str | None]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -92,6 +93,8 @@ def copied(seconds: float) -> int:
         time.sleep(0.25)
         if time.monotonic() - begun >= seconds:
             print("done", step, flush=True)
+            for worker in multiprocessing.active_children():
+                worker.kill()
             os._exit(0)  # as a training that is ended in the middle of an epoch
     return step
 

@@ -16,6 +16,7 @@ from oomproof.trend.leaks import GROWING, SLOWING, Trend, slice_points, trend_of
 _SLICES = 720
 _LATELY = 60.0  # seconds: how old the newest row of the machine may be
 _MOSTLY = 0.6  # of the growth: then it is the workers'
+_OWN = 0.3  # of the growth: less was not the training's
 _VISITS = 5  # of a phase, before its cycle is a period
 
 
@@ -58,6 +59,8 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
         phase = growing_phase(series, marks, trend.since, use.end)
         workers = _in_workers(series, trend.since, use.end, trend.grown)
         heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
+        if heap is not None and heap.grown < _OWN * trend.grown:  # it is another process that grew
+            heap = None
     return RunTrend(
         trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers,
         trace=newest_trace(series, begin), proof=not_a_leak(series), mappings=grown_mappings(series),
@@ -66,9 +69,10 @@ def run_trend(series: Series, limit: int | None = None) -> RunTrend | None:
 
 def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:
     """Loaders and other children, which may be started anew for each epoch: all that they hold together."""
+    lately = min(_LATELY, (end - begin) / 4)  # what grew within it is not seen
     before, after = (
-        [row for row in series.living(at, at + _LATELY) if row.role == "worker"]
-        for at in (begin, end - _LATELY)
+        [row for row in series.living(at, at + lately) if row.role == "worker"]
+        for at in (begin, end - lately)
     )
     rise = sum(row.use for row in after) - sum(row.use for row in before)
     return (len(after), rise) if before and after and rise >= _MOSTLY * grown > 0 else None
