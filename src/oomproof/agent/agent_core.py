@@ -63,6 +63,7 @@ class Agent:
         self._looked_at = 0.0
         self._heap_since, self._next_heap = 0.0, 0.0
         self._containers: Any = None
+        self._witness: Any = None  # who looks closer when memory leaks, from the first look at the heap on
         self._heap_failures = 0
         self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
@@ -200,6 +201,8 @@ class Agent:
                     self._flush()
                 if now >= self._next_heap:
                     self._tell_heap(now)
+                if self._witness is not None:
+                    self._witness.stepped(now, step)
             for callback in self._on_step:
                 callback(self, step)
         except Exception as error:
@@ -253,9 +256,14 @@ class Agent:
         from .heap_counters import counters
 
         if self._containers is None:
+            from .trace_window import Witness
+
             self._containers = GrowingContainers(_is_library)
+            self._witness = Witness(self, _is_library, _anonymous)
         growing = self._containers.look(sys._getframe(2))
-        self.report("heap", step=self.step, anon=_anonymous(), containers=growing, **counters())
+        held = {"anon": _anonymous(), **counters()}
+        self.report("heap", step=self.step, containers=growing, **held)
+        self._witness.note({**held, "step": self.step})
         self._heap_failures -= 1
         # a crowded machine makes it long; a heap in swap as well, and that is what must not be walked often
         cost = max(time.thread_time() - worked, (time.perf_counter() - begun) / 4)
@@ -334,10 +342,15 @@ class Agent:
         self._told_files = set()
         self._heap_since = self._next_heap = 0.0
         self._containers = None
+        if self._witness is not None:
+            self._witness.forked()
+        self._witness = None
         self.step = self._location = None
 
     def close(self) -> None:
         """At the interpreter's end: what still waits gets a tenth of a second."""
+        if self._witness is not None:
+            self._witness.close()
         if self.phase_now and self._told != (self.phase_now, self.step):
             self._note_reached(self.phase_now)
             self._tell_phase()

@@ -24,6 +24,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "trend": ("trend", "whether memory grows without end, and when it will be full: a run, or any table"),
     "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
     "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),
+    "profile": (
+        "profile",
+        "run a command with memray, scalene or valgrind around it, and keep the page with the run",
+    ),
     "logs": ("logs", "what a run printed; -f follows"),
     "wait": ("wait", "wait for a run and exit with its status"),
     "pause": ("pause", "pause a run until you resume it"),

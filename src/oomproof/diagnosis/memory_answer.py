@@ -117,6 +117,12 @@ def _about_growth(
         following = (
             f"it is kept in {growth.kept_in}; a smaller batch only delays the end. Then {command(case)}"
         )
+    elif growth.made_at:
+        kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
+        following = f"{growth.made_at}; a smaller batch only delays the end. Then {command(case)}"
+    elif growth.not_a_leak:
+        kept = Remedy(growth.not_a_leak, "measured", change=Change("env", "MALLOC_ARENA_MAX", after="2"))
+        following = f"{growth.not_a_leak}: MALLOC_ARENA_MAX=2 {command(case)}"
     elif growth.steps is None and longer:  # it told no steps: it may have been loading all the time
         following = (
             f"find what is kept as it runs; if it was still loading, it needs more: {longer[0].command}"

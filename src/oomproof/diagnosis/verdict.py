@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oomproof.causes import CAUSES, Cause, cause_of
-from oomproof.evidence.case_file import Evidence, Growth, KernelKill, Missing
+from oomproof.evidence.case_file import Evidence, Growth, GrowthPlace, KernelKill, Missing
 from oomproof.records import dataclass
 
 SCHEMA = 1
@@ -205,11 +205,18 @@ class Verdict:
 
 
 def plain(record: Any) -> dict[str, Any] | None:
-    """A flat record as JSON sees it."""
+    """A record as JSON sees it; a list in it may be of records."""
     if record is None:
         return None
     fields = ((name, getattr(record, name)) for name in record.__dataclass_fields__)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+    return {
+        name: [_plain_item(item) for item in value] if isinstance(value, tuple) else value
+        for name, value in fields
+    }
+
+
+def _plain_item(item: Any) -> Any:
+    return plain(item) if hasattr(item, "__dataclass_fields__") else item
 
 
 def from_json(value: Mapping[str, Any]) -> Verdict:
@@ -232,7 +239,7 @@ def from_json(value: Mapping[str, Any]) -> Verdict:
         missing=tuple(Missing(**source) for source in value["missing"]),
         remedies=tuple(_remedy(remedy) for remedy in value["remedies"]),
         # written since 0.2
-        growth=Growth(**value["growth"]) if value.get("growth") else None,
+        growth=_growth(value["growth"]) if value.get("growth") else None,
         culprit=Culprit(**value["culprit"]) if value.get("culprit") else None,
     )
     _check(verdict)
@@ -259,6 +266,10 @@ def _fits(value: Any, hint: Any) -> bool:
     if hasattr(value, "__dataclass_fields__"):
         _check(value)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _growth(value: Mapping[str, Any]) -> Growth:
+    return Growth(**{**value, "where": tuple(GrowthPlace(**place) for place in value.get("where", ()))})
 
 
 def _remedy(value: Mapping[str, Any]) -> Remedy:

@@ -33,10 +33,10 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class AgentMessage:
-    """An event that came from inside the job."""
+    """An event that came from inside the job, or that we saw of its processes."""
 
     t: float
-    kind: str  # exception, saved, stacks, worker-lost
+    kind: str  # exception, saved, stacks, worker-lost, mappings
     text: str
 
 

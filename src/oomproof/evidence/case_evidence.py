@@ -121,6 +121,10 @@ def _samples(case: CaseFile) -> Iterator[_Item]:
         sizes = f"{format_size(growth.from_bytes)} to {format_size(growth.to_bytes)}"
         text = f"from {sizes}: {growth_text(growth)}"
         yield "sample.growth", "recording", end, text, "growth that continued to the end: not size alone"
+        if growth.made_at:
+            yield "agent.trace", "agent", None, growth.made_at, "the line that allocated what stayed"
+        if growth.not_a_leak:
+            yield "agent.trim", "agent", None, growth.not_a_leak, "freed memory that the C library kept"
     for index, process in enumerate(case.grown[:3], 1):
         what = f", {process.role}" if process.role and process.role != "main" else ""
         sizes = f"from {format_size(process.before)} to {format_size(process.after)}"
@@ -265,6 +269,7 @@ _TOLD = {
     "worker-lost": "the job's own process found its loader worker dead",
     "stacks": "where the code stood",
     "saved": "a checkpoint was written",
+    "mappings": "one kind of mapping became more: whose habit it is",
 }
 
 

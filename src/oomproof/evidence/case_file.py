@@ -132,6 +132,18 @@ class ProcessGrowth:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowthPlace:
+    """A line that allocated what stayed."""
+
+    file: str
+    line: int
+    function: str  # empty: not known
+    owner: str  # what holds it, or the native functions that allocated it; empty: not known
+    bytes: int  # in the witness's window
+    witness: str
+
+
+@dataclass(frozen=True, slots=True)
 class Growth:
     """Growth of the job that went on to the end without levelling off."""
 
@@ -146,6 +158,9 @@ class Growth:
     kept_in: str = ""  # the list or dict of the user's code that grew with it, and the line that adds to it
     cycle: str = ""  # of growth in steps: the phase, or the epoch, that each step comes with
     bytes_per_cycle: float | None = None
+    made_at: str = ""  # the line that allocated most of it, as a tracer saw, in words
+    where: tuple[GrowthPlace, ...] = ()  # the likeliest first
+    not_a_leak: str = ""  # what malloc_trim proved
 
 
 @dataclass(frozen=True, slots=True)

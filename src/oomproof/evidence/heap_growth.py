@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oomproof.leaf.heap_kinds import ARROW, COUNTERS, MAPPED, NATIVE, PYTHON, RETAINED, most_of, split
 from oomproof.recording.series import Series
 from oomproof.records import dataclass
 
-PYTHON, NATIVE, RETAINED, ARROW, MAPPED = "python", "native", "retained", "arrow", "mapped"
+__all__ = ["ARROW", "MAPPED", "NATIVE", "PYTHON", "RETAINED", "GrowingContainer", "HeapGrowth", "heap_growth"]
 
 _LOOKS = 6  # before anything is said
 _EDGE = 3  # looks at each end, of which the median counts
-_MOST = 0.5  # of the growth: what is less is not what leaks
-_BLOCK = (16, 700)  # bytes of one of Python's small blocks: up to 512, in pools and arenas that are not full
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +58,12 @@ def heap_growth(series: Series, begin: float, end: float) -> HeapGrowth | None:
     looks = [(t, told) for t, told in looks if told.get("pid") == pid]  # a second training has its own heap
     if len(looks) < _LOOKS or not isinstance(looks[-1][1].get("anon"), int):
         return None
-    grown = {
-        name: _grown([told.get(name) for _, told in looks])
-        for name in ("anon", "malloc", "malloc_free", "arrow", "blocks")
-    }
-    whole = grown["anon"] or 0
-    if whole <= 0 or grown["malloc"] is None:
+    grown = {name: _grown([told.get(name) for _, told in looks]) for name in COUNTERS}
+    by_kind = split(grown)
+    if by_kind is None:
         return None
-    by_kind = {NATIVE: grown["malloc"], RETAINED: grown["malloc_free"] or 0, ARROW: grown["arrow"] or 0}
-    rest, objects = whole - sum(by_kind.values()), grown["blocks"] or 0
-    # their arenas are mapped, as other things are: as much as so many of them can take
-    by_kind[PYTHON] = max(0, min(rest, objects * _BLOCK[1])) if rest >= objects * _BLOCK[0] / 2 else 0
-    by_kind[MAPPED] = max(0, rest - by_kind[PYTHON])
-    most = max(by_kind, key=lambda kind: by_kind[kind])
-    kind = most if by_kind[most] >= _MOST * whole else ""
+    whole, objects = grown["anon"] or 0, grown["blocks"] or 0
+    kind = most_of(by_kind, whole)
     containers = _containers(looks[-1][1].get("containers"))
     return HeapGrowth(kind, whole, by_kind, objects, looks[-1][0] - looks[0][0], containers)
 

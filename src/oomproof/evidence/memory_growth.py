@@ -8,6 +8,7 @@ from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
 from oomproof.evidence.heap_growth import PYTHON, heap_growth
 from oomproof.evidence.phase_growth import steps_between
 from oomproof.evidence.run_trend import run_trend
+from oomproof.evidence.witnesses import traced_growth
 from oomproof.recording.series import HostRow, OtherJobRow, ProcessRow, Series
 from oomproof.trend.leaks import GROWS, SLOWING, STEPS
 
@@ -60,6 +61,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
         bytes_per_cycle=trend.rate.expected * of_run.cycle.seconds
         if of_run.cycle is not None and trend.kind == STEPS
         else None,
+        **traced_growth(series, trend.since, wall_offset),
     )
 
 

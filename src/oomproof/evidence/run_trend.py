@@ -10,15 +10,18 @@ from pathlib import Path
 from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
 from oomproof.evidence.phase_growth import growing_phase, steps_between, warm_since
 from oomproof.evidence.planned_end import PlannedEnd, planned_end
+from oomproof.evidence.witnesses import grown_mappings, newest_trace, not_a_leak
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.samples import Samples
 from oomproof.recording.series import HostRow, JobRow, PhaseMark, Series
+from oomproof.recording.traced_lines import Trace
 from oomproof.records import dataclass, replace
 from oomproof.trend.leaks import GROWING, GROWS, STEPS, UNKNOWN, Range, Trend, slice_points, trend_of
 
 _SLICES = 720
 _LATELY = 60.0  # seconds: how old the newest row of the machine may be
 _MOSTLY = 0.6  # of the growth: then it is the workers'
+_OWN = 0.3  # of the growth: less was not the training's
 _VISITS = 5  # of a phase, before its cycle is a period
 _FEW_VISITS = 3  # ... before its growth is told by the visit
 _LEAST, _LEAST_SHARE = 16 << 20, 0.05  # a rise of less, or of less of what is held, may be anything
@@ -52,6 +55,9 @@ class RunTrend:
     ends: PlannedEnd | None = None  # when it ends by itself, where that is known
     files: int = 0  # bytes of files it mapped or read, which the kernel takes back: no part of the trend
     files_grown: int = 0
+    trace: Trace | None = None  # the lines that allocated it, where a tracer looked
+    proof: str = ""  # that it is no leak: what malloc_trim gave back
+    mappings: str = ""  # a kind of mapping that became more
 
     @property
     def full_in_steps(self) -> Range | None:
@@ -100,6 +106,8 @@ def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] 
             steps = trend.rate.expected * seconds
         workers = _in_workers(series, trend.since, use.end, trend.grown)
         heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
+        if heap is not None and heap.grown < _OWN * trend.grown:  # it is another process that grew
+            heap = None
     if trend.since is not None:
         cycle = _cycle(starts, trend, phase, marks, ends)
         if cycle is not None and cycle.phase == phase and trend.kind == GROWING:
@@ -107,7 +115,7 @@ def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] 
     files, files_grown = _files(series, begin, use.end)
     return RunTrend(
         trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers, ends, files,
-        files_grown,
+        files_grown, newest_trace(series, begin), not_a_leak(series), grown_mappings(series),
     )  # fmt: skip
 
 
@@ -121,9 +129,10 @@ def _risen(use: Samples, begin: float, trend: Trend) -> Trend:
 
 def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:
     """Loaders and other children, which may be started anew for each epoch: all that they hold together."""
+    lately = min(_LATELY, (end - begin) / 4)  # what grew within it is not seen
     before, after = (
-        [row for row in series.living(at, at + _LATELY) if row.role == "worker"]
-        for at in (begin, end - _LATELY)
+        [row for row in series.living(at, at + lately) if row.role == "worker"]
+        for at in (begin, end - lately)
     )
     rise = sum(row.use for row in after) - sum(row.use for row in before)
     return (len(after), rise) if before and after and rise >= _MOSTLY * grown > 0 else None

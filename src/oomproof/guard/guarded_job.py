@@ -56,6 +56,11 @@ class Moment:
         default_factory=threading.Event
     )  # headroom is thin: the sampler looks more often too
 
+    @property
+    def headroom(self) -> int:
+        """What the job can still get: up to its limit, or of the machine, whichever is nearer."""
+        return self.available if self.limit_headroom is None else min(self.available, self.limit_headroom)
+
 
 class GuardedJob:
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any
 
 from oomproof import __version__
 from oomproof.diagnosis.verdict import Verdict
+from oomproof.recording.profile_files import profile_of
 from oomproof.recording.run_folders import Run
 from oomproof.reports import html_code, html_memory, html_proof, report_file, text_document
 from oomproof.reports.html_chart import chart
@@ -33,6 +34,7 @@ def render(story: Story) -> str:
         text_document.html_of(text_document.parts_of(story.outage)),
         section("Where the code stood", html_code.stack(story)),
         section("What to do", _remedies(story)),
+        section("Profile", _profile(story)),
         html_proof.evidence(story),
         section("What it printed last", html_code.log(story)),
         section("Who held the memory at the end", html_memory.holders(story)),
@@ -85,6 +87,25 @@ def _remedies(story: Story) -> str:
         f"<li>{escape(text)}{command(typed) if typed else ''}</li>" for text, typed in prevention(story)
     ]
     return f'<ol class="remedies">{"".join(items)}</ol>' if items else ""
+
+
+def _profile(story: Story) -> str:
+    """The largest lines, and where the profiler's own page lies: it opens only on the machine of the run."""
+    profile = profile_of(story.run.attempt) if story.run is not None else None
+    if profile is None:
+        return ""
+    rows = [
+        (
+            format_size(line.get("bytes")),
+            f"{Path(str(line.get('file'))).name}:{line.get('line')}",
+            str(line.get("function")),
+        )
+        for line in profile.lines
+    ]
+    link = f'<a href="{escape(profile.page.as_uri())}">{escape(profile.page.name)}</a>'
+    return f"<p>{escape(profile.profiler)}: {link}</p>" + (
+        table(("bytes", "line", "function"), rows) if rows else ""
+    )
 
 
 def _beside(story: Story) -> str:

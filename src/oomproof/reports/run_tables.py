@@ -21,6 +21,7 @@ from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary
 from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.position_record import best, read_all
+from oomproof.recording.profile_files import profile_of
 from oomproof.recording.reader import Peaks
 from oomproof.recording.run_folders import ELSEWHERE, Run, easy_to_type, newest_runs, to_type
 from oomproof.recording.run_peak import SAMPLES, SOURCES
@@ -202,6 +203,8 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
     if not waiting and (agent := agent_text(run)) is not None:
         rows.append(("agent", agent))
+    if (profile := profile_of(run.attempt)) is not None:
+        rows.append(("profile", f"{profile.page} ({profile.profiler})"))
     if summary.paused:
         rows.append(("paused", _paused_text(run, summary)))
     if code.get("git_commit"):

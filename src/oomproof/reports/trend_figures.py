@@ -9,6 +9,7 @@ from oomproof.diagnosis.verdict import plain
 from oomproof.evidence.gpu_trend import GpuTrend
 from oomproof.evidence.heap_growth import HeapGrowth
 from oomproof.evidence.run_trend import RunTrend
+from oomproof.evidence.witnesses import places
 from oomproof.reports.trend_text import Answer, alert_text
 from oomproof.trend.leaks import Range
 
@@ -38,6 +39,9 @@ def trend_json(answer: Answer) -> dict[str, Any]:
         "seconds_per_step": of_run.seconds_per_step if of_run else None,
         "workers": {"count": workers[0], "grown_bytes": workers[1]} if workers else None,
         "heap": _heap_json(of_run.heap) if of_run and of_run.heap else None,
+        "where": [plain(place) for place in places(of_run.trace)] if of_run and of_run.trace else [],
+        "mappings": (of_run.mappings or None) if of_run else None,
+        "not_a_leak": (of_run.proof or None) if of_run else None,
         "gpus": [_gpu_json(card) for card in answer.gpus],
         "alert": alert_text(answer),
     }

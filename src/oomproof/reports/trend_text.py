@@ -9,6 +9,7 @@ from oomproof.evidence.growing_line import container_text, growing_line
 from oomproof.evidence.heap_growth import ARROW, MAPPED, NATIVE, PYTHON, RETAINED, HeapGrowth
 from oomproof.evidence.run_trend import RunTrend, counted_in, run_trend
 from oomproof.recording.run_folders import ALIVE, Run
+from oomproof.recording.traced_lines import trace_text
 from oomproof.records import dataclass
 from oomproof.trend.leaks import FLAT, GROWING, GROWS, SLOWING, STEPS, Range, Trend
 from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
@@ -119,6 +120,9 @@ def answer_of(run: Run, limit: int | None = None, gpu_limit: int | None = None) 
 def trend_lines(name: str, answer: Answer) -> list[str]:
     trend, of_run = answer.trend, answer.of_run
     sentence = _SENTENCES.get(trend.kind) or _too_short(trend, answer.seen, of_run)
+    only_kept = bool(of_run and of_run.heap and of_run.heap.kind == RETAINED and of_run.proof)
+    if only_kept:
+        sentence = "growing, but no leak: the C library keeps what was freed"
     lines = [f"{name}: {sentence.format(phase=of_run.phase if of_run else '')}"]
     grows = trend.kind in GROWS and trend.rate is not None
     if grows and trend.rate is not None and trend.since is not None:
@@ -128,8 +132,14 @@ def trend_lines(name: str, answer: Answer) -> list[str]:
         lines.append(f"  who      its {count} workers, +{format_exact(rise)}: {_WORKERS}")
     if of_run is not None and of_run.heap is not None:
         lines.append(f"  kind     {heap_text(of_run.heap)}")
-        for container in of_run.heap.containers:
+        for container in of_run.heap.containers if not only_kept else ():
             lines.append(f"  kept in  {container_text(container, growing_line(container, answer.started))}")
+    if of_run is not None and of_run.trace is not None:
+        lines.append(f"  made at  {trace_text(of_run.trace, answer.started)} ({of_run.trace.witness})")
+    if of_run is not None and of_run.mappings:
+        lines.append(f"  mapped   {of_run.mappings}")
+    if of_run is not None and of_run.proof:
+        lines.append(f"  proof    {of_run.proof}")
     if trend.top:
         between = format_size(trend.held)
         lines.append(

@@ -27,6 +27,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
+from oomproof.runner.trace_requests import TraceRequests
 from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
 
@@ -124,6 +125,7 @@ class AgentFeed:
         self._held: dict[int, int] = {}  # by each process at the last look, while nobody trains
         self._before: tuple[float, int] | None = None
         self._swept = boottime()
+        self.traces = TraceRequests(self._folder, tell, self._store)
         self._over = threading.Event()
         self._socket = self._bind()
         self._thread = threading.Thread(target=self._loop, name="agent", daemon=True)
@@ -172,6 +174,7 @@ class AgentFeed:
             with contextlib.suppress(OSError):
                 self._path.unlink()
         self._note_presence()
+        self.traces.close()
         self._sweep(everybody=True)
 
     def _loop(self) -> None:
@@ -232,6 +235,10 @@ class AgentFeed:
             self._store(t, kind, str(fields.get("text", "")), pid, {"worker": fields.get("worker")})
         elif kind == "exception":
             self._store(t, "exception", exception_text(fields), pid, fields)
+        elif kind == "trace":
+            self.traces.take(t, pid, fields)
+        elif kind == "trim":
+            self.traces.take_trim(t, pid, fields)
         else:
             self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)
 

@@ -17,6 +17,7 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
+from oomproof.runner.mapping_watch import MappingWatch
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
@@ -34,6 +35,7 @@ _LONGEST = 30.0
 _UNTOLD = (
     "memory has grown all the time since loading, and would be full before long: oomproof trend may tell more"
 )
+_SETTLED = 20.0  # seconds after the first steps: then its mappings are what it works with
 _WITHOUT = "single processes may be missing in the recording"
 
 
@@ -57,9 +59,10 @@ class Sampler:
         alert: Callable[[str], None],
         warm_up: WarmUp,
         run_id: str,
+        on_leak: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
-        self._alerts, self._alert, self._warm_up = alerts, alert, warm_up
+        self._alerts, self._alert, self._warm_up, self._on_leak = alerts, alert, warm_up, on_leak
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
@@ -72,6 +75,8 @@ class Sampler:
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
         self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
         self._question = TrendQuestion(run_id)
+        self._mappings, self._mappings_from = MappingWatch(writer), boottime() + _SETTLED
+        self._heaviest = 0  # pid
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
 
@@ -110,6 +115,7 @@ class Sampler:
             self._look_at_shared_pages(t, samples)
         if t >= self._next_libraries:
             self._look_at_libraries(t, samples)
+        self._heaviest = samples[0].pid if samples else 0
         for process in samples[:_PROCESSES]:
             share = self._share(process)
             held = process.anon + process.shmem + process.swap if share is None else share
@@ -234,16 +240,15 @@ class Sampler:
         moment = self._moment
         if not self._warm_up.is_over(t):  # growth there is no trend
             self._leaks, self._gpu_leaks = LeakWatch(), {}
+            self._mappings_from = t + _SETTLED
             return
+        if t >= self._mappings_from:
+            self._mappings_from = float("inf")
+            self._mappings.begin(self._heaviest)
         if moment.memory is None or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
-        headroom = (
-            moment.available
-            if moment.limit_headroom is None
-            else min(moment.available, moment.limit_headroom)
-        )
-        suspected = self._leaks.suspects(t, headroom)
+        suspected = self._leaks.suspects(t, moment.headroom)
         for index, (used, free) in self._gpu_held.items():
             watch = self._gpu_leaks.setdefault(index, LeakWatch())
             watch.note(t, used)
@@ -257,15 +262,22 @@ class Sampler:
 
     def _tell_trend(self, t: float, trend: dict[str, Any]) -> None:
         """``alert`` is None where the trend, which knows more, sees nothing to tell; not there where no trend could be had."""
+        moment = self._moment
         alert, full = trend.get("alert", _UNTOLD), trend.get("full_in_seconds")
         if not isinstance(alert, str):
             return
         self._alert(alert)
+        self._on_leak(moment.headroom)
         if trend.get("kind") in ("growing", "steps") and isinstance(full, dict):
             left, end = full.get("expected"), trend.get("last_sample_boottime")
-            self._moment.full_at = (
+            moment.full_at = (
                 (end if isinstance(end, float) else t) + left if isinstance(left, float) else None
             )
+
+    def look_at_mappings(self) -> None:
+        """When growth was told: whether it is one kind of mapping that became more."""
+        if self._heaviest:
+            self._mappings.look(boottime(), self._heaviest)
 
     def _once(self, name: str, now: bool, text: str) -> None:
         """Tell when a line is crossed, and again only after it was crossed back."""

@@ -217,7 +217,7 @@ class Watch:
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
         moment, warm_up = self.guarded.moment, self.guarded.growth.warm_up
         self.sampler = Sampler(
-            self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up, run.id
+            self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up, run.id, self._on_leak
         )
         self.agents: AgentFeed | None = None
         if agent:
@@ -243,6 +243,13 @@ class Watch:
     def _on_growth(self) -> None:
         if self._shall_save():
             self.task_thread.do(self._ask_to_save)
+
+    def _on_leak(self, headroom: int) -> None:
+        """It was told that memory grows without end: now a closer look at what it is."""
+        if self.agents is not None:
+            traces = self.agents.traces
+            self.task_thread.do(lambda: traces.ask(headroom))
+        self.task_thread.do(self.sampler.look_at_mappings)
 
     def _shall_save(self) -> bool:
         growth = self.guarded.growth
@@ -300,6 +307,10 @@ class Watch:
         if kind == "freeze":
             text += f". {self.guard.pause_terms(self.guarded)}; now: oomproof resume {self._run.name}"
         self._tell(text)
+        if kind == "warn" and self.guarded.growth.time_to_full is not None:  # by its own growth
+            self._on_leak(self.guarded.moment.headroom)
+        if kind in ("ask", "term"):
+            self.task_thread.do(self.sampler.look_at_mappings)
         if self.agents is not None and kind == "ask":
             agents = self.agents
             self.task_thread.do(lambda: agents.ask_stacks("when it was asked to save and stop"))

@@ -16,7 +16,7 @@ from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_evidence import describe
-from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth, ProcessSeen
+from oomproof.evidence.case_file import Growth, GrowthPlace, OtherJob, ProcessGrowth, ProcessSeen
 from oomproof.guard.view import NOT_OURS
 from oomproof.records import replace
 
@@ -69,6 +69,37 @@ def test_held_and_headroom_add_up_to_the_limit(attempt: Attempt) -> None:
         item for item in describe(replace(case, job=job, limit=300 * MIB), None) if item.id == "sample.job"
     )
     assert "4 MiB below its limit, " in item.text
+
+
+# --- what the witnesses found
+
+
+def test_the_line_that_made_it_is_next_and_stays_readable(attempt: Attempt) -> None:
+    place = GrowthPlace("/x/serve.py", 41, "", "", 60 * MIB, "tracemalloc")
+    made = "`cache[key] = 1` at serve.py:41 made 96% of it: +2.0 MiB a step (tracemalloc)"
+    grew = replace(LEAK, made_at=made, where=(place,))
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, growth=grew)
+    assert verdict.next.startswith(f"{made}; a smaller batch only delays the end")
+    value = json.loads(json.dumps(verdict.to_json()))
+    assert value["growth"]["where"] == [
+        {
+            "file": "/x/serve.py",
+            "line": 41,
+            "function": "",
+            "owner": "",
+            "bytes": 60 * MIB,
+            "witness": "tracemalloc",
+        }
+    ]
+    assert from_json(value).growth == grew
+    assert any(item.id == "agent.trace" for item in describe(replace(attempt.case(), growth=grew), None))
+
+
+def test_what_the_c_library_kept_is_no_leak(attempt: Attempt) -> None:
+    grew = replace(LEAK, not_a_leak="the C library kept 120 MiB that nothing used: not a leak")
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, growth=grew)
+    assert verdict.next.startswith(grew.not_a_leak) and "MALLOC_ARENA_MAX=2 oomproof run" in verdict.next
+    assert from_json(json.loads(everything(verdict))).growth == grew
 
 
 # --- somebody else's growth

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from oomproof.evidence.memory_growth import job_growth
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
 from oomproof.recording.schema import INSERTS
 from oomproof.recording.writer import Writer
+from oomproof.reports.trend_figures import trend_json
 from oomproof.reports.trend_text import Answer, alert_text, trend_lines
 from oomproof.trend.leaks import FLAT, GROWING, STEPS, UNKNOWN
 from oomproof.units import GIB, MIB
@@ -210,3 +212,31 @@ def test_growth_of_the_workers(tmp_path: Path) -> None:
         trend_lines("x", Answer(found.trend, found.limit, found.limit_from, found.seen, None, found))
     )
     assert "who      its 4 workers, +1.4 GiB: their dataset keeps what it reads" in said
+
+
+def test_what_the_witnesses_found(tmp_path: Path) -> None:
+    path = recorded(tmp_path, keeps_in_step=MIB)
+    writer = Writer(path, {"boot_id": "b", "wall_offset": "1000.0"})
+    lines = [["/x/lib.py", 9, "", 30 * MIB, 9, True]], [["/x/train.py", 41, "", 30 * MIB, 9, False]]
+    figures = {"witness": "tracemalloc", "memory": "python", "steps": 30, "seconds": 20.0, "traced": 30 * MIB}
+    for t, found in zip((5000.0, 5100.0), lines, strict=True):  # the deeper one comes after it
+        writer.event(t, "agent:trace", "", **figures, lines=found)
+    writer.event(5200.0, "agent:trace", "too little headroom", problem="too little headroom")
+    writer.event(5300.0, "mappings", "24 more mappings of 64 MiB since 14:02: arenas")
+    writer.event(5400.0, "agent:trim", "the C library kept 120 MiB", given=120 * MIB)
+    writer.close()
+    found = trend(path)
+    answer = Answer(found.trend, found.limit, found.limit_from, found.seen, None, found)
+    told = trend_lines("big", answer)
+    assert "  made at  train.py:41 made 100% of it: +1.0 MiB a step (tracemalloc)" in told
+    assert "  mapped   24 more mappings of 64 MiB since 14:02: arenas" in told
+    assert "  proof    the C library kept 120 MiB" in told
+    value = trend_json(answer)
+    assert [place["line"] for place in value["where"]] == [41] and value["where"][0][
+        "witness"
+    ] == "tracemalloc"
+    assert value["mappings"] and value["not_a_leak"]
+    with open_recording(path).series() as series:
+        growth = job_growth(series, 1000.0)
+    assert growth is not None and growth.made_at.startswith("train.py:41 made 100% of it")
+    assert [place.file for place in growth.where] == ["/x/train.py"]
