@@ -53,9 +53,11 @@ class Sampler:
         alerts: Alerts,
         alert: Callable[[str], None],
         warm_up: WarmUp,
+        on_leak: Callable[[str], None] | None = None,
     ) -> None:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
         self._alerts, self._alert, self._warm_up = alerts, alert, warm_up
+        self._on_leak = on_leak or alert
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
@@ -234,7 +236,7 @@ class Sampler:
             else min(moment.available, moment.limit_headroom)
         )
         if (text := self._leaks.look(t, headroom)) is not None:
-            self._alert(text)
+            self._on_leak(text)
 
     def _once(self, name: str, now: bool, text: str) -> None:
         """Tell when a line is crossed, and again only after it was crossed back."""

@@ -38,7 +38,7 @@ from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
-from oomproof.runner.agent_feed import AgentFeed
+from oomproof.runner.agent_feed import AT_STOP, AT_WARNING, AgentFeed
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.run_flags import RunSettings, to_json
@@ -216,14 +216,22 @@ class Watch:
 
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
         moment, warm_up = self.guarded.moment, self.guarded.growth.warm_up
-        self.sampler = Sampler(self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up)
+        self.sampler = Sampler(
+            self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up, self._on_leak
+        )
         self.agents: AgentFeed | None = None
         if agent:
             self.agents = _or_none(
                 say,
                 "nobody listens to the agent in the job",
                 lambda: AgentFeed(
-                    run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
+                    run.id,
+                    self._attempt,
+                    self.writer,
+                    self._tell,
+                    self._use,
+                    self._note_phase,
+                    chosen.census,
                 ),
             )
         self._next_step = 0.0
@@ -300,7 +308,15 @@ class Watch:
         self._tell(text)
         if self.agents is not None and kind == "ask":
             agents = self.agents
-            self.task_thread.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
+            self.task_thread.do(lambda: agents.ask_stacks(AT_STOP))
+        if kind in ("warn", "ask"):
+            self._ask_census(AT_STOP if kind == "ask" else AT_WARNING)
+
+    def _ask_census(self, why: str) -> None:
+        """Never before SIGTERM or a kill: then memory is gone, and nothing may be waited for. The warning came before."""
+        agents = self.agents
+        if agents is not None:
+            self.task_thread.do(lambda: agents.ask_census(why))
 
     def _ask_to_save(self) -> None:
         """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A request nobody answers is skipped."""
@@ -318,6 +334,10 @@ class Watch:
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
         self._tell(text)
+
+    def _on_leak(self, text: str) -> None:
+        self._on_alert(text)
+        self._ask_census(AT_WARNING)
 
     def _on_trouble(self, text: str) -> None:
         """Something of ours fails; the job is guarded all the same. The terminal first: the recording may be what failed."""
