@@ -62,7 +62,7 @@ def test_three_copies_are_named_and_the_streaming_way_fits(lab: Lab, tmp_path: P
     assert judged["verdict"]["cause"] == "stopped-by-guard" and judged["verdict"]["certainty"] == "proven"
     said = judged["verdict"]["next"]
     assert "`del examples, train_data`" in said and "once dataset is made" in said
-    assert all(f"prepare_data.py:{line}" in said for line in fills.values()), said
+    assert f"(prepare_data.py:{fills['examples']} and :{fills['train_data']} in naive())" in said
     census = next(item for item in judged["evidence"] if item["id"] == "agent.census")
     assert all(name in census["text"] for name in ("examples", "train_data", "dataset"))
     remedy = judged["remedies"][0]

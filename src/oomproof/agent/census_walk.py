@@ -151,10 +151,18 @@ class Walk:
             for _ in range(_FRAMES):
                 if frame is None:
                     break
-                if not self._variables.is_library(frame.f_code.co_filename):
+                if self._is_users_code(frame):
                     yield frame
                 frame = frame.f_back
         threads.clear()
+
+    def _is_users_code(self, frame: Any) -> bool:
+        """Code that was made as it ran (``<string>``) belongs to the module it was made in."""
+        file = frame.f_code.co_filename
+        if file.startswith("<"):
+            known = frame.f_globals.get("__file__")
+            file = known if type(known) is str else file
+        return not self._variables.is_library(file)
 
     def _within(self, name: str, owner: Owner, value: Any, depth: int) -> None:
         kind = self._kinds.of(value)
@@ -176,7 +184,7 @@ class Walk:
         for kind, attribute in _FRAME_OF:
             if type(value) is kind:
                 frame = kind.__dict__[attribute].__get__(value)
-                if frame is not None and not self._variables.is_library(frame.f_code.co_filename):
+                if frame is not None and self._is_users_code(frame):
                     for inner, owner, held in self._of_frame(
                         frame, os.path.abspath(frame.f_code.co_filename)
                     ):

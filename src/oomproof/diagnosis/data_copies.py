@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
-from oomproof.evidence.variable_line import where
+from oomproof.evidence.variable_line import where, where_all
 from oomproof.recording.census_record import Copies, grown
 from oomproof.units import format_size
 
@@ -38,7 +38,7 @@ def advice(group: Copies, started: float) -> Remedy:
     ordered = sorted(group.holders, key=lambda holder: sum(thing.ram for thing in holder))
     kept, dropped = ordered[0][0], [thing for holder in ordered[:0:-1] for thing in holder]
     names = ", ".join(thing.name for thing in dropped[:_NAMED])
-    places = ", ".join(dict.fromkeys(where(thing, started) for thing in dropped[:_NAMED]))
+    places = where_all(dropped[:_NAMED], started)
     return Remedy(
         f"one copy of the data: `del {names}` ({places}) once {kept.name} is made; or read it in pieces, with "
         "oomproof.data.tokenize() or Dataset.from_generator",

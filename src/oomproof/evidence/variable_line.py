@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import stat
+from collections.abc import Iterable
 
 from oomproof.evidence.growing_line import LONGEST_SOURCE, adds_to, function_nodes
 from oomproof.recording.census_record import Thing
@@ -96,6 +97,18 @@ def _is_empty(value: ast.expr | None) -> bool:
 
 def where(thing: Thing, before: float) -> str:
     """``prep.py:12 in main()``; without the line where it is not known."""
-    line = variable_line(thing, before)
-    file = os.path.basename(thing.file) + (f":{line}" if line is not None else "")
-    return f"{file} in {thing.function}()" if thing.scope == "local" and thing.function else file
+    return where_all([thing], before)
+
+
+def where_all(things: Iterable[Thing], before: float) -> str:
+    """``prep.py:12 and :14 in main()``."""
+    lines: dict[tuple[str, str], set[int]] = {}
+    for thing in things:
+        function = f" in {thing.function}()" if thing.scope == "local" and thing.function else ""
+        known = lines.setdefault((os.path.basename(thing.file), function), set())
+        if (line := variable_line(thing, before)) is not None:
+            known.add(line)
+    return ", ".join(
+        file + " and ".join(f":{line}" for line in sorted(known)) + function
+        for (file, function), known in lines.items()
+    )
