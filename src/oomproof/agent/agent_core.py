@@ -27,6 +27,7 @@ _LOOK = 0.1  # seconds between two looks of a step at more than its number
 # hundred), and as a multiple of what one costs: glibc walks its free blocks, which takes 40 ms in a heap full of holes.
 _HEAP, _HEAP_SHARE, _HEAP_COST = 10.0, 0.02, 500.0
 _HEAP_FAILURES = 3  # then never again
+_LATELY = 1.0  # seconds, and three steps: so long after a step the next one is waited for
 _DEEP = 40  # frames between the optimizer and the loop that calls it
 
 
@@ -65,6 +66,9 @@ class Agent:
         self._containers: Any = None
         self._witness: Any = None  # who looks closer when memory leaks, from the first look at the heap on
         self._heap_failures = 0
+        self._stepped_at, self._step_seconds = 0.0, 0.0
+        self._census_due = False  # asked for in the middle of a step
+        self._in_census = False
         self._location: tuple[Any, int] | None = None  # the code and line that made the last step
         self._libraries: dict[Any, bool] = {}
         self._rank: int | None = None
@@ -191,6 +195,7 @@ class Agent:
         try:
             self.step = step
             now = boottime()
+            self._step_seconds, self._stepped_at = now - self._stepped_at, now
             self._write_now(now)
             if now - self._looked_at >= _LOOK:  # what is cold in the cache costs more than what is long
                 self._looked_at = now
@@ -207,6 +212,37 @@ class Agent:
                 callback(self, step)
         except Exception as error:
             self.failed("step", error)
+        if self._census_due:  # outside: a signal of the job's that comes meanwhile may raise
+            self._take_census()
+
+    def census_asked(self) -> None:
+        """From a signal handler: now, or at the end of the step that runs."""
+        since = boottime() - self._stepped_at
+        if self._stepped_at and since < _LATELY + 3 * self._step_seconds:
+            self._census_due = True
+        else:
+            self._take_census()
+
+    def _take_census(self) -> None:
+        """Once for each request. Whoever asks repeats its signal: what comes in the middle of a census waits for that."""
+        if self._in_census:
+            return
+        self._in_census, self._census_due = True, False
+        try:
+            path = os.path.join(self.folder, f"{os.getpid()}-census.ask")
+            with open(path, encoding="utf-8", errors="replace") as file:
+                request, why = file.read(4096).split("\n")[:2]
+            os.unlink(path)
+            from .census import take
+
+            take(self, request, why)
+        except (OSError, ValueError) as error:  # nobody asks any more
+            from .own_failures import is_ours
+
+            if not is_ours(error):
+                raise
+        finally:
+            self._in_census = False
 
     def plan(self, steps: int, epoch_steps: int) -> None:
         """What a trainer is about to do: all its steps, and those of an epoch; 0 where it does not know."""
@@ -341,6 +377,7 @@ class Agent:
         self._level, self._reached = None, {}
         self._told_files = set()
         self._heap_since = self._next_heap = 0.0
+        self._stepped_at, self._census_due, self._in_census = 0.0, False, False
         self._containers = None
         if self._witness is not None:
             self._witness.forked()

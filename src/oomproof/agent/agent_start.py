@@ -22,8 +22,11 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 # file under a number we still write to.
 _HIGH = (1000, 240)
 
+_CENSUS = 12  # behind SIGRTMIN: asks what is alive; 11 asks for the stacks
+
 _folder = ""
 _fault_fd = -1
+_answers_census = False  # as long as the handler of that signal is ours
 _agent: Agent | bool | None = None
 
 
@@ -33,6 +36,7 @@ def begin(folder: str) -> None:
     sys.meta_path.insert(0, _Hooked())
     sys.meta_path.append(_PublicFinder())
     _open_fault_file()
+    _listen_for_census()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
     import atexit
@@ -112,8 +116,67 @@ def _listen_for_requests() -> None:
         faulthandler.register(number, file=_fault_fd, all_threads=True, chain=False)
 
 
+class _CensusAsked:
+    """Handles the signal that asks for a census. Python alone holds it: when the job sets a handler of its own there, ours
+    goes, and with it the mark without which nobody sends that signal."""
+
+    def __call__(self, number: int, frame: Any) -> None:
+        del frame  # or it would hold itself
+        try:
+            current = agent()
+            if current is not None:
+                current.census_asked()
+        except Exception as error:  # what a handler of the job's raised meanwhile is the job's
+            from .own_failures import is_ours
+
+            if not is_ours(error):
+                raise
+
+    def __del__(self) -> None:
+        global _answers_census
+        try:
+            _answers_census = False
+            os.unlink(census_mark())
+        except Exception:  # at the interpreter's end modules are gone already
+            pass
+
+
+def census_mark() -> str:
+    return os.path.join(_folder, f"{os.getpid()}-census.on")
+
+
+def _listen_for_census() -> None:
+    """Only where nobody has a handler. System calls are resumed: native code that waits must not see it."""
+    global _answers_census
+    try:
+        import _signal
+
+        first = getattr(_signal, "SIGRTMIN", 0)
+        if first and _signal.getsignal(first + _CENSUS) == _signal.SIG_DFL:
+            _signal.signal(first + _CENSUS, _CensusAsked())
+            _signal.siginterrupt(first + _CENSUS, False)
+            _answers_census = True
+            os.close(os.open(census_mark(), _FLAGS, 0o600))
+    except Exception:  # not in the main thread, a full disk: nobody will ask
+        pass
+
+
+def _stop_listening() -> None:
+    """At the end: the interpreter gives signals back to the kernel, which would end the process by a late one."""
+    if _answers_census:
+        import _signal
+
+        os.unlink(census_mark())
+        _signal.signal(_signal.SIGRTMIN + _CENSUS, _signal.SIG_IGN)
+
+
 def _after_fork() -> None:
     """In a forked child: its own file under the same number, so that whoever enabled faulthandler stays served."""
+    if _answers_census:
+        try:
+            os.close(os.open(census_mark(), _FLAGS, 0o600))
+        except OSError:
+            pass
     if _fault_fd >= 0:
         try:
             fd = os.open(_fault_path(), _FLAGS | os.O_APPEND, 0o600)
@@ -139,6 +202,7 @@ def _at_exit() -> None:
                 describe(current, error, sys.last_traceback)
         if _agent is not None and not isinstance(_agent, bool):
             _agent.close()
+        _stop_listening()
     except Exception:  # at the interpreter's end modules are gone already
         pass
 

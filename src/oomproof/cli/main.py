@@ -22,6 +22,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "runs": ("runs", "the history: show, compare, export"),
     "trend": ("trend", "whether memory grows without end, and when it will be full: a run, or any table"),
+    "inspect": (
+        "inspect",
+        "what a running job's variables hold, now: sizes, copies of the same data, growth",
+    ),
     "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
     "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),
     "profile": (

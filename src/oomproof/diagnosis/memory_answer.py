@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import (
+    ONE_DATA_COPY,
     as_flag,
     command,
     higher_limit,
@@ -11,11 +12,12 @@ from oomproof.diagnosis.advice import (
     smaller_job,
     twin,
 )
+from oomproof.diagnosis.data_copies import kept_in, worth_changing
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name
 from oomproof.evidence.case_file import CaseFile, Growth, OtherJob
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_duration, format_size
 
 _GREW = 32 * MIB  # by which another job must have grown to be what filled the machine
@@ -48,8 +50,14 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
         return _about_the_other(case, other)
     beside = (*twin(case), *neighbours(case)) if machine else ()
     if case.growth is not None:
-        return _about_growth(case, case.growth, limit, beside)
-    return _about_size(case, limit, machine, beside)
+        memory = _about_growth(case, case.growth, limit, beside)
+    else:
+        memory = _about_size(case, limit, machine, beside)
+    copies = worth_changing(case)
+    if copies is None:
+        return memory
+    remedies = (copies, *(remedy for remedy in memory.remedies if remedy != ONE_DATA_COPY))
+    return replace(memory, next=f"{copies.title}; then {command(case)}", remedies=remedies)
 
 
 def culprit_of(case: CaseFile) -> OtherJob | None:
@@ -112,11 +120,9 @@ def _about_growth(
     longer = _only_longer(case, growth, limit)
     where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
     following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
-    if growth.kept_in:
-        kept = Remedy(f"empty it, or keep less in it: {growth.kept_in}", change=Change("code", "growth"))
-        following = (
-            f"it is kept in {growth.kept_in}; a smaller batch only delays the end. Then {command(case)}"
-        )
+    if kept_there := growth.kept_in or kept_in(case, growth.to_bytes - growth.from_bytes):
+        kept = Remedy(f"empty it, or keep less in it: {kept_there}", change=Change("code", "growth"))
+        following = f"it is kept in {kept_there}; a smaller batch only delays the end. Then {command(case)}"
     elif growth.made_at:
         kept = Remedy(f"keep less of what this line makes: {growth.made_at}", change=Change("code", "growth"))
         following = f"{growth.made_at}; a smaller batch only delays the end. Then {command(case)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from oomproof.recording import position_record, stack_dumps
+from oomproof.recording import census_record, position_record, stack_dumps
 from oomproof.records import dataclass
 
 _TAIL = 256 << 10  # bytes of one file: the stacks of some hundred threads
@@ -54,6 +54,12 @@ def newest_stack(folder: Path) -> stack_dumps.Dump | None:
     """The last one that was asked for while the job lived."""
     asked = [dump for _, _, dump in _dumps(folder) if not dump.fatal and dump.frames]
     return max(asked, key=lambda dump: dump.time or 0.0, default=None)
+
+
+def censuses(folder: Path) -> tuple[census_record.Census, ...]:
+    """Of the process that was looked at last, oldest first."""
+    taken = census_record.read_all(folder)
+    return tuple(census for census in taken if census.pid == taken[-1].pid)
 
 
 def _dumps(folder: Path) -> Iterator[tuple[int, float, stack_dumps.Dump]]:

@@ -192,6 +192,9 @@ def _from_files(
         output=read_output(attempt, parse=status is None or status.code != 0),
         crashes=agent_files.crashes(attempt.agent_folder),
         told=tail.told,
+        censuses=()
+        if status is not None and status.code == 0 and not attempt.actions()
+        else agent_files.censuses(attempt.agent_folder),
     )
 
 

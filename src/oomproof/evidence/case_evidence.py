@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
 from oomproof.evidence.case_file import CaseFile, Evidence, Growth, JobSample, OtherJob
+from oomproof.recording import census_record
 from oomproof.recording.run_peak import SOURCES
 from oomproof.recording.series import shown_kind
 from oomproof.units import MIB, format_duration, format_exact, format_rate, format_size
@@ -259,6 +260,11 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
     for index, crash in enumerate(case.crashes[-_MOST:], 1):
         text = f"{crash.kind} in pid {crash.pid}: {crash.where}"
         yield f"agent.crash.{index}", "faulthandler", None, text, "the Python line that was running"
+    if case.censuses:
+        last, end = case.censuses[-1], case.status.boottime if case.status else None
+        age = f", {max(0.0, end - last.t):.1f} s before the end" if end is not None else ""
+        text = census_record.summary(list(case.censuses))
+        yield "agent.census", "agent", last.t, text, f"what the job's variables held{age}"
     for kind, says in _TOLD.items():
         for index, told in enumerate([message for message in case.told if message.kind == kind][-2:], 1):
             yield f"agent.{kind}.{index}", "agent", told.t, told.text, says

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from oomproof.evidence.agent_files import AgentMessage, Crash
 from oomproof.evidence.gpu_oom import GpuOom, Owner
+from oomproof.recording.census_record import Census
 from oomproof.records import dataclass, field, fields
 
 if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
@@ -353,6 +354,7 @@ class CaseFile:
     output: Output = Output()
     crashes: tuple[Crash, ...] = ()  # fatal signals that Python itself saw, in any process of the job
     told: tuple[AgentMessage, ...] = ()  # by the agent inside the job
+    censuses: tuple[Census, ...] = ()  # what its variables held: of one process, oldest first
 
     kernel_readable: bool = False
     kernel_complete: bool = False  # and its silence about our processes means something

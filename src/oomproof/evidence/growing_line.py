@@ -11,7 +11,7 @@ from oomproof.evidence.heap_growth import GrowingContainer
 from oomproof.printable import one_line
 
 _ADDING = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault"}
-_LONGEST_SOURCE, _LONGEST_LINE = 4 << 20, 100  # characters
+LONGEST_SOURCE, _LONGEST_LINE = 4 << 20, 100  # characters
 
 
 def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] | None:
@@ -21,26 +21,31 @@ def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] 
         if status.st_mtime > before or not stat.S_ISREG(status.st_mode):
             return None
         with open(container.file, encoding="utf-8", errors="replace") as file:
-            text = file.read(_LONGEST_SOURCE)
+            text = file.read(LONGEST_SOURCE)
         tree: ast.AST = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     owner, _, name = container.name.rpartition(".")
     nodes = list(ast.walk(tree))
     if container.scope == "local":
-        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        named = [node for node in functions if node.name == container.function]
-        own = [node for node in named if container.line in _first_lines(node)] or named
-        nodes = list(ast.walk(own[0])) if len(own) == 1 else []
+        nodes = function_nodes(tree, container.function, container.line)
     elif container.scope == "attribute":  # what other classes call so is theirs
         others = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name != owner]
         theirs = {id(inner) for other in others for inner in ast.walk(other)}
         nodes = [node for node in nodes if id(node) not in theirs]
-    lines = {line for node in nodes if (line := _adds_to(node, name)) is not None}
+    lines = {line for node in nodes if (line := adds_to(node, name)) is not None}
     if len(lines) != 1:
         return None
     line = lines.pop()
     return line, text.split("\n")[line - 1].strip()[:_LONGEST_LINE]
+
+
+def function_nodes(tree: ast.AST, name: str, line: int) -> list[ast.AST]:
+    """Of the function of that name that begins there; empty where several could be meant."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    named = [node for node in functions if node.name == name]
+    own = [node for node in named if line in _first_lines(node)] or named
+    return list(ast.walk(own[0])) if len(own) == 1 else []
 
 
 def _first_lines(function: Any) -> range:
@@ -51,7 +56,7 @@ def _first_lines(function: Any) -> range:
     )
 
 
-def _adds_to(node: object, name: str) -> int | None:
+def adds_to(node: object, name: str) -> int | None:
     """`name.append(…)`, `name[…] = …` or `name += …`, of a variable or of an attribute."""
     target: object = None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADDING:

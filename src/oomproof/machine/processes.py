@@ -19,8 +19,8 @@ from oomproof.leaf.proc_files import (
 from oomproof.records import dataclass
 
 __all__ = [
-    "Overlap", "ProcessMemory", "answers", "boot_id", "children", "command_line", "descendants", "is_alive", "memory", "overlap",
-    "parse_overlap", "pss", "start_time", "stat_fields",
+    "Overlap", "ProcessMemory", "answers", "boot_id", "catches", "children", "command_line", "descendants", "is_alive", "memory",
+    "overlap", "parse_overlap", "pss", "start_time", "stat_fields",
 ]  # fmt: skip
 
 _MASK = re.compile(rb"^Sig(Blk|Cgt):\s*([0-9a-f]+)$", re.MULTILINE)
@@ -48,6 +48,12 @@ def answers(pid: int, number: int, proc: str = "/proc") -> bool | None:
     if not masks:
         return None
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks.values())
+
+
+def catches(pid: int, number: int, proc: str = "/proc") -> bool:
+    """Whether that process has a handler for the signal now: without one it would die of it."""
+    masks = dict(_MASK.findall(read_bytes(f"{proc}/{pid}/status") or b""))
+    return bool(int(masks.get(b"Cgt", b"0"), 16) >> (number - 1) & 1)
 
 
 def memory(pid: int, proc: str = "/proc") -> ProcessMemory | None:

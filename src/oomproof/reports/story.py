@@ -151,8 +151,11 @@ def chronology(story: Story) -> list[Moment]:
         moments.append(Moment(timeline.wall(peak.t), f"peak: the job held {format_size(peak.use)}", True))
     for mark in timeline.events[-60:]:
         moments.append(Moment(timeline.wall(mark.t), f"{mark.kind}: {mark.text}", True))
+    events = {mark.text for mark in timeline.events[-60:]}
     for item in story.verdict.evidence:
-        told = item.id.startswith(("action.", "sample.", "counter.")) or item.id == "exit"
+        told = (
+            item.id.startswith(("action.", "sample.", "counter.")) or item.id == "exit" or item.text in events
+        )
         if item.time is not None and not told:
             moments.append(Moment(item.time, f"{item.source}: {item.text}"))
     return sorted(moments, key=lambda moment: (moment.wall is None, moment.wall or 0.0))

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import signal
 import socket
 import threading
 from collections import Counter
@@ -27,6 +26,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
+from oomproof.runner import census_request, stack_request
 from oomproof.runner.trace_requests import TraceRequests
 from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
@@ -47,6 +47,7 @@ _MATTERS = (
     "saved",
     "stacks",
     "worker-lost",
+    "census",
 )  # why a job ended: always kept, shorter once they are many
 _MOST = 20_000  # even of those
 _SHORT = 400  # characters
@@ -57,7 +58,13 @@ _STEEPER = 1.5  # times the steepest so far
 _LOOKS = 12  # stacks asked for in one run: each stops the job's main thread for about a millisecond
 _UNHEARD = 64  # processes whose marks are remembered until one of them trains
 _REMEMBERED = 16  # marks of each
+_CENSUS_AGAIN, _CENSUS_TRIES = 2.0, 10  # seconds between two signals for one census, and how many
+_CENSUS_TOLD = 5.0  # seconds: what was just taken answers the next request too
 _SWEEP = 60.0  # seconds between two removals of what ended processes left empty
+
+
+# Why a census was taken.
+AT_WARNING, AT_STOP, BY_TIME = "at the warning", "when it was asked to save and stop", "by time"
 
 
 def environment(attempt: Attempt, run_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -112,6 +119,7 @@ class AgentFeed:
         tell: Callable[[str], None],
         use: Callable[[], int | None],
         note_phase: Callable[[str, int | None], None] | None = None,
+        census_every: float | None = None,
     ) -> None:
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
@@ -124,6 +132,10 @@ class AgentFeed:
         self._looks = 0
         self._held: dict[int, int] = {}  # by each process at the last look, while nobody trains
         self._before: tuple[float, int] | None = None
+        self._census_every = census_every
+        self._next_census = boottime() + (census_every or 0.0)
+        self._census_asked: tuple[int, float, int] | None = None  # (pid, when, signals sent)
+        self._census_at: float | None = None  # when the last one was taken
         self._swept = boottime()
         self.traces = TraceRequests(self._folder, tell, self._store)
         self._over = threading.Event()
@@ -233,6 +245,8 @@ class AgentFeed:
                 self._tell(text)
         elif kind == "worker-lost":
             self._store(t, kind, str(fields.get("text", "")), pid, {"worker": fields.get("worker")})
+        elif kind == "census":
+            self._census_came(pid, fields, t)
         elif kind == "exception":
             self._store(t, "exception", exception_text(fields), pid, fields)
         elif kind == "trace":
@@ -304,6 +318,7 @@ class AgentFeed:
         self._watch_growth(t)
         nobody_trains = self._voice is None or not self._voice[0]
         self._held = {pid: _anon(pid) for pid in self._pids()[:_UNHEARD]} if nobody_trains else {}
+        self._look_after_census(t)
         if t - self._swept > _SWEEP:
             self._swept = t
             self._sweep(everybody=False)
@@ -345,46 +360,77 @@ class AgentFeed:
         """The Python stacks of the job's processes, written by faulthandler inside them, read here a moment later.
 
         ``working``: only of a process that does something now: who sleeps is not the one that grows. Whether one was asked."""
-        number = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
         at = boottime() if t is None else t
-        pids = [pid for pid in self._pids() if number and _catches(pid, number)]
+        pids = [pid for pid in self._pids() if stack_request.answers(pid)]
         if self._voice is not None and self._voice[0] and self._voice[1] in pids:
             pids = [self._voice[1]]
         else:  # a launcher waits for those that work
             pids = sorted(pids, key=lambda pid: _anon(pid) - self._held.get(pid, 0))[-1:]
         if working:
             pids = [pid for pid in pids if is_working(pid)]
-        asked = []
-        for pid in pids:
-            path = self._folder / f"{pid}-fault.txt"
-            with contextlib.suppress(OSError):
-                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-                try:
-                    begin = os.fstat(fd).st_size
-                    os.write(fd, f"--- {at:.3f} {why}\n".encode())
-                finally:
-                    os.close(fd)
-                os.kill(pid, number)
-                asked.append((pid, path, begin))
+        asked = [
+            (pid, begin)
+            for pid in pids
+            if (begin := stack_request.ask(self._folder, pid, why, at)) is not None
+        ]
         if asked:
             self._looks += 1
-            later = threading.Timer(0.3, self._read_stacks, (asked, why, at))
+            later = threading.Timer(stack_request.WRITTEN_IN, self._read_stacks, (asked, why, at))
             later.daemon = True
             later.start()
         return bool(asked)
 
-    def _read_stacks(self, asked: list[tuple[int, Path, int]], why: str, t: float) -> None:
-        from oomproof.recording.stack_dumps import parse, where
+    def _read_stacks(self, asked: list[tuple[int, int]], why: str, t: float) -> None:
+        from oomproof.recording.stack_dumps import where
 
-        for pid, path, begin in asked:
+        for pid, begin in asked:
             with contextlib.suppress(OSError):
-                with open(path, "rb") as file:
-                    file.seek(begin)
-                    dumps = parse(file.read(64 << 10).decode("utf-8", "replace"))
-                for dump in dumps:
+                for dump in stack_request.read(self._folder, pid, begin):
                     text = f"{why}: {where(dump.frames)}"
                     frames = [f"{frame.file}:{frame.line} {frame.name}" for frame in dump.frames[:30]]
                     self._store(t, "stacks", text, pid, {"frames": frames})
+
+    # --- what is alive in the job -----------------------------------------------------------------------------
+
+    def ask_census(self, why: str) -> bool:
+        """Of the process that trains or, while nobody does, of the one that holds most. Its answer comes later, if at all."""
+        now = boottime()
+        if self._census_asked is not None or (
+            self._census_at is not None and now - self._census_at < _CENSUS_TOLD
+        ):
+            return False
+        pids = census_request.able(self._folder)
+        if self._voice is not None and self._voice[0] and self._voice[1] in pids:
+            pids = [self._voice[1]]
+        if not pids or not census_request.ask(self._folder, pids[0], f"{now:.6f}", why):
+            return False
+        self._census_asked = (pids[0], now, 1)
+        return True
+
+    def _look_after_census(self, t: float) -> None:
+        if self._census_asked is not None:
+            pid, asked, tries = self._census_asked
+            if tries >= _CENSUS_TRIES or not os.path.exists(f"/proc/{pid}"):
+                self._census_asked = None
+            elif t - asked >= _CENSUS_AGAIN * tries:
+                census_request.ask_again(self._folder, pid)
+                self._census_asked = (pid, asked, tries + 1)
+        if self._census_every is not None and t >= self._next_census:
+            self._next_census = t + self._census_every
+            self._census_at = None
+            self.ask_census(BY_TIME)
+
+    def _census_came(self, pid: int, fields: dict[str, Any], t: float) -> None:
+        from oomproof.recording import census_record
+
+        self._census_asked, self._census_at = None, t
+        taken = [census for census in census_record.read_all(self._folder, pid) if census.t <= t]
+        if not taken:
+            return
+        text, why = census_record.summary(taken), taken[-1].why
+        self._store(t, "census", text, pid, {"file": str(fields.get("file", ""))[:80], "why": why})
+        if why in (AT_WARNING, AT_STOP):
+            self._tell(f"what it holds: {text} (oomproof inspect tells more)")
 
     # --- the agent's files ------------------------------------------------------------------------------------
 
@@ -410,22 +456,12 @@ class AgentFeed:
         for pid in pids if everybody else pids[1:]:
             if os.path.exists(f"/proc/{pid}") and not everybody:
                 continue
+            with contextlib.suppress(OSError):
+                (self._folder / f"{pid}-census.on").unlink()
             path = self._folder / f"{pid}-fault.txt"
             with contextlib.suppress(OSError):
                 if path.stat().st_size == 0:
                     path.unlink()
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Whether that process has a handler for the signal now: without one it would die of it."""
-    try:
-        with open(f"/proc/{pid}/status", errors="replace") as file:
-            for line in file:
-                if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except (OSError, ValueError, IndexError):
-        pass
-    return False
 
 
 def _anon(pid: int) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import argparse
 
 GRACE = 30.0  # seconds
+CENSUS_LEAST = 10.0  # seconds: a look takes up to 0.3 s of the job's own time
 GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 RELEASE = ("warn", "auto", "always", "never")
@@ -150,6 +151,15 @@ def release(value: Any) -> str:
     return policy
 
 
+def census_time(value: Any) -> float:
+    duration = parse_duration(str(value))
+    if duration < CENSUS_LEAST:
+        raise OomproofError(
+            f"--census {value} is too often", f"give at least {CENSUS_LEAST:g}s; now: oomproof inspect", USAGE
+        )
+    return duration
+
+
 def gpu_limits(value: Any) -> list[list[int | None]]:
     """[[bytes, GPU or None for all], …] of ``14G`` or ``14G:0,20G:1``; a list of such in a settings file."""
     words = [str(word) for word in value] if isinstance(value, list) else str(value).split(",")
@@ -272,6 +282,10 @@ class RunSettings:
         truth, "", "look at the job from outside only: no phases, no steps, no Python stacks", default=False,
         load=_boolean, group=OUTPUT,
     )
+    census: float | None = flag(
+        census_time, "TIME", "write down every TIME, such as 10m, what the job's variables hold (see oomproof inspect)",
+        load=float, group=OUTPUT,
+    )
     gpu_limit: list[list[int | None]] = flag(
         gpu_limits, "SIZE[:GPU]",
         "each process of the job may hold this much of a GPU, such as 14G or 14G:0,20G:1 (PyTorch)",
@@ -369,6 +383,7 @@ _NEEDLESS = (
     ("protect", "pause_max", "with --protect the run is never paused"),
     ("watch_only", "pause_max", "with --watch-only the run is never paused"),
     ("no_agent", "release", "GPU memory is given back by the agent inside the job, and --no-agent leaves it out"),
+    ("no_agent", "census", "variables are looked at by the agent inside the job, and --no-agent leaves it out"),
     ("no_agent", "trace_alloc", "allocations are recorded by the agent inside the job, and --no-agent leaves it out"),
 )
 

@@ -38,7 +38,7 @@ from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
-from oomproof.runner.agent_feed import AgentFeed
+from oomproof.runner.agent_feed import AT_STOP, AT_WARNING, AgentFeed
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.run_flags import RunSettings, to_json
@@ -225,7 +225,13 @@ class Watch:
                 say,
                 "nobody listens to the agent in the job",
                 lambda: AgentFeed(
-                    run.id, self._attempt, self.writer, self._tell, self._use, self._note_phase
+                    run.id,
+                    self._attempt,
+                    self.writer,
+                    self._tell,
+                    self._use,
+                    self._note_phase,
+                    chosen.census,
                 ),
             )
         self._next_step = 0.0
@@ -250,6 +256,7 @@ class Watch:
             traces = self.agents.traces
             self.task_thread.do(lambda: traces.ask(headroom))
         self.task_thread.do(self.sampler.look_at_mappings)
+        self._ask_census(AT_WARNING)
 
     def _shall_save(self) -> bool:
         growth = self.guarded.growth
@@ -309,11 +316,19 @@ class Watch:
         self._tell(text)
         if kind == "warn" and self.guarded.growth.time_to_full is not None:  # by its own growth
             self._on_leak(self.guarded.moment.headroom)
+        elif kind in ("warn", "ask"):
+            self._ask_census(AT_STOP if kind == "ask" else AT_WARNING)
         if kind in ("ask", "term"):
             self.task_thread.do(self.sampler.look_at_mappings)
         if self.agents is not None and kind == "ask":
             agents = self.agents
-            self.task_thread.do(lambda: agents.ask_stacks("when it was asked to save and stop"))
+            self.task_thread.do(lambda: agents.ask_stacks(AT_STOP))
+
+    def _ask_census(self, why: str) -> None:
+        """Never before SIGTERM or a kill: then memory is gone, and nothing may be waited for. The warning came before."""
+        agents = self.agents
+        if agents is not None:
+            self.task_thread.do(lambda: agents.ask_census(why))
 
     def _ask_to_save(self) -> None:
         """Before anything is stopped: a checkpoint, from a job that grows towards its end and listens. A request nobody answers is skipped."""

@@ -482,3 +482,59 @@ def test_a_recording_from_before_the_agent_gets_its_columns(tmp_path: Path) -> N
     assert writer.trouble is None
     rows = open_recording(path).rows("SELECT * FROM phase ORDER BY t")
     assert rows == [(1.0, "load", None, None, None, None), (2.0, "train", 3, 7, 100, None)]
+
+
+def census_file(feed: Any, pid: int, why: str) -> None:
+    row = {"name": "rows", "scope": "local", "function": "main", "file": "/prep.py", "line": 4, "what": "list of 3,000 dict",
+           "length": 3000, "ram": 64 << 20, "mapped": 0, "gpu": 0}  # fmt: skip
+    value = {"schema": 1, "pid": pid, "t": 1.0, "wall": 2.0, "request": "1", "why": why, "phase": "", "step": None,
+             "anon": 1, "seen": 64 << 20, "mapped": 0, "gpu": 0, "complete": True, "seconds": 0.1, "things": [row],
+             "copies": []}  # fmt: skip
+    (feed._folder / f"{pid}-census-1.json").write_text(json.dumps(value))
+
+
+def test_a_census_is_told_at_a_warning_and_kept_in_any_case(feed: Any) -> None:
+    for pid, why in ((7, agent_feed.AT_WARNING), (8, agent_feed.BY_TIME), (9, "oomproof inspect")):
+        census_file(feed, pid, why)
+        feed.handle("census", pid, {"file": f"{pid}-census-1.json"}, boottime())
+    text = "largest: rows (list of 3,000 dict, 64 MiB)"
+    assert feed.said == [f"what it holds: {text} (oomproof inspect tells more)"]
+    assert [row[1:3] for row in feed.notes.of("event")] == [("census", text)] * 3
+    feed.handle("census", 10, {"file": "../../etc/passwd"}, boottime())
+    assert len(feed.notes.of("event")) == 3, "one that is not there"
+
+
+def test_a_census_is_asked_once_and_again_where_nobody_answers(
+    feed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(agent_feed.census_request, "able", lambda folder: [os.getpid()])
+    monkeypatch.setattr(
+        agent_feed.census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True
+    )
+    monkeypatch.setattr(agent_feed.census_request, "ask_again", lambda folder, pid: asked.append("again"))
+    assert feed.ask_census("first") and not feed.ask_census("second"), "one at a time"
+    now = boottime()
+    for second in range(1, 60):
+        feed._look_after_census(now + second)
+    assert asked[0] == "first" and set(asked[1:]) == {"again"} and 3 <= len(asked) <= 11, (
+        "and then it is given up"
+    )
+    assert feed.ask_census("third")
+    census_file(feed, os.getpid(), "third")
+    feed.handle("census", os.getpid(), {}, boottime())
+    assert not feed.ask_census("fourth"), "it has just been told"
+
+
+def test_a_census_by_time(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(agent_feed.census_request, "able", lambda folder: [os.getpid()])
+    monkeypatch.setattr(
+        agent_feed.census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True
+    )
+    feed._census_every, feed._next_census = 600.0, 1000.0
+    feed._look_after_census(999.0)
+    assert asked == []
+    feed._look_after_census(1001.0)
+    feed._look_after_census(1002.0)
+    assert asked == [agent_feed.BY_TIME]

@@ -30,7 +30,7 @@ GIVEN = {  # a word for each flag that takes one
     "limit": "20G", "need": "19G", "gpu_need": "12G:1", "priority": "3", "wait_max": "2h",
     "not_before": "2030-01-31T06:00", "name": "big", "margin": "4G", "floor": "1G", "grace": "60",
     "alert_above": "8G", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
-    "gpu_limit": "14G:0,20G:1", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137",
+    "gpu_limit": "14G:0,20G:1", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
 }  # fmt: skip
 
 

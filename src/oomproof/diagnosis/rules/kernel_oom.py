@@ -202,6 +202,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
             "sample.growth",
             "sample.twin",
             "other.",
+            "agent.census",
         ),
         test="the line 'oom-kill:constraint=' in the kernel log: sudo dmesg | grep -A1 oom-kill:",
         victim=Victim.of(kill) if kill else _leader(case, death),

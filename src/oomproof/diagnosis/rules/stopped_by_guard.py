@@ -50,7 +50,9 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             headline,
             why,
             memory.next,
-            evidence=case.evidence_from("action.", "exit", "counter.memcg_oom_kill", "sample.", "other."),
+            evidence=case.evidence_from(
+                "action.", "exit", "counter.memcg_oom_kill", "sample.", "other.", "agent.census"
+            ),
             test="actions.jsonl in the run's folder",
             remedies=memory.remedies,
             culprit=memory.culprit,

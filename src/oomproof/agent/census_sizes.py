@@ -1,0 +1,172 @@
+"""How much memory hangs on a value, estimated from a sample of what it holds. Nothing of the job's runs.
+
+What several hold is divided among them by its number of references: an object in two lists counts once in all."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from itertools import islice
+
+from .census_kinds import (
+    CONTAINERS,
+    DICT,
+    LIST,
+    OBJECT,
+    SKIPPED,
+    TABLES,
+    TUPLE,
+    Kind,
+    Kinds,
+    length,
+    own_size,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SAMPLE = 256  # elements of a container that are looked at, spread over it
+_INNER, _INNER_SAMPLE = 64, 24  # of one inside another: all, or so many
+_NODES = 400  # objects that hang on one element
+_MANY_NODES = 20_000  # ... on one object, as a model
+REACH = 500_000  # entries of a dict or set that are passed over for a sample: they have no index
+
+
+class OutOfTime(Exception):
+    """The census has used what it may take."""
+
+
+class Clock:
+    """Seconds of work and, where the heap is in swap, of waiting that a census may take."""
+
+    def __init__(self, seconds: float, waiting: float) -> None:
+        self.begun, self.worked = time.monotonic(), time.thread_time()
+        self._until, self._worked_until = self.begun + waiting, self.worked + seconds
+        self._ticks = 0
+
+    def tick(self) -> None:
+        self._ticks += 1
+        if self._ticks & 31 == 0:
+            self.check()
+
+    def check(self) -> None:
+        if time.thread_time() > self._worked_until or time.monotonic() > self._until:
+            raise OutOfTime
+
+
+class Sizer:
+    def __init__(
+        self, kinds: Kinds, clock: Clock, table_size: Callable[[Any, Kind, bool], int], elsewhere: set[int]
+    ) -> None:
+        """``elsewhere``: ids of what has a name of its own and is counted there. ``table_size``: of one array or table; of
+        one that is not of a sample, all of it, the first time."""
+        self._kinds, self._clock, self._table_size, self._elsewhere = kinds, clock, table_size, elsewhere
+        probe = [object()]
+        self._counted = sys.getrefcount(
+            probe[0]
+        )  # references that only the counting makes, and the list of ours
+
+    def container(self, value: Any, kind: Kind) -> int:
+        """A container with all that hangs on it."""
+        total = float(own_size(value, kind))
+        elements, factor = sample(value, kind, SAMPLE)
+        while elements:
+            if id(elements[-1]) not in self._elsewhere:
+                total += factor * self._hanging(elements, _NODES, is_sample=factor > 1.0)
+            elements.pop()
+        return int(total)
+
+    def whole(self, value: Any) -> int:
+        """An object with all that hangs on it and has no name of its own."""
+        return int(self._hanging([value], _MANY_NODES, alone=True))
+
+    def _hanging(self, roots: list[Any], most: int, alone: bool = False, is_sample: bool = False) -> float:
+        """Bytes that hang on the last of ``roots``. What others hold too is theirs in part."""
+        kinds, elsewhere = self._kinds, self._elsewhere
+        values = [roots[-1]]
+        positions, inner, parents, scales, widths = {id(values[0]): 0}, [0], [0], [1.0], [0]
+        child = None
+        at = 0
+        while at < len(values) and len(values) < most:
+            self._clock.tick()
+            children, factor = self._children(values[at])
+            widths[at] = len(children)
+            while children:
+                child = children.pop()
+                position = positions.get(id(child))
+                if position is not None:
+                    inner[position] += 1
+                elif kinds.of(child).role != SKIPPED and id(child) not in elsewhere:
+                    positions[id(child)] = len(values)
+                    values.append(child)
+                    inner.append(1)
+                    parents.append(at)
+                    scales.append(scales[at] * factor)
+                    widths.append(0)
+            at += 1
+        child = None
+        total, shares = 0.0, [1.0] * len(values)
+        for at in range(len(values)):
+            references = max(1, sys.getrefcount(values[at]) - self._counted)
+            if at:
+                shares[at] = shares[parents[at]] * min(1.0, inner[at] / references)
+            elif not alone:
+                shares[0] = 1 / max(
+                    1, references - 1 - inner[0]
+                )  # less the list they came in, and what points back
+            kind = kinds.of(values[at])
+            if kind.role not in TABLES:
+                total += shares[at] * scales[at] * own_size(values[at], kind, widths[at])
+            elif is_sample or scales[at] > 1.0:
+                total += shares[at] * scales[at] * self._table_size(values[at], kind, True)
+            else:  # libraries hold references of their own: the first one counts it
+                total += self._table_size(values[at], kind, False)
+        return total
+
+    def _children(self, value: Any) -> tuple[list[Any], float]:
+        """What it refers to, and how many each of them stands for."""
+        kind = self._kinds.of(value)
+        if kind.role in CONTAINERS:
+            return (
+                sample(value, kind, _INNER_SAMPLE)
+                if length(value, kind) > _INNER
+                else (everything(value, kind), 1.0)
+            )
+        if kind.role == OBJECT:
+            return [held for held in gc.get_referents(value) if self._kinds.of(held).role != SKIPPED], 1.0
+        return [], 1.0
+
+
+def everything(value: Any, kind: Kind) -> list[Any]:
+    """The elements; of a dict, keys and values."""
+    try:
+        if kind.role == DICT:
+            return [*dict.keys(value), *dict.values(value)]
+        return list(kind.base.__iter__(value))
+    except RuntimeError:  # changed by another thread meanwhile
+        return []
+
+
+def sample(value: Any, kind: Kind, most: int) -> tuple[list[Any], float]:
+    """Elements spread over it, and how many each of them stands for. In single calls: other threads may change it."""
+    count = length(value, kind)
+    if count <= most:
+        return everything(value, kind), 1.0
+    try:
+        if kind.role in (LIST, TUPLE):
+            get = kind.base.__getitem__
+            elements = [get(value, (2 * number + 1) * count // (2 * most)) for number in range(most)]
+        elif kind.role == DICT:
+            step = max(1, min(count, REACH) // most)
+            keys = list(islice(dict.keys(value), step // 2, REACH, step))[:most]
+            elements = list(islice(dict.values(value), step // 2, REACH, step))[:most]
+            return [*keys, *elements], count / max(1, len(elements))
+        else:
+            step = max(1, min(count, REACH) // most)
+            elements = list(islice(kind.base.__iter__(value), step // 2, REACH, step))[:most]
+    except (IndexError, RuntimeError):  # changed by another thread meanwhile
+        return [], 1.0
+    return elements, count / max(1, len(elements))

@@ -1,0 +1,246 @@
+"""What has a name in the user's program: variables of running functions, globals, attributes, entries of small containers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MemberDescriptorType, ModuleType
+
+from .census_kinds import (
+    CONTAINERS,
+    DICT,
+    LEAF,
+    LIST,
+    OBJECT,
+    RUNNING,
+    SKIPPED,
+    TABLES,
+    TUPLE,
+    Kind,
+    Kinds,
+    length,
+)
+from .census_sizes import everything
+from .frame_variables import FrameVariables, attributes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from .census_sizes import Clock
+
+_FRAMES, _MODULES, _THREADS = 200, 500, 64
+_NAMES = 3000  # looked at in all
+_OF_ONE = 400  # attributes of one object, variables of one function
+_DEEP = 3  # names within names
+SMALL = 64  # elements: what holds no more is a holder of other things
+_LEAF = 64 << 10  # bytes of a text that is worth a line
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PARTS_OF_A_MODEL = ("_parameters", "_buffers", "_modules")
+_FRAME_OF = ((GeneratorType, "gi_frame"), (CoroutineType, "cr_frame"), (AsyncGeneratorType, "ag_frame"))
+
+
+class Owner:
+    """Where a name stands."""
+
+    __slots__ = ("file", "function", "line", "scope")
+
+    def __init__(self, scope: str, function: str, file: str, line: int) -> None:
+        self.scope, self.function, self.file, self.line = scope, function, file, line
+
+
+class Thing:
+    """A value with a name of its own."""
+
+    __slots__ = (
+        "address",
+        "gpu",
+        "kind",
+        "length",
+        "mapped",
+        "name",
+        "owner",
+        "ram",
+        "rows",
+        "seen",
+        "value",
+        "what",
+    )
+
+    def __init__(self, name: str, owner: Owner, value: Any, kind: Kind) -> None:
+        self.name, self.owner, self.value, self.kind = name, owner, value, kind
+        self.ram = self.mapped = self.gpu = self.rows = self.address = 0
+        self.length, self.what, self.seen = 0, kind.name, False
+
+
+class Walk:
+    def __init__(self, kinds: Kinds, clock: Clock, is_library: Any) -> None:
+        self._kinds, self._clock = kinds, clock
+        self._variables = FrameVariables(lambda path: is_library(path) or path.startswith(_PACKAGE))
+        self._queue: deque[tuple[str, Owner, Any, int]] = deque()
+        self.things: list[Thing] = []
+        self.ids: set[int] = set()
+        self.all_named = True
+
+    def go(self) -> None:
+        """Those of running functions first: of two names, the nearer one is the user's."""
+        for name, owner, value in self._roots():
+            self._note(name, owner, value, 0)
+        while self._queue:
+            self._clock.tick()
+            if len(self.things) >= _NAMES:
+                self.all_named = False
+                break
+            self._within(*self._queue.popleft())
+        self._queue.clear()
+
+    def _note(self, name: str, owner: Owner, value: Any, depth: int) -> None:
+        if id(value) in self.ids:
+            return
+        kind = self._kinds.of(value)
+        if kind.role == SKIPPED or (kind.role == LEAF and kind.base.__sizeof__(value) < _LEAF):
+            return
+        self.ids.add(id(value))
+        if kind.role != RUNNING:
+            thing = Thing(name[:120], owner, value, kind)
+            if kind.role in CONTAINERS:
+                thing.length = thing.rows = length(value, kind)
+            self.things.append(thing)
+        if depth < _DEEP and kind.role not in (*TABLES, LEAF):
+            self._queue.append((name, owner, value, depth + 1))
+
+    # --- where names come from ----------------------------------------------------------------------------------
+
+    def _roots(self) -> Iterator[tuple[str, Owner, Any]]:
+        modules: dict[int, tuple[str, Any]] = {}
+        for frame in self._frames():
+            code = frame.f_code
+            file = os.path.abspath(code.co_filename)
+            yield from self._of_frame(frame, file)
+            modules.setdefault(id(frame.f_globals), (file, frame.f_globals))
+        for name, module in list(sys.modules.items())[: _MODULES * 20]:
+            if type(module) is not ModuleType or len(modules) >= _MODULES:
+                continue
+            names = ModuleType.__getattribute__(module, "__dict__")
+            file = names.get("__file__")
+            if type(file) is str and (not self._variables.is_library(file) or name == "__main__"):
+                modules.setdefault(id(names), (os.path.abspath(file), names))
+        for file, names in modules.values():
+            owner = Owner("global", "", file, 0)
+            for name, value in list(names.items())[: _OF_ONE * 5]:
+                if type(name) is str and not name.startswith("__"):
+                    yield name, owner, value
+
+    def _of_frame(self, frame: Any, file: str) -> Iterator[tuple[str, Owner, Any]]:
+        code = frame.f_code
+        owner = Owner("local", code.co_name, file, code.co_firstlineno)
+        for name, value in self._variables.of(frame)[:_OF_ONE]:
+            if not name.startswith((".", "__")):
+                yield name, owner, value
+
+    def _frames(self) -> Iterator[Any]:
+        """The user's, of all threads; never ours, which would hold itself."""
+        from _thread import get_ident
+
+        threads = sys._current_frames()
+        here = threads.pop(get_ident(), None)
+        for start in [here, *list(threads.values())[:_THREADS]]:
+            frame = start
+            for _ in range(_FRAMES):
+                if frame is None:
+                    break
+                if self._is_users_code(frame):
+                    yield frame
+                frame = frame.f_back
+        threads.clear()
+
+    def _is_users_code(self, frame: Any) -> bool:
+        """Code that was made as it ran (``<string>``) belongs to the module it was made in."""
+        file = frame.f_code.co_filename
+        if file.startswith("<"):
+            known = frame.f_globals.get("__file__")
+            file = known if type(known) is str else file
+        return not self._variables.is_library(file)
+
+    def _within(self, name: str, owner: Owner, value: Any, depth: int) -> None:
+        kind = self._kinds.of(value)
+        if kind.role == RUNNING:
+            self._of_running(name, value, depth)
+        elif kind.role in CONTAINERS:
+            if length(value, kind) <= SMALL:
+                self._of_holder(name, owner, value, kind, depth)
+        elif kind.role == OBJECT:
+            for attribute, held in self._attributes(value, kind):
+                role = self._kinds.of(held).role
+                if role not in (LEAF, SKIPPED) and (role != OBJECT or depth < 2 or self._is_users(held)):
+                    self._note(
+                        _attribute_name(name, kind, attribute), _attribute_owner(owner, kind), held, depth
+                    )
+
+    def _of_running(self, name: str, value: Any, depth: int) -> None:
+        """A generator that waits holds its variables all the same."""
+        for kind, attribute in _FRAME_OF:
+            if type(value) is kind:
+                frame = kind.__dict__[attribute].__get__(value)
+                if frame is not None and self._is_users_code(frame):
+                    for inner, owner, held in self._of_frame(
+                        frame, os.path.abspath(frame.f_code.co_filename)
+                    ):
+                        self._note(inner, owner, held, depth)
+
+    def _of_holder(self, name: str, owner: Owner, value: Any, kind: Kind, depth: int) -> None:
+        if kind.role == DICT:
+            try:
+                pairs = list(dict.items(value))
+            except RuntimeError:  # changed by another thread meanwhile
+                return
+            if any(_key(key) == "…" for key, _ in pairs):  # a table, not a group of things with names
+                return
+            entries = [(f"{name}[{_key(key)}]", held) for key, held in pairs]
+        elif kind.role in (LIST, TUPLE):
+            entries = [(f"{name}[{at}]", held) for at, held in enumerate(everything(value, kind))]
+        else:
+            return
+        for entry, held in entries:
+            role = self._kinds.of(held).role
+            if role in CONTAINERS or role in TABLES or (role == OBJECT and self._is_users(held)):
+                self._note(entry, owner, held, depth)
+
+    def _attributes(self, value: Any, kind: Kind) -> list[tuple[str, Any]]:
+        pairs: list[tuple[str, Any]] = []
+        own = attributes(value, type(value))
+        if type(own) is dict:
+            pairs += [
+                (name, held)
+                for name, held in list(own.items())[:_OF_ONE]
+                if type(name) is str and name not in _PARTS_OF_A_MODEL
+            ]
+        if self._variables.is_user_class(type(value)):
+            for base in type.__getattribute__(type(value), "__mro__"):
+                for name, descriptor in list(type.__dict__["__dict__"].__get__(base).items())[:_OF_ONE]:
+                    if type(descriptor) is MemberDescriptorType:  # __slots__
+                        try:
+                            pairs.append((name, descriptor.__get__(value)))
+                        except AttributeError:  # not set
+                            pass
+        return pairs
+
+    def _is_users(self, value: Any) -> bool:
+        return self._variables.is_user_class(type(value))
+
+
+def _attribute_name(name: str, kind: Kind, attribute: str) -> str:
+    return f"{kind.name if name in ('self', 'cls') else name}.{attribute}"
+
+
+def _attribute_owner(owner: Owner, kind: Kind) -> Owner:
+    return Owner("attribute", owner.function, owner.file, owner.line)
+
+
+def _key(key: Any) -> str:
+    """A key that is a word of the program's own; any other may be data."""
+    if type(key) is str and key.isidentifier() and len(key) <= 24:
+        return repr(key)
+    return str(key) if type(key) is int and abs(key) < 1000 else "…"

@@ -1,0 +1,48 @@
+"""What to do about the same data held in several forms: keep the smallest, drop the others, or stream it. Pure."""
+
+from __future__ import annotations
+
+from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.evidence.case_file import CaseFile
+from oomproof.evidence.variable_line import where, where_all
+from oomproof.recording.census_record import Copies, grown
+from oomproof.units import format_size
+
+_NAMED = 3
+_MOSTLY = 0.3  # of the job's growth
+_WORTH = 0.2  # of what the job held: copies that take less are not what to change first
+
+
+def worth_changing(case: CaseFile) -> Remedy | None:
+    """The remedy for the copies that the job's variables held; None where they were no good part of it."""
+    group = case.censuses[-1].largest_copies if case.censuses else None
+    if group is None:
+        return None
+    remedy = advice(group, case.started_wall or 0.0)
+    held = case.job_peak or (case.job.used if case.job is not None else 0)
+    return remedy if (remedy.saves_bytes or 0) >= _WORTH * held else None
+
+
+def kept_in(case: CaseFile, grown_bytes: int) -> str:
+    """The variable that grew from one census to the next by a good part of what the job did; empty where none is known."""
+    for rise in grown(case.censuses)[:1]:
+        more = rise.thing.ram - rise.before
+        if more >= _MOSTLY * grown_bytes:
+            place = where(rise.thing, case.started_wall or 0.0)
+            return f"{rise.thing.name}, a {rise.thing.what} ({place}), which grew by {format_size(more)}"
+    return ""
+
+
+def advice(group: Copies, started: float) -> Remedy:
+    """The smallest form stays: it is the one that the others were converted into, more often than not."""
+    ordered = sorted(group.holders, key=lambda holder: sum(thing.ram for thing in holder))
+    kept, dropped = ordered[0][0], [thing for holder in ordered[:0:-1] for thing in holder]
+    names = ", ".join(thing.name for thing in dropped[:_NAMED])
+    places = where_all(dropped[:_NAMED], started)
+    return Remedy(
+        f"one copy of the data: `del {names}` ({places}) once {kept.name} is made; or read it in pieces, with "
+        "oomproof.data.tokenize() or Dataset.from_generator",
+        "measured",
+        sum(thing.ram for thing in dropped) or None,
+        change=Change("code", "data", dropped[0].file, names, kept.name),
+    )

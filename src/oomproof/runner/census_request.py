@@ -1,0 +1,72 @@
+"""Asks the agent inside the job what is alive there, and finds its answer: a file, then a signal that it handles."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from oomproof.leaf.proc_files import read_bytes
+from oomproof.leaf.process_signals import send_signal
+from oomproof.leaf.small_files import replace_file
+from oomproof.machine.processes import catches, memory
+from oomproof.recording import census_record
+from oomproof.recording.census_record import Census
+
+_BEHIND = 12  # SIGRTMIN: as agent_start has it
+_MARK = re.compile(r"([0-9]{1,9})-census\.on")
+
+
+def signal_number() -> int:
+    """0 where there are no such signals."""
+    return signal.SIGRTMIN + _BEHIND if hasattr(signal, "SIGRTMIN") else 0
+
+
+def able(folder: Path) -> list[int]:
+    """Processes that answer, those that hold most first. The mark, the handler and the environment must all say so: any
+    other process would die of the signal, or take it for its own."""
+    number = signal_number()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    pids = [int(match[1]) for name in names if number and (match := _MARK.fullmatch(name))]
+    able_ones = [pid for pid in pids if catches(pid, number) and _is_of(pid, folder)]
+    return sorted(able_ones, key=lambda pid: (-_held(pid), pid))
+
+
+def _is_of(pid: int, folder: Path) -> bool:
+    return b"OOMPROOF_AGENT=" + os.fsencode(folder) in (read_bytes(f"/proc/{pid}/environ") or b"").split(
+        b"\0"
+    )
+
+
+def _held(pid: int) -> int:
+    held = memory(pid)
+    return held.anon if held is not None else 0
+
+
+def ask(folder: Path, pid: int, request: str, why: str) -> bool:
+    """False where the question cannot be written down."""
+    try:
+        replace_file(
+            folder / f"{pid}-census.ask", f"{request}\n{why}\n".encode("utf-8", "replace"), synced=False
+        )
+    except OSError:
+        return False
+    send_signal(pid, signal_number())
+    return True
+
+
+def ask_again(folder: Path, pid: int) -> None:
+    """One that waits for the end of a step may have left its steps since."""
+    if (folder / f"{pid}-census.ask").exists() and pid in able(folder):
+        send_signal(pid, signal_number())
+
+
+def answer(folder: Path, pid: int, request: str) -> Census | None:
+    for census in reversed(census_record.read_all(folder, pid)):
+        if census.request == request:
+            return census
+    return None

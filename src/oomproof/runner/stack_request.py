@@ -1,0 +1,61 @@
+"""Asks a process of the job for its Python stacks: faulthandler inside it writes them, whatever its threads are doing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from oomproof.machine.clock import boottime
+from oomproof.machine.processes import catches
+from oomproof.recording import stack_dumps
+
+_BEHIND = 11  # SIGRTMIN: as agent_start has it
+WRITTEN_IN = 0.3  # seconds
+_MOST = 64 << 10  # bytes of one answer
+
+
+def signal_number() -> int:
+    """0 where there are no such signals."""
+    return signal.SIGRTMIN + _BEHIND if hasattr(signal, "SIGRTMIN") else 0
+
+
+def answers(pid: int) -> bool:
+    number = signal_number()
+    return bool(number) and catches(pid, number)
+
+
+def ask(folder: Path, pid: int, why: str, at: float) -> int | None:
+    """Where in its file the answer begins; None where it cannot be asked."""
+    with contextlib.suppress(OSError):
+        fd = os.open(_path(folder, pid), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            begin = os.fstat(fd).st_size
+            os.write(fd, f"--- {at:.3f} {why}\n".encode())
+        finally:
+            os.close(fd)
+        os.kill(pid, signal_number())
+        return begin
+    return None
+
+
+def read(folder: Path, pid: int, begin: int) -> list[stack_dumps.Dump]:
+    """What was written since; OSError where the file is gone."""
+    with open(_path(folder, pid), "rb") as file:
+        file.seek(begin)
+        return stack_dumps.parse(file.read(_MOST).decode("utf-8", "replace"))
+
+
+def stack_now(folder: Path, pid: int, why: str) -> stack_dumps.Dump | None:
+    if not answers(pid) or (begin := ask(folder, pid, why, boottime())) is None:
+        return None
+    time.sleep(WRITTEN_IN)
+    with contextlib.suppress(OSError):
+        return next(iter(read(folder, pid, begin)), None)
+    return None
+
+
+def _path(folder: Path, pid: int) -> Path:
+    return folder / f"{pid}-fault.txt"

@@ -1,0 +1,68 @@
+"""A death with the same data in memory several times: told which variable to drop, and what that saves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+import pytest
+from helpers_case import END, MIB, Attempt
+
+from oomproof.diagnosis.judge import judge
+from oomproof.diagnosis.verdict import Verdict
+from oomproof.evidence.case_file import Growth
+from oomproof.recording.census_record import Census, Copies, Thing
+from oomproof.records import replace
+
+
+def thing(name: str, ram: int, what: str = "list of 3,000 dict") -> Thing:
+    return Thing(name, "local", "main", "/absent/prep.py", 4, what, 3000, ram, 0, 0)
+
+
+def census(*things: Thing, copies: tuple[Copies, ...] = (), t: float = END - 2) -> Census:
+    return Census(7, t, t, "", "", "", None, None, 0, 0, 0, True, 0.1, things, copies)
+
+
+EXAMPLES, TEXTS = thing("examples", 300 * MIB), thing("texts", 150 * MIB, "list of 3,000 str")
+TABLE = thing("table", 100 * MIB, "Arrow Table of 3,000 rows × 1 columns")
+THREE = census(EXAMPLES, TEXTS, TABLE, copies=(Copies(3000, ((EXAMPLES,), (TEXTS,), (TABLE,))),))
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return Attempt(tmp_path)
+
+
+def stopped(attempt: Attempt, **facts: Any) -> Verdict:
+    attempt.run["settings"]["limit"] = 600 * MIB
+    attempt.ended(signal=SIGTERM)
+    attempt.act("term", why="the job held 592 MiB of its limit of 600 MiB")
+    return judge(replace(attempt.case(), job_peak=592 * MIB, **facts))
+
+
+def test_copies_come_first_with_what_they_take(attempt: Attempt) -> None:
+    verdict = stopped(attempt, censuses=(THREE,))
+    first = verdict.remedies[0]
+    assert (first.saves_bytes, first.basis) == (450 * MIB, "measured")
+    assert "`del examples, texts` (prep.py in main()) once table is made" in verdict.next
+    assert sum("one copy of the data" in remedy.title for remedy in verdict.remedies) == 1, (
+        "the rule of thumb is gone"
+    )
+
+
+def test_copies_that_are_no_good_part_of_it_are_not_what_to_change(attempt: Attempt) -> None:
+    small = census(TEXTS, TABLE, copies=(Copies(3000, ((thing("a", 20 * MIB),), (thing("b", 10 * MIB),))),))
+    verdict = stopped(attempt, censuses=(small,))
+    assert "del a" not in verdict.next and not any("del a" in remedy.title for remedy in verdict.remedies)
+
+
+def test_the_variable_that_grew_is_named_where_no_step_was_told(attempt: Attempt) -> None:
+    leak = Growth("growing", "", 6.0 * MIB, None, None, 96.0, 300 * MIB, 592 * MIB)
+    looks = (census(thing("rows", 20 * MIB), t=END - 60), census(thing("rows", 250 * MIB)))
+    verdict = stopped(attempt, growth=leak, censuses=looks)
+    assert (
+        "it is kept in rows, a list of 3,000 dict (prep.py in main()), which grew by 230 MiB" in verdict.next
+    )
+    other = (census(thing("rows", 20 * MIB), t=END - 60), census(thing("rows", 25 * MIB)))
+    assert "rows" not in stopped(attempt, growth=leak, censuses=other).next
