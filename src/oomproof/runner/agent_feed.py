@@ -35,9 +35,8 @@ _FAULT = re.compile(r"([0-9]{1,9})-fault\.txt")
 _SITE = Path(__file__).parents[1] / "agent" / "site"
 _LONGEST = 100  # bytes of a socket's path: the kernel takes 107
 _TICK = 1.0  # seconds between two looks at the job's step and growth
-_TICK_ALONE = (
-    4.0  # while nobody in the job has said anything: a wake-up costs half a millisecond of cold caches
-)
+# While nobody in the job has said anything, after its first seconds: a wake-up costs half a millisecond of cold caches.
+_TICK_ALONE, _FIRST_SECONDS = 4.0, 10.0
 _STORED = 4000  # characters of what an agent tells, kept with one event
 _DEEPEST = 20  # levels of what an agent tells
 _EVENTS = 1000  # of one kind: a job that tells more has told it, and takes nothing from the other kinds
@@ -190,7 +189,8 @@ class AgentFeed:
         self._sweep(everybody=True)
 
     def _loop(self) -> None:
-        next_tick = boottime() + _TICK_ALONE
+        begun = boottime()
+        next_tick = begun + _TICK
         while True:
             try:
                 data = self._receive(max(0.01, next_tick - boottime()))
@@ -199,7 +199,8 @@ class AgentFeed:
                 elif self._over.is_set():
                     return
                 if boottime() >= next_tick and not self._over.is_set():
-                    next_tick = boottime() + (_TICK if self._voice is not None else _TICK_ALONE)
+                    alone = self._voice is None and boottime() - begun > _FIRST_SECONDS
+                    next_tick = boottime() + (_TICK_ALONE if alone else _TICK)
                     self._look(boottime())
             except Exception as error:  # costs this one datagram or look, never those after it
                 self._trouble(f"agent: {type(error).__name__}: {error}")
