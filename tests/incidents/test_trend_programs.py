@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import Lab
 
 MAPS = """import mmap, os, time
@@ -48,28 +46,4 @@ def test_what_leaks_and_what_only_maps_a_file(lab: Lab, tmp_path: Path) -> None:
         leaks["full_in_seconds"]["low"]
         < ((2 << 30) - leaks["held_bytes"]) / leaks["bytes_per_second"]
         < leaks["full_in_seconds"]["high"]
-    )
-
-
-SOONER = """import sys
-import oomproof.runner.leak_watch as leak_watch
-from oomproof.cli.main import main
-
-leak_watch._LEAST_SEEN, leak_watch._EVERY, leak_watch._FIRST_WIDTH = 8.0, 2.0, 0.5  # ten minutes are too long for a test
-sys.exit(main(["run", "--name", "live", "--limit", "2G", "--alert-above", "1900M", "--", sys.executable, *sys.argv[1:]]))
-"""
-
-
-@pytest.mark.long
-def test_a_run_asks_for_its_trend_and_tells_it(lab: Lab, tmp_path: Path) -> None:
-    (tmp_path / "leaks.py").write_text(LEAKS.replace("81", "161").replace("/160", "/1600"))
-    (tmp_path / "sooner.py").write_text(SOONER)
-    command = [sys.executable, str(tmp_path / "sooner.py"), str(tmp_path / "leaks.py")]
-    ended = subprocess.run(
-        command, env=lab.environment, capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
-    alerts = [line for line in ended.stderr.splitlines() if line.startswith("oomproof: memory has grown by ")]
-    assert ended.returncode == 0 and 1 <= len(alerts) <= 3
-    assert "at this rate it is full in " in alerts[0] and "unknown" not in alerts[0], (
-        "its progress bar tells when it ends"
     )
