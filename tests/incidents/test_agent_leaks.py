@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -133,4 +134,37 @@ def test_what_each_evaluation_keeps_is_told_in_epochs(lab: Lab, tmp_path: Path) 
     ]
     assert phase["entered"] == 16, (
         "not twice an epoch, for the batch that is taken before the model trains again"
+    )
+
+
+LEAKS = """import time
+kept = []
+for number in range(1, 161):
+    kept.append(bytearray(4 << 20))
+    kept[-1][::4096] = b"x" * 1024
+    print(f"{number / 2:3.0f}%|████      | {number}/1600 [00:{number // 6:02}<00:20,  6.0it/s]", end="\\r", flush=True)
+    time.sleep(0.16)
+"""
+
+SOONER = """import sys
+import oomproof.runner.leak_watch as leak_watch
+from oomproof.cli.main import main
+
+leak_watch._LEAST_SEEN, leak_watch._EVERY, leak_watch._FIRST_WIDTH = 8.0, 2.0, 0.5  # ten minutes are too long for a test
+sys.exit(main(["run", "--name", "live", "--limit", "2G", "--alert-above", "1900M", "--", sys.executable, *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.long
+def test_a_run_asks_for_its_trend_and_tells_it(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "leaks.py").write_text(LEAKS)
+    (tmp_path / "sooner.py").write_text(SOONER)
+    command = [sys.executable, str(tmp_path / "sooner.py"), str(tmp_path / "leaks.py")]
+    ended = subprocess.run(
+        command, env=lab.environment, capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    alerts = [line for line in ended.stderr.splitlines() if line.startswith("oomproof: memory has grown by ")]
+    assert ended.returncode == 0 and 1 <= len(alerts) <= 3
+    assert "at this rate it is full in " in alerts[0] and "unknown" not in alerts[0], (
+        "its progress bar tells when it ends"
     )

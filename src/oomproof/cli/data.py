@@ -14,6 +14,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from oomproof.cli.command_parser import count
@@ -30,8 +32,17 @@ _MAPPED = 'mmap_mode="r"'
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     inspect = actions.add_parser("inspect", help="what loading files costs in memory, from their headers")
-    inspect.add_argument("files", nargs="+", metavar="FILE")
-    inspect.add_argument("--prove", action="store_true", help="load each in a child process and measure it")
+    inspect.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help=".npy, .npz, CSV, JSON Lines, Parquet, Arrow, pickle, .pt, safetensors, GGUF",
+    )
+    inspect.add_argument(
+        "--prove",
+        action="store_true",
+        help="load each in a child process, within what the machine can spare, and measure it (never a pickle: that runs code)",
+    )
     inspect.add_argument(
         "--python",
         metavar="EXE",
@@ -42,7 +53,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     convert.add_argument("file", metavar="FILE", help="a .npz file")
     convert.add_argument("folder", metavar="FOLDER", help="where the .npy files go")
     split = actions.add_parser("split", help="copy JSON Lines, CSV or Parquet into parts")
-    split.add_argument("file", metavar="FILE")
+    split.add_argument("file", metavar="FILE", help="JSON Lines, CSV or Parquet")
     split.add_argument("--rows", type=count("rows"), required=True, metavar="N", help="rows of each part")
     split.add_argument("--out", metavar="FOLDER", help="where the parts go (default: beside the file)")
     head = actions.add_parser("head", help="copy the first rows: a small file for experiments")
@@ -131,7 +142,23 @@ def _prove(cost: LoadCost, path: str, available: int | None, python: str | None)
             "prove a part of it: oomproof data head",
             NOT_NOW,
         )
-    return prove(cost.loader, path, limit, python or sys.executable)
+    with _limited(limit) as join:
+        return prove(cost.loader, path, limit, python or sys.executable, join)
+
+
+@contextmanager
+def _limited(limit: int) -> Iterator[list[str]]:
+    """A cgroup in which the kernel enforces it, where we may make one; else an empty list, and the looks at the child do."""
+    from oomproof.runner.limit_backends import make_v1, make_v2
+
+    name = f"proof-{os.getpid()}"
+    backend = make_v2(name, limit)[0] or make_v1(name, limit)[0]
+    try:
+        yield backend.join if backend is not None else []
+    finally:
+        for folder in backend.remove if backend is not None else ():
+            with suppress(OSError):
+                os.rmdir(folder)
 
 
 def _convert(arguments: argparse.Namespace) -> int:

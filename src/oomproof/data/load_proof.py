@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from oomproof.data import load_child
@@ -37,26 +39,48 @@ class _Highest:
     file: int = 0
 
 
-def prove(loader: str, path: str, limit: int, python: str = sys.executable) -> Proof:
-    """Raises ``OomproofError`` where the child could not load it. ``limit``: what it may hold, without pages of files."""
-    return measure([python, load_child.__file__, loader, path], path, limit)
+def prove(
+    loader: str, path: str, limit: int, python: str = sys.executable, join: Sequence[str] = ()
+) -> Proof:
+    """Raises ``OomproofError`` where the child could not load it. ``limit``: what it may hold, without pages of files; ``join``:
+    the lists of processes (cgroup.procs) of a cgroup in which the kernel enforces it too."""
+    return measure([python, load_child.__file__, loader, path], path, limit, join)
 
 
-def measure(command: list[str], path: str, limit: int) -> Proof:
-    with _start(command) as child:
+def measure(command: list[str], path: str, limit: int, join: Sequence[str] = ()) -> Proof:
+    with _start(command, join) as child:
         try:
             output, highest = _watch(child, path, limit)
         finally:
             if child.poll() is None:
                 child.kill()
+    if join and child.returncode == -signal.SIGKILL:  # sooner than the next look
+        raise _over(path, limit)
     return _proof(output, highest, child.returncode, path, command[0])
 
 
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
+def _over(path: str, limit: int) -> OomproofError:
+    return OomproofError(
+        f"{path}: not proved: loading it went over the limit of {format_size(limit)}, and was ended",
+        "end something large first, or prove a part of it: oomproof data head",
+        NOT_NOW,
+    )
+
+
+def _start(command: list[str], join: Sequence[str]) -> subprocess.Popen[bytes]:
+    def enter() -> None:
+        _be_first_victim()
+        for processes in join:
+            try:
+                with open(processes, "w") as file:
+                    file.write("0")
+            except OSError:  # the looks hold the limit alone
+                pass
+
     try:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            preexec_fn=_be_first_victim if sys.platform == "linux" else None,
+            preexec_fn=enter if sys.platform == "linux" else None,
         )  # fmt: skip
     except OSError as error:
         raise OomproofError(
@@ -83,11 +107,7 @@ def _watch(child: subprocess.Popen[bytes], path: str, limit: int) -> tuple[bytes
         highest.file = max(highest.file, kib_field(status, b"RssFile:"))
         if highest.anon > limit:
             child.kill()
-            raise OomproofError(
-                f"{path}: not proved: loading it went over the limit of {format_size(limit)}, and was ended",
-                "end something large first, or prove a part of it: oomproof data head",
-                NOT_NOW,
-            )
+            raise _over(path, limit)
         if select.select([child.stdout], [], [], _LOOK)[0]:
             part = os.read(child.stdout.fileno(), 1 << 16)
             if not part:

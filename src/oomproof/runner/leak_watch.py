@@ -15,6 +15,7 @@ _BINS = 720  # of the whole run; each is a point twice: its lowest and its highe
 _FIRST_WIDTH = 5.0  # seconds of one, doubled as the run grows longer
 _LEAST_SEEN = 600.0  # seconds before a trend over hours means anything
 _EVERY, _SHARE = 60.0, 0.05  # an analysis takes 12 ms: seconds between two, or a share of what was seen
+_DENIED = 3.0  # times that, after it was asked in vain
 _FAR = 10.0  # nobody looks further ahead than this many times as far as was looked back
 _LONGEST = 60.0  # seconds for an answer: a recording of a week takes two
 
@@ -65,6 +66,12 @@ class LeakWatch:
             return False
         self._told = full.expected
         return True
+
+    def was_wrong(self, t: float) -> None:
+        """The trend, which knows more, sees no growth yet: asked again, but not soon."""
+        if self._told is not None and self._bins:
+            self._told = None
+            self._next = t + _DENIED * max(_EVERY, _SHARE * (t - self._bins[0][0]))
 
     @property
     def is_told(self) -> bool:

@@ -264,7 +264,12 @@ class Sampler:
         """``alert`` is None where the trend, which knows more, sees nothing to tell; not there where no trend could be had."""
         moment = self._moment
         alert, full = trend.get("alert", _UNTOLD), trend.get("full_in_seconds")
+        cards = trend.get("gpus") or ()
+        kinds = {trend.get("kind"), *(card.get("kind") for card in cards if isinstance(card, dict))}
         if not isinstance(alert, str):
+            for watch in (self._leaks, *self._gpu_leaks.values()):
+                if not kinds & {"growing", "steps"}:  # else: it ends before memory is full
+                    watch.was_wrong(t)
             return
         self._alert(alert)
         self._on_leak(moment.headroom)

@@ -55,3 +55,23 @@ def test_what_the_library_says_of_the_file(tmp_path: Path) -> None:
 def test_python_goes_with_prove(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "inspect", "--python", sys.executable, str(rows)]) == 2
     assert "--python goes with --prove" in capsys.readouterr().err
+
+
+def test_the_kernel_enforces_it_where_a_cgroup_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks are switched off: 600 MiB of rows must not get past 64 MiB all the same."""
+    from oomproof.cli.data import _limited
+
+    monkeypatch.setattr(load_proof, "_LOOK", 30.0)
+    greedy = tmp_path / "greedy.py"
+    greedy.write_text(
+        "import time; x = bytearray(600 << 20); x[::4096] = bytes(len(x) // 4096); time.sleep(60)"
+    )
+    with _limited(64 * MIB) as join:
+        if not join:
+            pytest.skip("no cgroup may be made here")
+        folder = Path(join[0]).parent
+        with pytest.raises(OomproofError, match=r"went over the limit of 64 MiB"):
+            load_proof.measure([sys.executable, str(greedy)], "greedy", 64 * MIB, join)
+    assert not folder.exists(), "and it is removed"

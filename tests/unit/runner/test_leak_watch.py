@@ -124,8 +124,11 @@ def test_the_trend_is_asked_and_told_in_its_own_words(monkeypatch: pytest.Monkey
 
 def test_what_the_trend_does_not_find_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows the phases, and when the run ends."""
-    alerts, moment = sampled(monkeypatch, [{"kind": "flat", "alert": None, "full_in_seconds": None}])
+    flat = {"kind": "flat", "alert": None, "full_in_seconds": None}
+    alerts, moment = sampled(monkeypatch, [flat])
     assert alerts == [] and moment.full_at is None and "full in" not in status_line(moment)
+    alerts, _ = sampled(monkeypatch, [flat, {"kind": "growing", "alert": "memory has grown"}])
+    assert alerts == ["memory has grown"], "asked again"
 
 
 def test_a_trend_that_could_not_be_had_is_no_reason_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
