@@ -187,13 +187,14 @@ class Witness:
             self._agent.failed("trace_window." + window.tracer.name, error)
             return
         grown = held - window.held if held is not None and window.held is not None else None
+        deeper, headroom = PythonTracer(_DEEP, self._is_library), window.headroom - (grown or 0)
         deep = bool(told.pop("in_libraries", False)) and window.tracer.frames == 1 and self._left > 0
+        deep = deep and not deeper.problem(headroom)
         self._agent.report(
             "trace", witness=window.tracer.name, memory=window.kind, steps=step - window.first_step,
             seconds=now - window.begun, step=step, grown=grown, expected=window.rate, more=deep, **told,
         )  # fmt: skip
-        deeper, headroom = PythonTracer(_DEEP, self._is_library), window.headroom - (grown or 0)
-        if deep and not deeper.problem(headroom):
+        if deep:
             self._begin(deeper, window.kind, now, step, headroom)
 
     def _end_late(self, window: _Window) -> None:
