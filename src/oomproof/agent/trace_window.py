@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 
-from ..leaf.heap_kinds import COUNTERS, MAPPED, NATIVE, RETAINED, most_of, split
+from ..leaf.heap_kinds import ARROW, COUNTERS, MAPPED, NATIVE, RETAINED, most_of, split
 from .tracers import MemrayTracer, PythonTracer
 
 TYPE_CHECKING = False
@@ -36,6 +36,10 @@ _UNSETTLED = 120.0  # ... and one that the first steps do not come to
 _GLANCE = 5.0
 _DEEP = 12  # frames, when the line that allocates is a library's
 _WINDOWS = 6  # in the life of a process
+_UNSEEN = {
+    RETAINED: "the C library keeps what was freed: nobody allocates it",
+    ARROW: "no tracer sees Arrow's pool",
+}
 _RETAINED = 64 << 20  # bytes that the C library must keep before it is asked to give them back
 
 
@@ -128,6 +132,9 @@ class Witness:
 
     def _choose(self, headroom: int, now: float, step: int) -> None:
         kind, by_kind = self._kind()
+        if kind in _UNSEEN:
+            self._agent.report("trace", memory=kind, step=step, problem=_UNSEEN[kind])
+            return
         native = by_kind.get(NATIVE, 0) + by_kind.get(MAPPED, 0)
         is_native = kind in (NATIVE, MAPPED) or (not kind and 2 * native > sum(by_kind.values()))
         tracers = [PythonTracer(1, self._is_library)]
@@ -137,25 +144,25 @@ class Witness:
         problems = []
         for tracer in tracers:
             problem = tracer.problem(headroom)
-            if not problem and self._begin(tracer, kind, now, step):
+            if not problem and self._begin(tracer, kind, now, step, headroom):
                 return
             problems.append(problem or "it could not be started")
         self._agent.report("trace", memory=kind, step=step, problem="; ".join(problems))
 
-    def _begin(self, tracer: Any, kind: str, now: float, step: int) -> bool:
+    def _begin(self, tracer: Any, kind: str, now: float, step: int, headroom: int) -> bool:
         import _thread
 
         self._left -= 1
         try:
             tracer.start()
-            window = _Window(tracer, kind, now, step, self._held, self._rate())
-            _thread.start_new_thread(self._end_late, (window,))
+            self._window = _Window(tracer, kind, now, step, self._held, self._rate(), headroom)
+            _thread.start_new_thread(self._end_late, (self._window,))
+            return True
         except Exception as error:  # half installed, no thread, no space
+            self._window = None
             tracer.stop()
             self._agent.failed("trace_window." + tracer.name, error)
             return False
-        self._window = window
-        return True
 
     # --- its end --------------------------------------------------------------------------------------------------
 
@@ -180,13 +187,15 @@ class Witness:
             self._agent.failed("trace_window." + window.tracer.name, error)
             return
         grown = held - window.held if held is not None and window.held is not None else None
+        deeper, headroom = PythonTracer(_DEEP, self._is_library), window.headroom - (grown or 0)
         deep = bool(told.pop("in_libraries", False)) and window.tracer.frames == 1 and self._left > 0
+        deep = deep and not deeper.problem(headroom)
         self._agent.report(
             "trace", witness=window.tracer.name, memory=window.kind, steps=step - window.first_step,
             seconds=now - window.begun, step=step, grown=grown, expected=window.rate, more=deep, **told,
         )  # fmt: skip
         if deep:
-            self._begin(PythonTracer(_DEEP, self._is_library), window.kind, now, step)
+            self._begin(deeper, window.kind, now, step, headroom)
 
     def _end_late(self, window: _Window) -> None:
         """A thread of its own: the loop may have ended, or hang, and nobody else may be there to end the window."""
@@ -218,11 +227,18 @@ class Witness:
 
 class _Window:
     def __init__(
-        self, tracer: Any, kind: str, now: float, step: int, held: Callable[[], int | None], rate: float
+        self,
+        tracer: Any,
+        kind: str,
+        now: float,
+        step: int,
+        held: Callable[[], int | None],
+        rate: float,
+        headroom: int,
     ) -> None:
         import _thread
 
-        self.tracer, self.kind, self.rate = tracer, kind, rate
+        self.tracer, self.kind, self.rate, self.headroom = tracer, kind, rate, headroom
         self.begun, self.first_step = now, step
         self.deadline = time.monotonic() + _UNSETTLED
         self.held = held()

@@ -24,6 +24,7 @@ from oomproof.evidence.job_processes import JobProcesses
 from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.view import IN_VAIN, NOT_OURS
+from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
@@ -141,7 +142,7 @@ def _from_files(
         run=string(run.get("id")) or attempt.run_folder.name,
         name=string(run.get("name")),
         attempt=attempt.number,
-        argv=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
+        argv=tuple(without_profiler([str(word) for word in argv])) if isinstance(argv, list) else (),
         folder=str(attempt.folder),
         status=status,
         started=number(started.get("boottime")),

@@ -16,6 +16,7 @@ _OUTPUT = re.compile(
     r"[-_.]?(?:dir|directory|folder|path|root)|output|out|o|savedir|outdir|workdir)",
     re.IGNORECASE,
 )
+_PROFILE = "/oomproof/profile-"  # in the name of the folder that a profiler writes to
 # Options whose value changes from run to run without changing what the run needs.
 _INCIDENTAL = re.compile(
     r"(?:\w+\.)*(?:(?:\w+[-_])?seed|(?:run|exp|experiment|job|wandb|trial|group)?[-_]?(?:name|id|tags?|notes)"
@@ -63,6 +64,21 @@ def python_target(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     if not command or not os.path.basename(command[0]).startswith(("python", "pypy")):
         return None
     return program_target(command[1:])
+
+
+def without_profiler(argv: Sequence[str]) -> list[str]:
+    """The user's own command, of one that `oomproof profile` put a profiler around: its file is gone the next time."""
+    words = list(argv)
+    for begin in (["-m", "memray", "run", "-q", "-o"], ["-m", "scalene", "run", "-o"]):
+        for at in range(len(words)):
+            if words[at : at + len(begin)] == begin and _PROFILE in "".join(words[at + len(begin) :][:1]):
+                rest = words[at + len(begin) + 1 :]
+                if "scalene" in begin and "---" in rest:
+                    rest.remove("---")
+                return words[:at] + rest
+    if words[:2] == ["valgrind", "-q"] and any(_PROFILE in word for word in words[2:4]):
+        return words[4:]
+    return words
 
 
 def short_name(command: Sequence[str]) -> str:

@@ -120,6 +120,14 @@ def test_no_window(agent: Told, headroom: int, age: float, said: str | None) -> 
     assert [told["problem"] for _, told in agent.told] == ([said] if said else [])
 
 
+def test_no_tracer_for_what_none_sees(agent: Told) -> None:
+    witness = Witness(agent, _is_library, lambda: None)  # type: ignore[arg-type]
+    grown(witness, anon=100 * MIB, arrow=100 * MIB)
+    ask(agent)
+    train(witness, 5)
+    assert [told["problem"] for _, told in agent.told] == ["no tracer sees Arrow's pool"]
+
+
 def test_the_jobs_own_tracemalloc_is_left_alone(agent: Told) -> None:
     witness = python_grows(agent)
     tracemalloc.start(3)

@@ -14,6 +14,7 @@ import pytest
 
 from oomproof.cli.profilers import PROFILERS, PythonCommand, largest, massif_lines, python_command
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
+from oomproof.leaf.command_lines import without_profiler
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.profile_files import Profile, folder_of, profile_of, write_profile
@@ -63,6 +64,19 @@ def test_a_profiler_that_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(OomproofError) as missing:
         PROFILERS["scalene"].wrapped([str(python), "train.py"], tmp_path)
     assert missing.value.hint == f"{python} -m pip install scalene"
+
+
+@pytest.mark.parametrize("profiler", ["memray", "scalene", "valgrind"])
+@pytest.mark.parametrize("target", [("train.py", "--lr", "1"), ("-m", "train"), ("train.py",)])
+def test_what_is_advised_next_is_the_command_without_the_profiler(
+    profiler: str, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oomproof.cli.profilers.has_module", lambda *_: True)
+    monkeypatch.setattr("oomproof.cli.profilers.shutil.which", lambda name: name)
+    argv = [PYTHON, "-u", *target]
+    wrapped = PROFILERS[profiler].wrapped(argv, Path("/home/me/.local/state/oomproof/profile-x1"))
+    assert wrapped != argv and without_profiler(wrapped) == argv
+    assert without_profiler(["python", "-m", "memray", "run", "-q", "-o", "mine.bin", "a.py"])[1] == "-m"
 
 
 MASSIF = """desc: (none)
