@@ -22,6 +22,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 # file under a number we still write to.
 _HIGH = (1000, 240)
 
+_FRAMES_LEFT = 200  # below the limit of recursion, for a look of ours
 _CENSUS = 12  # behind SIGRTMIN: asks what is alive; 11 asks for the stacks
 
 _folder = ""
@@ -123,12 +124,19 @@ class _CensusAsked:
     def __call__(self, number: int, frame: Any) -> None:
         del frame  # or it would hold itself
         try:
+            sys._getframe(max(0, sys.getrecursionlimit() - _FRAMES_LEFT))
+            return  # too deep in calls to add ours: it is asked again
+        except ValueError:
+            pass
+        try:
+            from .own_failures import is_ours
+        except (ImportError, MemoryError, OSError):
+            return
+        try:
             current = agent()
             if current is not None:
                 current.census_asked()
         except Exception as error:  # what a handler of the job's raised meanwhile is the job's
-            from .own_failures import is_ours
-
             if not is_ours(error):
                 raise
 
@@ -152,6 +160,8 @@ def _listen_for_census() -> None:
         import _signal
 
         first = getattr(_signal, "SIGRTMIN", 0)
+        if not getattr(sys, "_is_gil_enabled", _yes)():
+            return  # other threads would change what is being counted
         if first and _signal.getsignal(first + _CENSUS) == _signal.SIG_DFL:
             _signal.signal(first + _CENSUS, _CensusAsked())
             _signal.siginterrupt(first + _CENSUS, False)
@@ -159,6 +169,10 @@ def _listen_for_census() -> None:
             os.close(os.open(census_mark(), _FLAGS, 0o600))
     except Exception:  # not in the main thread, a full disk: nobody will ask
         pass
+
+
+def _yes() -> bool:
+    return True
 
 
 def _stop_listening() -> None:

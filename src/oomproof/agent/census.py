@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SECONDS, _WAITING = 0.3, 1.0  # of CPU; of waiting, where the heap is in swap
 _COPIES = 0.1  # of CPU for comparing rows, on top
 _TOLD = 40  # things
+_ENTRIES = 8  # of a holder that are told one by one
 _LEAST = 64 << 10  # bytes: below, a thing is not told by itself
 _KEPT = 8  # files of the newest; the first one stays too
 
@@ -76,6 +77,7 @@ def look(seconds: float = _SECONDS, waiting: float = _WAITING) -> dict[str, Any]
             same = copies(things[: 4 * _TOLD], kinds, Clock(_COPIES, waiting))
         except OutOfTime:
             complete = False
+        _gather_entries(things, {place for group in same for holder in group["holders"] for place in holder})
         told["things"], told["copies"] = _rows(things, same)
         told["seen"] = sum(thing.ram for thing in things)
         told["mapped"] = sum(thing.mapped for thing in things)
@@ -86,7 +88,7 @@ def look(seconds: float = _SECONDS, waiting: float = _WAITING) -> dict[str, Any]
         return told
     finally:
         for thing in things:
-            thing.value = None  # nothing of the job's may outlive this
+            thing.value = thing.parent = None  # nothing of the job's may outlive this
         things.clear()
 
 
@@ -153,14 +155,31 @@ def _forget_views(things: list[Thing]) -> None:
             claimed.add(thing.address)
 
 
+def _gather_entries(things: list[Thing], apart: set[int]) -> None:
+    """The entries of a holder of many, as of a state dict, are told as one. ``apart``: those that are named as copies."""
+    for place in range(len(things) - 1, -1, -1):
+        thing, parent = things[place], things[place].parent
+        if parent is not None and parent.entries > _ENTRIES and place not in apart:
+            parent.ram, parent.mapped, parent.gpu = (
+                parent.ram + thing.ram,
+                parent.mapped + thing.mapped,
+                parent.gpu + thing.gpu,
+            )
+            thing.ram = thing.mapped = thing.gpu = 0
+
+
 def _rows(
     things: list[Thing], same: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     wanted = {place for group in same for holder in group["holders"] for place in holder}
     places: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
-    for place, thing in enumerate(things):
-        large = place < _TOLD and thing.ram + thing.mapped + thing.gpu >= _LEAST
+    largest = sorted(
+        range(len(things)), key=lambda place: -(things[place].ram + things[place].mapped + things[place].gpu)
+    )
+    for number, place in enumerate(largest):
+        thing = things[place]
+        large = number < _TOLD and thing.ram + thing.mapped + thing.gpu >= _LEAST
         if large or place in wanted:
             places[place] = len(rows)
             owner = thing.owner

@@ -106,9 +106,11 @@ class Kinds:
 
 
 def _attribute(module: str, name: str) -> Any:
-    """Of a module that is loaded; None where it is not, or only half."""
+    """Of a module that is loaded; None where it is not, or only half. A lazy one stays as it is."""
     loaded = sys.modules.get(module)
-    return vars(loaded).get(name) if type(loaded) is ModuleType else getattr(loaded, name, None)
+    if not issubclass(type(loaded), ModuleType):
+        return None
+    return ModuleType.__getattribute__(loaded, "__dict__").get(name)
 
 
 def length(value: Any, kind: Kind) -> int:

@@ -246,13 +246,11 @@ def _add(row: Row, value: Any) -> None:
 
 def _of_array(value: Any, at: int | None) -> Row:
     row = Row()
-    get = sys.modules["numpy"].ndarray.__getattribute__
-    dtype = get(value, "dtype")
-    if dtype.kind not in "fiuUS" or not get(value, "size"):
-        return row
-    part = value if at is None else sys.modules["numpy"].ndarray.__getitem__(value, at)
+    if type(value) is not sys.modules["numpy"].ndarray or value.dtype.kind not in "fiuUS" or not value.size:
+        return row  # a subclass has code of its own behind an index
+    part = value if at is None else value[at]
     if getattr(part, "ndim", 0):
-        part = part.ravel()[:_PARTS] if part.size < 1 << 20 else part[(0,) * (part.ndim - 1)][:_PARTS]
+        part = part[(0,) * (part.ndim - 1)][:_PARTS]
     told = part.tolist()
     for element in told if isinstance(told, list) else [told]:
         _add(row, element.decode("utf-8", "ignore") if isinstance(element, bytes) else element)
@@ -298,6 +296,8 @@ def _of_arrow(table: Any, at: list[int]) -> list[Row]:
 
 def _add_scalar(row: Row, scalar: Any) -> None:
     kind = type(scalar).__name__
+    if not type(scalar).__module__.startswith("pyarrow") or kind == "ExtensionScalar":
+        return  # a type of the user's own
     if kind in ("ListScalar", "LargeListScalar", "FixedSizeListScalar"):
         values = scalar.values
         for element in values[:_PARTS].to_pylist() if values is not None else ():

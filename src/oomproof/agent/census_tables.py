@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 
 from .census_kinds import ARROW, DATASET, NUMPY, PANDAS, TENSOR, Kind, Kinds
+from .frame_variables import attributes
 from .own_failures import is_ours
 
 TYPE_CHECKING = False
@@ -82,7 +83,11 @@ class Tables:
 
     def _numpy(self, value: Any, kind: Kind) -> Extent:
         numpy = sys.modules["numpy"]
-        get = numpy.ndarray.__getattribute__
+        fields = numpy.ndarray.__dict__  # a subclass of the user's may have code behind these names
+
+        def get(array: Any, name: str) -> Any:
+            return fields[name].__get__(array)
+
         shape, dtype, size = get(value, "shape"), get(value, "dtype"), int(get(value, "nbytes"))
         owner, base = value, get(value, "base")
         while type(base) is numpy.ndarray:
@@ -97,20 +102,28 @@ class Tables:
             return made
         made.ram = whole + 112
         made.shown = size + 112 if owner is not value else None
-        if dtype.hasobject and dtype.names is None:
+        if dtype.hasobject and dtype.names is None and type(value) is numpy.ndarray:
             made.what = f"array {_shape(shape)} of objects"
             made.ram += self._objects(value, size // 8)
         return made
 
     def _objects(self, value: Any, count: int) -> int:
-        numpy = sys.modules["numpy"]
-        flat = numpy.ndarray.ravel(value) if numpy.ndarray.__getattribute__(value, "ndim") != 1 else value
+        flat = (
+            value.reshape(-1) if value.ndim != 1 and value.flags.c_contiguous else value
+        )  # else it would be a copy
+        if flat.ndim != 1:
+            return 0
         step = max(1, count // _OBJECTS)
-        elements = [numpy.ndarray.__getitem__(flat, at) for at in range(step // 2, count, step)]
+        elements = [flat[at] for at in range(step // 2, count, step)]
         return int(self._leaf_size(elements) * count / max(1, len(elements)))
 
     def _tensor(self, value: Any, kind: Kind) -> Extent:
         torch = sys.modules["torch"]
+        modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+        if (
+            modes is not None and modes()
+        ):  # a graph is being made, or code of somebody's stands behind each call
+            return Extent(kind.name)
         with torch._C.DisableTorchFunction():  # a subclass of the user's has code behind each name
             get = torch.Tensor
             shape = tuple(int(side) for side in get.size(value))
@@ -177,14 +190,17 @@ class Tables:
 
 def arrow_table(dataset: Any) -> Any:
     """What a dataset of HF holds; None where it has none, or picks rows of it in another order."""
-    parts = object.__getattribute__(dataset, "__dict__")
-    table = parts.get("_data")
-    return None if table is None else object.__getattribute__(table, "__dict__").get("table")
+    parts = attributes(dataset, type(dataset))
+    table = parts.get("_data") if type(parts) is dict else None
+    inner = attributes(table, type(table)) if table is not None else None
+    return inner.get("table") if type(inner) is dict else None
 
 
 def pandas_parts(value: Any) -> list[Any]:
     """Arrays behind a DataFrame, Series or Index: NumPy's and Arrow's. Classes of the user's own are not asked."""
-    held = object.__getattribute__(value, "__dict__")
+    held = attributes(value, type(value))
+    if type(held) is not dict:
+        return []
     manager = held.get("_mgr")
     arrays = [block.values for block in manager.blocks] if manager is not None else [held.get("_data")]
     parts = []

@@ -56,12 +56,14 @@ class Thing:
 
     __slots__ = (
         "address",
+        "entries",
         "gpu",
         "kind",
         "length",
         "mapped",
         "name",
         "owner",
+        "parent",
         "ram",
         "rows",
         "seen",
@@ -69,8 +71,9 @@ class Thing:
         "what",
     )
 
-    def __init__(self, name: str, owner: Owner, value: Any, kind: Kind) -> None:
+    def __init__(self, name: str, owner: Owner, value: Any, kind: Kind, parent: Thing | None) -> None:
         self.name, self.owner, self.value, self.kind = name, owner, value, kind
+        self.parent, self.entries = parent, 0  # what it is an entry of; how many such it has
         self.ram = self.mapped = self.gpu = self.rows = self.address = 0
         self.length, self.what, self.seen = 0, kind.name, False
 
@@ -79,7 +82,7 @@ class Walk:
     def __init__(self, kinds: Kinds, clock: Clock, is_library: Any) -> None:
         self._kinds, self._clock = kinds, clock
         self._variables = FrameVariables(lambda path: is_library(path) or path.startswith(_PACKAGE))
-        self._queue: deque[tuple[str, Owner, Any, int]] = deque()
+        self._queue: deque[tuple[str, Owner, Any, int, Thing | None]] = deque()
         self.things: list[Thing] = []
         self.ids: set[int] = set()
         self.all_named = True
@@ -96,20 +99,23 @@ class Walk:
             self._within(*self._queue.popleft())
         self._queue.clear()
 
-    def _note(self, name: str, owner: Owner, value: Any, depth: int) -> None:
+    def _note(self, name: str, owner: Owner, value: Any, depth: int, parent: Thing | None = None) -> None:
         if id(value) in self.ids:
             return
         kind = self._kinds.of(value)
         if kind.role == SKIPPED or (kind.role == LEAF and kind.base.__sizeof__(value) < _LEAF):
             return
         self.ids.add(id(value))
+        thing = None
+        if parent is not None:
+            parent.entries += 1
         if kind.role != RUNNING:
-            thing = Thing(name[:120], owner, value, kind)
+            thing = Thing(name[:120], owner, value, kind, parent)
             if kind.role in CONTAINERS:
                 thing.length = thing.rows = length(value, kind)
             self.things.append(thing)
         if depth < _DEEP and kind.role not in (*TABLES, LEAF):
-            self._queue.append((name, owner, value, depth + 1))
+            self._queue.append((name, owner, value, depth + 1, thing))
 
     # --- where names come from ----------------------------------------------------------------------------------
 
@@ -164,13 +170,13 @@ class Walk:
             file = known if type(known) is str else file
         return not self._variables.is_library(file)
 
-    def _within(self, name: str, owner: Owner, value: Any, depth: int) -> None:
+    def _within(self, name: str, owner: Owner, value: Any, depth: int, thing: Thing | None) -> None:
         kind = self._kinds.of(value)
         if kind.role == RUNNING:
             self._of_running(name, value, depth)
         elif kind.role in CONTAINERS:
             if length(value, kind) <= SMALL:
-                self._of_holder(name, owner, value, kind, depth)
+                self._of_holder(name, owner, value, kind, depth, thing)
         elif kind.role == OBJECT:
             for attribute, held in self._attributes(value, kind):
                 role = self._kinds.of(held).role
@@ -190,7 +196,9 @@ class Walk:
                     ):
                         self._note(inner, owner, held, depth)
 
-    def _of_holder(self, name: str, owner: Owner, value: Any, kind: Kind, depth: int) -> None:
+    def _of_holder(
+        self, name: str, owner: Owner, value: Any, kind: Kind, depth: int, thing: Thing | None
+    ) -> None:
         if kind.role == DICT:
             try:
                 pairs = list(dict.items(value))
@@ -206,7 +214,7 @@ class Walk:
         for entry, held in entries:
             role = self._kinds.of(held).role
             if role in CONTAINERS or role in TABLES or (role == OBJECT and self._is_users(held)):
-                self._note(entry, owner, held, depth)
+                self._note(entry, owner, held, depth, thing)
 
     def _attributes(self, value: Any, kind: Kind) -> list[tuple[str, Any]]:
         pairs: list[tuple[str, Any]] = []

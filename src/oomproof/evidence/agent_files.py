@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from oomproof.recording import census_record, position_record, stack_dumps
+from oomproof.recording import position_record, stack_dumps
 from oomproof.records import dataclass
+
+if TYPE_CHECKING:
+    from oomproof.recording.census_record import Census
 
 _TAIL = 256 << 10  # bytes of one file: the stacks of some hundred threads
 
@@ -56,8 +60,10 @@ def newest_stack(folder: Path) -> stack_dumps.Dump | None:
     return max(asked, key=lambda dump: dump.time or 0.0, default=None)
 
 
-def censuses(folder: Path) -> tuple[census_record.Census, ...]:
+def censuses(folder: Path) -> tuple[Census, ...]:
     """Of the process that was looked at last, oldest first."""
+    from oomproof.recording import census_record  # not for a run that ended well
+
     taken = census_record.read_all(folder)
     return tuple(census for census in taken if census.pid == taken[-1].pid)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from oomproof.evidence import gpu_oom
 from oomproof.evidence.case_file import CaseFile, Evidence, Growth, JobSample, OtherJob
-from oomproof.recording import census_record
 from oomproof.recording.run_peak import SOURCES
 from oomproof.recording.series import shown_kind
 from oomproof.units import MIB, format_duration, format_exact, format_rate, format_size
@@ -263,7 +262,9 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
     if case.censuses:
         last, end = case.censuses[-1], case.status.boottime if case.status else None
         age = f", {max(0.0, end - last.t):.1f} s before the end" if end is not None else ""
-        text = census_record.summary(list(case.censuses))
+        from oomproof.recording.census_record import summary
+
+        text = summary(list(case.censuses))
         yield "agent.census", "agent", last.t, text, f"what the job's variables held{age}"
     for kind, says in _TOLD.items():
         for index, told in enumerate([message for message in case.told if message.kind == kind][-2:], 1):

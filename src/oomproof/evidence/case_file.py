@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from oomproof.evidence.agent_files import AgentMessage, Crash
 from oomproof.evidence.gpu_oom import GpuOom, Owner
-from oomproof.recording.census_record import Census
 from oomproof.records import dataclass, field, fields
 
 if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
     from oomproof.evidence.texts.finding import Finding
     from oomproof.evidence.texts.text_case import TextCase
+    from oomproof.recording.census_record import Census
 
 
 _BESIDE = 120.0  # seconds: a shortage that took one job often takes the next

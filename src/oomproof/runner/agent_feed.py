@@ -26,7 +26,7 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
-from oomproof.runner import census_request, stack_request
+from oomproof.runner import stack_request
 from oomproof.runner.trace_requests import TraceRequests
 from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
@@ -400,6 +400,8 @@ class AgentFeed:
             self._census_at is not None and now - self._census_at < _CENSUS_TOLD
         ):
             return False
+        from oomproof.runner import census_request  # most runs need none
+
         pids = census_request.able(self._folder)
         if self._voice is not None and self._voice[0] and self._voice[1] in pids:
             pids = [self._voice[1]]
@@ -414,6 +416,8 @@ class AgentFeed:
             if tries >= _CENSUS_TRIES or not os.path.exists(f"/proc/{pid}"):
                 self._census_asked = None
             elif t - asked >= _CENSUS_AGAIN * tries:
+                from oomproof.runner import census_request
+
                 census_request.ask_again(self._folder, pid)
                 self._census_asked = (pid, asked, tries + 1)
         if self._census_every is not None and t >= self._next_census:

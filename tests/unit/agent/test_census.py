@@ -358,6 +358,46 @@ def test_no_code_of_the_jobs_runs() -> None:
     assert thing(told, "rows")["length"] == 2000 and thing(told, "table")["length"] == 2000
 
 
+def _subclass(numpy: Any) -> dict[str, Any]:
+    names = ("__array_finalize__", "__getitem__", "__len__", "__array_interface__", "nbytes", "shape", "base")
+    members = {
+        name: _asked(name) if name.startswith("__") and "interface" not in name else property(_asked(name))
+        for name in names
+    }
+    made = numpy.zeros((5000, 40)).view(numpy.ndarray)
+    kind = type("Hostile", (numpy.ndarray,), {"__array_finalize__": lambda self, other: None})
+    odd = made.view(kind)
+    for name, member in members.items():
+        setattr(kind, name, member)
+    ASKED.clear()
+    told = look()
+    del odd
+    return told
+
+
+def test_no_code_of_a_subclass_of_an_array_runs() -> None:
+    told = _subclass(pytest.importorskip("numpy"))
+    assert ASKED == [] and thing(told, "made")["ram"] == pytest.approx(5000 * 40 * 8, rel=0.01)
+
+
+def _state_dict() -> dict[str, Any]:
+    weights = {f"layer{number}": [text() for _ in range(300)] for number in range(30)}
+    few = {"train": [text() for _ in range(1000)], "val": [text() for _ in range(1000)]}
+    told = look()
+    del weights, few
+    return told
+
+
+def test_many_entries_are_told_as_one() -> None:
+    told = _state_dict()
+    names = {row["name"] for row in told["things"]}
+    assert "weights" in names and not any(name.startswith("weights[") for name in names)
+    assert {"few['train']", "few['val']"} <= names
+    assert thing(told, "weights")["ram"] == pytest.approx(
+        4.5 * thing(told, "few['train']")["ram"] * 2, rel=0.2
+    )
+
+
 def _cyclic() -> dict[str, Any]:
     rows: list[Any] = [{"text": text()} for _ in range(2000)]
     rows.append(rows)

@@ -341,3 +341,52 @@ def test_a_job_with_steps_is_looked_at_between_two(start: Callable[..., Program]
         census = program.answer(str(number))
         assert {"kept"} <= names(census) and "in_a_step" not in names(census) and census.step is not None
     program.process.send_signal(signal.SIGKILL)
+
+
+DEEP = """
+import sys, time
+sys.setrecursionlimit(1000)
+rows = ["text number %d" % number for number in range(5000)]
+def down(left):
+    if left:
+        return down(left - 1) + 1
+    print("deep")
+    until = time.time() + 1
+    while time.time() < until:
+        pass
+    return 0
+print(down(970))
+time.sleep(30)
+"""
+
+
+def test_one_that_is_deep_in_calls_is_not_pushed_over_its_limit(start: Callable[..., Program]) -> None:
+    program = start(DEEP)
+    assert program.line() == "deep"
+    program.ask("deep")
+    assert program.line() == "970"
+    assert "rows" in names(program.answer("deep")), "later, when it is asked again"
+    program.process.send_signal(signal.SIGKILL)
+
+
+LAZY = """
+import importlib.util, sys, time
+spec = importlib.util.find_spec("json.tool")
+loader = importlib.util.LazyLoader(spec.loader)
+spec.loader = loader
+module = importlib.util.module_from_spec(spec)
+sys.modules["torch"] = sys.modules["pandas"] = module
+loader.exec_module(module)
+rows = ["text number %d" % number for number in range(5000)]
+print("ready")
+time.sleep(1)
+print(type(module).__name__)
+"""
+
+
+def test_a_lazy_module_is_not_loaded_by_a_look(start: Callable[..., Program]) -> None:
+    program = start(LAZY)
+    assert program.line() == "ready"
+    program.ask("lazy")
+    assert "rows" in names(program.answer("lazy"))
+    assert program.line() == "_LazyModule"

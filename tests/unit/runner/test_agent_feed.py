@@ -24,7 +24,7 @@ from oomproof.recording import position_record, requests, stack_dumps
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
-from oomproof.runner import agent_feed
+from oomproof.runner import agent_feed, census_request
 from oomproof.runner.agent_feed import AgentFeed
 
 
@@ -508,11 +508,9 @@ def test_a_census_is_asked_once_and_again_where_nobody_answers(
     feed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(agent_feed.census_request, "able", lambda folder: [os.getpid()])
-    monkeypatch.setattr(
-        agent_feed.census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True
-    )
-    monkeypatch.setattr(agent_feed.census_request, "ask_again", lambda folder, pid: asked.append("again"))
+    monkeypatch.setattr(census_request, "able", lambda folder: [os.getpid()])
+    monkeypatch.setattr(census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True)
+    monkeypatch.setattr(census_request, "ask_again", lambda folder, pid: asked.append("again"))
     assert feed.ask_census("first") and not feed.ask_census("second"), "one at a time"
     now = boottime()
     for second in range(1, 60):
@@ -528,10 +526,8 @@ def test_a_census_is_asked_once_and_again_where_nobody_answers(
 
 def test_a_census_by_time(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(agent_feed.census_request, "able", lambda folder: [os.getpid()])
-    monkeypatch.setattr(
-        agent_feed.census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True
-    )
+    monkeypatch.setattr(census_request, "able", lambda folder: [os.getpid()])
+    monkeypatch.setattr(census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True)
     feed._census_every, feed._next_census = 600.0, 1000.0
     feed._look_after_census(999.0)
     assert asked == []
