@@ -119,9 +119,13 @@ def main() -> int:
     if told_at and full:
         left = float(told_at[0]) - asked["last_sample_boottime"]
         said = f"{left:.1f} s later; said {full['low']:.1f} to {full['high']:.1f}, expected {full['expected']:.1f}"
-        check("it was full when it was said to be", full["low"] <= left <= full["high"], said)
+        check(
+            "it was full within a tenth of when it was said to be",
+            abs(left / full["expected"] - 1) < 0.1,
+            said,
+        )
     else:
-        check("it was full when it was said to be", False, ended["leak"])
+        check("it was full within a tenth of when it was said to be", False, ended["leak"])
 
     asked, text = trend("flat")
     gpu = card(asked)
