@@ -255,8 +255,15 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
         text = f"{crash.kind} in pid {crash.pid}: {crash.where}"
         yield f"agent.crash.{index}", "faulthandler", None, text, "the Python line that was running"
     for kind, says in _TOLD.items():
-        for index, told in enumerate([message for message in case.told if message.kind == kind][-2:], 1):
-            yield f"agent.{kind}.{index}", "agent", told.t, told.text, says
+        source, most = ("/proc", 1) if kind == "mappings" else ("agent", 2)
+        for index, told in enumerate([message for message in case.told if message.kind == kind][-most:], 1):
+            yield (
+                f"{'sample' if source == '/proc' else 'agent'}.{kind}.{index}",
+                source,
+                told.t,
+                told.text,
+                says,
+            )
 
 
 _TOLD = {
