@@ -267,8 +267,15 @@ def _agent(case: CaseFile) -> Iterator[_Item]:
         text = summary(list(case.censuses))
         yield "agent.census", "agent", last.t, text, f"what the job's variables held{age}"
     for kind, says in _TOLD.items():
-        for index, told in enumerate([message for message in case.told if message.kind == kind][-2:], 1):
-            yield f"agent.{kind}.{index}", "agent", told.t, told.text, says
+        source, most = ("/proc", 1) if kind == "mappings" else ("agent", 2)
+        for index, told in enumerate([message for message in case.told if message.kind == kind][-most:], 1):
+            yield (
+                f"{'sample' if source == '/proc' else 'agent'}.{kind}.{index}",
+                source,
+                told.t,
+                told.text,
+                says,
+            )
 
 
 _TOLD = {

@@ -30,7 +30,7 @@ class MappingWatch:
         now = mapping_sizes(pid) if pid == self._pid else None
         grown = grown_class(self._before, now) if now is not None else None
         if grown is not None and (grown[2] >= _LEAST or grown[0].kind == STACKS):
-            text = mapping_text(*grown, format_time(self._since, zone=False))
+            text = mapping_text(*grown, format_time(self._since, date=False, zone=False))
             self._writer.event(
                 t, "mappings", text, pid=pid, number=grown[1], size=grown[0].size, bytes=grown[2]
             )
