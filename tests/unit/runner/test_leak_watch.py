@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
+from oomproof.guard.guarded_job import Moment
+from oomproof.machine.cgroups import JobMemory
 from oomproof.runner.leak_watch import LeakWatch
+from oomproof.runner.sampler import Alerts, Sampler
+from oomproof.trend.growth import WarmUp
 from oomproof.units import GIB, MIB
 
 
@@ -57,3 +62,17 @@ def test_weeks_take_no_more_than_a_few_hundred_points() -> None:
         watch.note(float(t), 4 * GIB + t * 100)
     assert len(watch._bins) <= 720
     assert min(lowest for _, lowest, _ in watch._bins) == 4 * GIB
+
+
+def test_a_leak_is_told_to_whoever_asks_the_job_what_it_holds() -> None:
+    """The sampler hands it on apart from other alerts: the census is asked for then."""
+    leaks: list[str] = []
+    alerts: list[str] = []
+    moment = Moment(available=4 * GIB)
+    job = SimpleNamespace(kernel_kills=lambda: 0)
+    sampler = Sampler(job, moment, None, None, Alerts(), alerts.append, WarmUp(), leaks.append)  # type: ignore[arg-type]
+    for t, held in grows(0.5 * MIB, 2400):
+        moment.memory = JobMemory(held, 0, 0, 0, 0, 0)
+        moment.available = 8 * GIB - held
+        sampler._look_for_a_leak(t)
+    assert leaks and all("memory has grown by" in text for text in leaks) and alerts == []
