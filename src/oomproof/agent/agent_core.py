@@ -226,8 +226,11 @@ class Agent:
             return
         self._in_census, self._census_due = True, False
         try:
-            from .census import answer
-
+            try:
+                from .census import answer
+            except (ImportError, OSError, MemoryError, RecursionError) as error:
+                self.failed("census", error)
+                return
             answer(self)
         finally:
             self._in_census = False
