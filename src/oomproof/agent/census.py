@@ -119,6 +119,7 @@ def _measure(things: list[Thing], kinds: Kinds, clock: Clock, named: set[int]) -
             thing.ram, thing.mapped, thing.gpu = extent.ram, extent.mapped, extent.gpu
             thing.what, thing.rows, thing.length = extent.what, extent.rows, extent.rows
             thing.address = extent.address
+            tables.counted.add(extent.address)  # a model that holds the same memory does not count it again
         elif kind.role in CONTAINERS:
             thing.what = _container_text(thing, kinds)
             thing.ram = sizer.container(thing.value, kind)
