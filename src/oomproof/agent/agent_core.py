@@ -229,18 +229,12 @@ class Agent:
             return
         self._in_census, self._census_due = True, False
         try:
-            path = os.path.join(self.folder, f"{os.getpid()}-census.ask")
-            with open(path, encoding="utf-8", errors="replace") as file:
-                request, why = file.read(4096).split("\n")[:2]
-            os.unlink(path)
-            from .census import take
-
-            take(self, request, why)
-        except (OSError, ValueError) as error:  # nobody asks any more
-            from .own_failures import is_ours
-
-            if not is_ours(error):
-                raise
+            try:
+                from .census import answer
+            except (ImportError, OSError, MemoryError, RecursionError) as error:
+                self.failed("census", error)
+                return
+            answer(self)
         finally:
             self._in_census = False
 

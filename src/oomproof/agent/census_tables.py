@@ -51,7 +51,7 @@ class Tables:
         """``leaf_size(values)``: bytes of Python objects, for arrays of them."""
         self._kinds, self._leaf_size = kinds, leaf_size
         self._mappings: list[tuple[int, int]] | None = None
-        self._counted = {0}  # addresses of data
+        self.counted = {0}  # addresses of data
 
     def inside(self, value: Any, kind: Kind, is_sample: bool) -> int:
         """Bytes in memory of one that hangs on something else. Of a view among many only what it shows, for the others
@@ -59,9 +59,9 @@ class Tables:
         extent = self.extent(value, kind)
         if is_sample:
             return extent.ram if extent.shown is None else min(extent.ram, extent.shown)
-        if extent.address in self._counted:
+        if extent.address in self.counted:
             return 0
-        self._counted.add(extent.address)
+        self.counted.add(extent.address)
         return extent.ram
 
     def extent(self, value: Any, kind: Kind) -> Extent:

@@ -27,6 +27,7 @@ from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
 from oomproof.runner import stack_request
+from oomproof.runner.census_watch import AT_STOP, AT_WARNING, BY_TIME, CensusWatch
 from oomproof.runner.trace_requests import TraceRequests
 from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
@@ -57,13 +58,7 @@ _STEEPER = 1.5  # times the steepest so far
 _LOOKS = 12  # stacks asked for in one run: each stops the job's main thread for about a millisecond
 _UNHEARD = 64  # processes whose marks are remembered until one of them trains
 _REMEMBERED = 16  # marks of each
-_CENSUS_AGAIN, _CENSUS_TRIES = 2.0, 10  # seconds between two signals for one census, and how many
-_CENSUS_TOLD = 5.0  # seconds: what was just taken answers the next request too
 _SWEEP = 60.0  # seconds between two removals of what ended processes left empty
-
-
-# Why a census was taken.
-AT_WARNING, AT_STOP, BY_TIME = "at the warning", "when it was asked to save and stop", "by time"
 
 
 def environment(attempt: Attempt, run_id: str, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -131,10 +126,7 @@ class AgentFeed:
         self._looks = 0
         self._held: dict[int, int] = {}  # by each process at the last look, while nobody trains
         self._before: tuple[float, int] | None = None
-        self._census_every = census_every
-        self._next_census = boottime() + (census_every or 0.0)
-        self._census_asked: tuple[int, float, int] | None = None  # (pid, when, signals sent)
-        self._census_at: float | None = None  # when the last one was taken
+        self._census = CensusWatch(attempt.agent_folder, census_every)
         self._swept = boottime()
         self.traces = TraceRequests(self._folder, tell, self._store)
         self._over = threading.Event()
@@ -247,7 +239,7 @@ class AgentFeed:
         elif kind == "worker-lost":
             self._store(t, kind, str(fields.get("text", "")), pid, {"worker": fields.get("worker")})
         elif kind == "census":
-            self._census_came(pid, fields, t)
+            self._take_census(pid, fields, t)
         elif kind == "exception":
             self._store(t, "exception", exception_text(fields), pid, fields)
         elif kind == "trace":
@@ -394,48 +386,19 @@ class AgentFeed:
     # --- what is alive in the job -----------------------------------------------------------------------------
 
     def ask_census(self, why: str) -> bool:
-        """Of the process that trains or, while nobody does, of the one that holds most. Its answer comes later, if at all."""
-        now = boottime()
-        if self._census_asked is not None or (
-            self._census_at is not None and now - self._census_at < _CENSUS_TOLD
-        ):
-            return False
-        from oomproof.runner import census_request  # most runs need none
+        """Of the process that trains or, while nobody does, of the one that holds most."""
+        return self._census.ask(boottime(), why, self._voice[1] if self._voice and self._voice[0] else None)
 
-        pids = census_request.able(self._folder)
-        if self._voice is not None and self._voice[0] and self._voice[1] in pids:
-            pids = [self._voice[1]]
-        if not pids or not census_request.ask(self._folder, pids[0], f"{now:.6f}", why):
-            return False
-        self._census_asked = (pids[0], now, 1)
-        return True
+    def _take_census(self, pid: int, fields: dict[str, Any], t: float) -> None:
+        if (told := self._census.came(pid, t)) is not None:
+            why, text = told
+            self._store(t, "census", text, pid, {"file": str(fields.get("file", ""))[:80], "why": why})
+            if why in (AT_WARNING, AT_STOP):
+                self._tell(f"what it holds: {text} (oomproof inspect tells more)")
 
     def _look_after_census(self, t: float) -> None:
-        if self._census_asked is not None:
-            pid, asked, tries = self._census_asked
-            if tries >= _CENSUS_TRIES or not os.path.exists(f"/proc/{pid}"):
-                self._census_asked = None
-            elif t - asked >= _CENSUS_AGAIN * tries:
-                from oomproof.runner import census_request
-
-                census_request.ask_again(self._folder, pid)
-                self._census_asked = (pid, asked, tries + 1)
-        if self._census_every is not None and t >= self._next_census:
-            self._next_census = t + self._census_every
-            self._census_at = None
+        if self._census.is_due(t):
             self.ask_census(BY_TIME)
-
-    def _census_came(self, pid: int, fields: dict[str, Any], t: float) -> None:
-        from oomproof.recording import census_record
-
-        self._census_asked, self._census_at = None, t
-        taken = [census for census in census_record.read_all(self._folder, pid) if census.t <= t]
-        if not taken:
-            return
-        text, why = census_record.summary(taken), taken[-1].why
-        self._store(t, "census", text, pid, {"file": str(fields.get("file", ""))[:80], "why": why})
-        if why in (AT_WARNING, AT_STOP):
-            self._tell(f"what it holds: {text} (oomproof inspect tells more)")
 
     # --- the agent's files ------------------------------------------------------------------------------------
 

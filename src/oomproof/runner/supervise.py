@@ -38,7 +38,8 @@ from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
-from oomproof.runner.agent_feed import AT_STOP, AT_WARNING, AgentFeed
+from oomproof.runner.agent_feed import AgentFeed
+from oomproof.runner.census_watch import AT_STOP, AT_WARNING
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.run_flags import RunSettings, to_json

@@ -299,6 +299,22 @@ def test_arrays_tensors_and_tables(tmp_path: Path) -> None:
     assert not sum(row["ram"] for row in views), "a view takes nothing"
 
 
+def _one_storage(torch: Any) -> tuple[dict[str, Any], Any]:
+    model = torch.nn.Linear(512, 512)
+    weight = model.weight.detach()
+    rows = [model.weight.detach()[number] for number in range(512)]
+    told = look()
+    del rows
+    return told, weight
+
+
+def test_a_storage_counts_once_whoever_shows_it() -> None:
+    told, _ = _one_storage(pytest.importorskip("torch"))
+    size = 512 * 512 * 4
+    total = sum(row["ram"] for row in told["things"] if row["name"] in ("model", "weight"))
+    assert total == pytest.approx(size, rel=0.1)
+
+
 # --- what it must not do -------------------------------------------------------------------------------------------
 
 ASKED: list[str] = []

@@ -390,3 +390,26 @@ def test_a_lazy_module_is_not_loaded_by_a_look(start: Callable[..., Program]) ->
     program.ask("lazy")
     assert "rows" in names(program.answer("lazy"))
     assert program.line() == "_LazyModule"
+
+
+BROKEN = """
+import sys, time
+start = sys.modules["_oomproof.agent.agent_start"]
+agent = start.agent()
+sys.modules["_oomproof.agent.census"] = None
+for step in range(40):
+    time.sleep(0.05)
+    agent.stepped(step)
+    if step == 3:
+        print("steps")
+time.sleep(2)
+print("done")
+"""
+
+
+def test_a_census_that_cannot_be_taken_costs_the_job_nothing(start: Callable[..., Program]) -> None:
+    program = start(BROKEN)
+    assert program.line() == "steps"
+    program.ask("broken")
+    assert until(lambda: program.line() == "done")
+    assert program.end() == ("", 0)

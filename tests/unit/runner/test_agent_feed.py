@@ -24,7 +24,7 @@ from oomproof.recording import position_record, requests, stack_dumps
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.reader import open_recording
 from oomproof.recording.writer import Writer
-from oomproof.runner import agent_feed, census_request
+from oomproof.runner import agent_feed, census_request, census_watch
 from oomproof.runner.agent_feed import AgentFeed
 
 
@@ -494,7 +494,7 @@ def census_file(feed: Any, pid: int, why: str) -> None:
 
 
 def test_a_census_is_told_at_a_warning_and_kept_in_any_case(feed: Any) -> None:
-    for pid, why in ((7, agent_feed.AT_WARNING), (8, agent_feed.BY_TIME), (9, "oomproof inspect")):
+    for pid, why in ((7, census_watch.AT_WARNING), (8, census_watch.BY_TIME), (9, "oomproof inspect")):
         census_file(feed, pid, why)
         feed.handle("census", pid, {"file": f"{pid}-census-1.json"}, boottime())
     text = "largest: rows (list of 3,000 dict, 64 MiB)"
@@ -528,9 +528,9 @@ def test_a_census_by_time(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(census_request, "able", lambda folder: [os.getpid()])
     monkeypatch.setattr(census_request, "ask", lambda folder, pid, request, why: asked.append(why) or True)
-    feed._census_every, feed._next_census = 600.0, 1000.0
+    feed._census._every, feed._census._next = 600.0, 1000.0
     feed._look_after_census(999.0)
     assert asked == []
     feed._look_after_census(1001.0)
     feed._look_after_census(1002.0)
-    assert asked == [agent_feed.BY_TIME]
+    assert asked == [census_watch.BY_TIME]

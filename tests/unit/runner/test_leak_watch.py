@@ -98,14 +98,18 @@ def sampled(
 
     monkeypatch.setattr(sampler, "TrendQuestion", Question)
     alerts: list[str] = []
+    leaks: list[int] = []  # with the headroom: then the job is asked what it holds
     moment = Moment()
     rows = type("Rows", (), {"put": lambda *_: None, "event": lambda *_, **__: None})()
-    watch = sampler.Sampler(Job(), moment, rows, gpu, sampler.Alerts(), alerts.append, WarmUp(), "a-run")  # type: ignore[arg-type]
+    watch = sampler.Sampler(
+        Job(), moment, rows, gpu, sampler.Alerts(), alerts.append, WarmUp(), "a-run", leaks.append
+    )  # type: ignore[arg-type]
     for t in range(0, 3600, 5):
         use = 4 * GIB + (0 if gpu else t * MIB // 2)
         moment.t, moment.memory, moment.available = float(t), JobMemory(use, 0, 0, 0, 0, use), 8 * GIB - use
         watch.sample(float(t))
     assert asked, "it was suspected"
+    assert len(leaks) == len(alerts)
     return alerts, moment
 
 

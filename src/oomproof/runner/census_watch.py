@@ -1,0 +1,61 @@
+"""When the job is asked what is alive in it: one question at a time, repeated where nobody answers, and by the clock."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from oomproof.machine.clock import boottime
+
+# Why a census was taken.
+AT_WARNING, AT_STOP, BY_TIME = "at the warning", "when it was asked to save and stop", "by time"
+
+_AGAIN, _TRIES = 2.0, 10  # seconds between two signals for one census, and how many
+_JUST_TAKEN = 5.0  # seconds: what was told so lately answers the next question too
+
+
+class CensusWatch:
+    def __init__(self, folder: Path, every: float | None) -> None:
+        """``every``: seconds between two that are taken by the clock."""
+        self._folder, self._every = folder, every
+        self._next = boottime() + (every or 0.0)
+        self._asked: tuple[int, float, int] | None = None  # (pid, when, signals sent)
+        self._taken: float | None = None
+
+    def ask(self, now: float, why: str, speaker: int | None) -> bool:
+        """``speaker``: the process that trains. The answer comes later, if at all."""
+        if self._asked is not None or (self._taken is not None and now - self._taken < _JUST_TAKEN):
+            return False
+        from oomproof.runner import census_request  # most runs need none
+
+        pids = census_request.able(self._folder)
+        if speaker in pids:
+            pids = [speaker]
+        if not pids or not census_request.ask(self._folder, pids[0], f"{now:.6f}", why):
+            return False
+        self._asked = (pids[0], now, 1)
+        return True
+
+    def is_due(self, t: float) -> bool:
+        """Whether the clock asks for one; also asks again where nobody has answered: a step that was waited for may be the last."""
+        if self._asked is not None:
+            pid, asked, tries = self._asked
+            if tries >= _TRIES or not os.path.exists(f"/proc/{pid}"):
+                self._asked = None
+            elif t - asked >= _AGAIN * tries:
+                from oomproof.runner import census_request
+
+                census_request.ask_again(self._folder, pid)
+                self._asked = (pid, asked, tries + 1)
+        if self._every is None or t < self._next:
+            return False
+        self._next = t + self._every
+        return True
+
+    def came(self, pid: int, t: float) -> tuple[str, str] | None:
+        """(why it was taken, what it says in a line); None where its file is not there."""
+        from oomproof.recording import census_record
+
+        self._asked, self._taken = None, t
+        taken = [census for census in census_record.read_all(self._folder, pid) if census.t <= t]
+        return (taken[-1].why, census_record.summary(taken)) if taken else None
