@@ -15,6 +15,7 @@ from oomproof.trend.leaks import FLAT, GROWING, GROWS, SLOWING, STEPS, Range, Tr
 from oomproof.units import format_duration, format_exact, format_rate, format_size, format_time
 
 _FILES = 64 << 20  # bytes of page cache that a reader of `top` may take for growth
+_WITHOUT_STEPS = 60.0  # seconds: a script that tells no steps and grows for less only loads
 _BREATHES = 1.05  # times its lowest: what repeats itself in less is of no interest
 _SENTENCES = {
     FLAT: "flat: what it holds comes and goes, and does not grow",
@@ -209,7 +210,9 @@ def trend_rows(run: Run) -> list[str]:
     if answer is None:
         return []
     rows = []
-    if answer.trend.kind in GROWS and answer.trend.rate is not None:
+    has_steps = answer.of_run is not None and answer.of_run.bytes_per_step is not None
+    long_enough = has_steps or answer.seen >= _WITHOUT_STEPS
+    if answer.trend.kind in GROWS and answer.trend.rate is not None and long_enough:
         full = answer.trend.full_in
         when = (
             f"; full {full_text(full, answer.end_wall, answer.of_run)}" if full and not answer.is_over else ""

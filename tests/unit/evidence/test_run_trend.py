@@ -14,9 +14,10 @@ from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
 from oomproof.recording.schema import INSERTS
 from oomproof.recording.writer import Writer
+from oomproof.reports import trend_text
 from oomproof.reports.trend_figures import trend_json
 from oomproof.reports.trend_text import Answer, alert_text, trend_lines
-from oomproof.trend.leaks import FLAT, GROWING, STEPS, UNKNOWN
+from oomproof.trend.leaks import FLAT, GROWING, STEPS, UNKNOWN, Range, Trend
 from oomproof.units import GIB, MIB
 
 LOADED = 2000 * MIB
@@ -240,3 +241,13 @@ def test_what_the_witnesses_found(tmp_path: Path) -> None:
         growth = job_growth(series, 1000.0)
     assert growth is not None and growth.made_at.startswith("train.py:41 made 100% of it")
     assert [place.file for place in growth.where] == ["/x/train.py"]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(14.0, 0), (90.0, 1)])
+def test_a_short_script_without_steps_gets_no_row_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, shown: int
+) -> None:
+    """It loads; `oomproof trend` tells its growth to whoever asks."""
+    grows = Trend(GROWING, Range(9.0, 10.0, 11.0), 0.0, 10 * seconds, 500.0, 500.0, None, None, None)
+    monkeypatch.setattr(trend_text, "answer_of", lambda run: Answer(grows, None, "", seconds, None))
+    assert len(trend_text.trend_rows(None)) == shown  # type: ignore[arg-type]
