@@ -129,10 +129,11 @@ def _risen(use: Samples, begin: float, trend: Trend) -> Trend:
 
 def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:
     """Loaders and other children, which may be started anew for each epoch: all that they hold together."""
-    lately = min(_LATELY, (end - begin) / 4)  # what grew within it is not seen
+    soon = begin + min(
+        _LATELY, (end - begin) / 4
+    )  # a process is written down when it changed, or each half minute
     before, after = (
-        [row for row in series.living(at, at + lately) if row.role == "worker"]
-        for at in (begin, end - lately)
+        [row for row in series.living(at - _LATELY, at) if row.role == "worker"] for at in (soon, end)
     )
     rise = sum(row.use for row in after) - sum(row.use for row in before)
     return (len(after), rise) if before and after and rise >= _MOSTLY * grown > 0 else None
