@@ -102,6 +102,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/leak_kinds.py
 	$(BIN)/python bench/false_stops.py
 	$(BIN)/python bench/data.py
+	$(BIN)/python bench/census.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

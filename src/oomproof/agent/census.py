@@ -123,8 +123,10 @@ def _measure(things: list[Thing], kinds: Kinds, clock: Clock, named: set[int]) -
         elif kind.role in CONTAINERS:
             thing.what = _container_text(thing, kinds)
             thing.ram = sizer.container(thing.value, kind)
+            thing.mapped, thing.gpu = int(sizer.mapped), int(sizer.gpu)
         elif kind.role == OBJECT:
             thing.ram = sizer.whole(thing.value)
+            thing.mapped, thing.gpu = int(sizer.mapped), int(sizer.gpu)
         elif kind.role == LEAF:
             thing.ram = own_size(thing.value, kind)
         thing.seen = True

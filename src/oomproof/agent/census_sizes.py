@@ -59,11 +59,16 @@ class Clock:
 
 class Sizer:
     def __init__(
-        self, kinds: Kinds, clock: Clock, table_size: Callable[[Any, Kind, bool], int], elsewhere: set[int]
+        self,
+        kinds: Kinds,
+        clock: Clock,
+        table_size: Callable[[Any, Kind, bool], tuple[int, int, int]],
+        elsewhere: set[int],
     ) -> None:
         """``elsewhere``: ids of what has a name of its own and is counted there. ``table_size``: of one array or table; of
-        one that is not of a sample, all of it, the first time."""
+        one that is not of a sample, all of it, the first time: bytes in memory, mapped, on the GPU."""
         self._kinds, self._clock, self._table_size, self._elsewhere = kinds, clock, table_size, elsewhere
+        self.mapped, self.gpu = 0.0, 0.0  # of what was asked for last
         probe = [object()]
         self._counted = sys.getrefcount(
             probe[0]
@@ -72,19 +77,22 @@ class Sizer:
     def container(self, value: Any, kind: Kind) -> int:
         """A container with all that hangs on it."""
         total = float(own_size(value, kind))
+        self.mapped = self.gpu = 0.0
         elements, factor = sample(value, kind, SAMPLE)
         while elements:
             if id(elements[-1]) not in self._elsewhere:
-                total += factor * self._hanging(elements, _NODES, is_sample=factor > 1.0)
+                total += factor * self._hanging(elements, _NODES, factor)
             elements.pop()
         return int(total)
 
     def whole(self, value: Any) -> int:
         """An object with all that hangs on it and has no name of its own."""
+        self.mapped = self.gpu = 0.0
         return int(self._hanging([value], _MANY_NODES, alone=True))
 
-    def _hanging(self, roots: list[Any], most: int, alone: bool = False, is_sample: bool = False) -> float:
-        """Bytes that hang on the last of ``roots``. What others hold too is theirs in part."""
+    def _hanging(self, roots: list[Any], most: int, factor: float = 1.0, alone: bool = False) -> float:
+        """Bytes that hang on the last of ``roots``, which stands for ``factor`` of them. What others hold too is theirs in
+        part. What is mapped or on the GPU is added up apart."""
         kinds, elsewhere = self._kinds, self._elsewhere
         values = [roots[-1]]
         positions, inner, parents, scales, widths = {id(values[0]): 0}, [0], [0], [1.0], [0]
@@ -92,7 +100,7 @@ class Sizer:
         at = 0
         while at < len(values) and len(values) < most:
             self._clock.tick()
-            children, factor = self._children(values[at])
+            children, many = self._children(values[at])
             widths[at] = len(children)
             while children:
                 child = children.pop()
@@ -104,7 +112,7 @@ class Sizer:
                     values.append(child)
                     inner.append(1)
                     parents.append(at)
-                    scales.append(scales[at] * factor)
+                    scales.append(scales[at] * many)
                     widths.append(0)
             at += 1
         child = None
@@ -120,10 +128,14 @@ class Sizer:
             kind = kinds.of(values[at])
             if kind.role not in TABLES:
                 total += shares[at] * scales[at] * own_size(values[at], kind, widths[at])
-            elif is_sample or scales[at] > 1.0:
-                total += shares[at] * scales[at] * self._table_size(values[at], kind, True)
-            else:  # libraries hold references of their own: the first one counts it
-                total += self._table_size(values[at], kind, False)
+                continue
+            is_sample = factor * scales[at] > 1.0
+            # libraries hold references of their own: of what is not of a sample, the first one counts it
+            share = shares[at] * scales[at] if is_sample else 1.0
+            ram, mapped, gpu = self._table_size(values[at], kind, is_sample)
+            total += share * ram
+            self.mapped += factor * share * mapped
+            self.gpu += factor * share * gpu
         return total
 
     def _children(self, value: Any) -> tuple[list[Any], float]:

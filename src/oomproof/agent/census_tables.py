@@ -53,16 +53,21 @@ class Tables:
         self._mappings: list[tuple[int, int]] | None = None
         self.counted = {0}  # addresses of data
 
-    def inside(self, value: Any, kind: Kind, is_sample: bool) -> int:
-        """Bytes in memory of one that hangs on something else. Of a view among many only what it shows, for the others
-        show the rest; else all of it, once."""
+    def inside(self, value: Any, kind: Kind, is_sample: bool) -> tuple[int, int, int]:
+        """Bytes in memory, mapped and on the GPU of one that hangs on something else. Of a view among many only what it
+        shows, for the others show the rest; else all of it, once."""
         extent = self.extent(value, kind)
+        sizes = (extent.ram, extent.mapped, extent.gpu)
         if is_sample:
-            return extent.ram if extent.shown is None else min(extent.ram, extent.shown)
+            return (
+                sizes
+                if extent.shown is None
+                else (min(sizes[0], extent.shown), sizes[1], min(sizes[2], extent.shown))
+            )
         if extent.address in self.counted:
-            return 0
+            return (0, 0, 0)
         self.counted.add(extent.address)
-        return extent.ram
+        return sizes
 
     def extent(self, value: Any, kind: Kind) -> Extent:
         try:
@@ -145,7 +150,9 @@ class Tables:
         on_card = (
             size + more if device.startswith(("cuda", "mps", "xpu")) else 0
         )  # a meta tensor holds nothing
-        return Extent(f"{what} on {device}", ram=200, gpu=on_card, address=address)
+        made = Extent(f"{what} on {device}", ram=200, gpu=on_card, address=address)
+        made.shown = shown + more if shown < size else None
+        return made
 
     def _arrow(self, value: Any, kind: Kind) -> Extent:
         rows, size = int(kind.base.__len__(value)), int(value.get_total_buffer_size())

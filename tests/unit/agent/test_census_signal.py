@@ -413,3 +413,56 @@ def test_a_census_that_cannot_be_taken_costs_the_job_nothing(start: Callable[...
     program.ask("broken")
     assert until(lambda: program.line() == "done")
     assert program.end() == ("", 0)
+
+
+BUSY = """
+import gc, hashlib, queue, random, socket, subprocess, tempfile, threading, weakref
+digest, numbers = hashlib.sha256(), random.Random(5)
+rows = [{"number": number, "text": "row %d" % number * 5} for number in range(10000)]
+cache = {}
+class Node:
+    def __init__(self, parent):
+        self.parent, self.children = parent, []
+def work(results):
+    for number in range(200):
+        results.put(sum(range(number * 50)))
+for turn in range(12):
+    results = queue.Queue()
+    thread = threading.Thread(target=work, args=(results,))
+    thread.start()
+    here, there = socket.socketpair()
+    here.sendall(b"x" * 1000)
+    digest.update(there.recv(1000, socket.MSG_WAITALL))
+    here.close(), there.close()
+    digest.update(subprocess.run(["/bin/sh", "-c", "echo %d; sleep 0.01" % turn], stdout=subprocess.PIPE).stdout)
+    with tempfile.TemporaryFile() as file:
+        file.write(b"abc" * 5000)
+        file.seek(0)
+        digest.update(file.read())
+    digest.update(repr(sorted(numbers.random() for _ in range(10000))[::2000]).encode())
+    cache.update((numbers.random(), turn) for _ in range(1000))
+    root = Node(None)
+    root.children += [Node(root) for _ in range(500)]
+    alive = weakref.ref(root)
+    del root
+    gc.collect()
+    digest.update(str(alive() is None).encode())
+    thread.join()
+    digest.update(str([results.get() for _ in range(200)]).encode())
+print(digest.hexdigest(), len(cache))
+"""
+
+
+def test_a_program_that_is_asked_all_the_time_computes_the_same(
+    start: Callable[..., Program], tmp_path: Path
+) -> None:
+    alone = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=LONG)
+    program = start(BUSY)
+    number = 0
+    while program.process.poll() is None:
+        for pid in census_request.able(program.folder):
+            census_request.ask(program.folder, pid, str(number), "again and again")
+            number += 1
+        time.sleep(0.002)
+    assert program.end() == (alone.stdout, 0) and alone.stdout
+    assert len(census_record.read_all(program.folder, program.pid)) > 1
