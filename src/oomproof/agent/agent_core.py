@@ -195,7 +195,7 @@ class Agent:
         try:
             self.step = step
             now = boottime()
-            self._step_seconds, self._stepped_at = now - self._stepped_at, now
+            self._step_seconds, self._stepped_at = (now - self._stepped_at if self._stepped_at else 0.0), now
             self._write_now(now)
             if now - self._looked_at >= _LOOK:  # what is cold in the cache costs more than what is long
                 self._looked_at = now

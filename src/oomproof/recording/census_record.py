@@ -132,9 +132,9 @@ def _size(value: object) -> int:
 # --- in words -------------------------------------------------------------------------------------------------
 
 
-def thing_text(thing: Thing) -> str:
-    """``examples (list of 300,000 dict, 108 MiB)``."""
-    return f"{thing.name} ({thing.what}, {size_text(thing)})"
+def thing_text(thing: Thing, sharing: str = "") -> str:
+    """``examples (list of 300,000 dict, 108 MiB)``; ``sharing``: names of others that show the same objects."""
+    return f"{thing.name} ({thing.what}, {size_text(thing)}{f'; the same objects are in {sharing}' if sharing else ''})"
 
 
 def size_text(thing: Thing) -> str:
@@ -150,8 +150,7 @@ def copies_text(group: Copies) -> str:
     """``examples (…), train_data (…) and dataset (…) hold the same 300,000 rows: 3 copies``."""
     names = []
     for holder in group.holders:
-        shared = ", ".join(thing.name for thing in holder[1:3])
-        names.append(thing_text(holder[0]) + (f" with {shared}, which shares its rows" if shared else ""))
+        names.append(thing_text(holder[0], " and ".join(thing.name for thing in holder[1:3])))
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     return f"{listed} hold the same {group.rows:,} rows: {len(names)} copies"
 

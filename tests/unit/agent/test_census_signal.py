@@ -343,6 +343,23 @@ def test_a_job_with_steps_is_looked_at_between_two(start: Callable[..., Program]
     program.process.send_signal(signal.SIGKILL)
 
 
+ONE_STEP = """
+import sys, time
+kept = ["text number %d" % number for number in range(5000)]
+sys.modules["_oomproof.agent.agent_start"].agent().stepped(1)
+print("stepped")
+time.sleep(600)
+"""
+
+
+def test_after_a_single_step_no_second_one_is_waited_for(start: Callable[..., Program]) -> None:
+    program = start(ONE_STEP)
+    assert program.line() == "stepped"
+    program.ask("one")
+    assert "kept" in names(program.answer("one"))
+    program.process.send_signal(signal.SIGKILL)
+
+
 DEEP = """
 import sys, time
 sys.setrecursionlimit(1000)

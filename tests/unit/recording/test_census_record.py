@@ -39,7 +39,7 @@ def test_copies_in_words(tmp_path: Path) -> None:
     write(tmp_path, 1, census(1.0, *things, copies=[{"rows": 3000, "holders": [[0], [1, 2], [3]]}]))
     taken = read_all(tmp_path)
     assert summary(taken) == (
-        "examples (list of 3,000 dict, 500 MiB), train_data (list of 3,000 str, 400 MiB) with part, which shares its rows "
+        "examples (list of 3,000 dict, 500 MiB), train_data (list of 3,000 str, 400 MiB; the same objects are in part) "
         "and dataset (datasets.Dataset of 3,000 rows, 10 MiB and 300 MiB mapped from disk) hold the same 3,000 rows: 3 copies"
     )
     group = taken[0].largest_copies
