@@ -32,6 +32,7 @@ from oomproof.own_command import OWN_COMMAND
 from oomproof.printable import one_line
 from oomproof.recording.profile_files import Profile, folder_of, write_profile
 from oomproof.recording.run_folders import Run, newest_runs, runs_folder
+from oomproof.recording.run_peak import figures_of
 from oomproof.runner.run_flags import limit
 from oomproof.units import format_size
 
@@ -153,3 +154,8 @@ def _tell(arguments: argparse.Namespace, run: Run, profile: Profile) -> None:
         )
         function = f"in {line['function']}" if line["function"] else ""
         print(one_line(f"  {format_size(line['bytes']):>8}  {place} {function}".rstrip()))
+    peak = figures_of(run.attempt).peaks.use
+    if peak is not None and any(line["bytes"] > peak for line in profile.lines):
+        print(
+            f"  asked for, not held: the job held at most {format_size(peak)}; what is never touched takes nothing"
+        )
