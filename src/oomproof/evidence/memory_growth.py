@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from oomproof.evidence.case_file import Growth, OtherJob, ProcessGrowth
-from oomproof.evidence.heap_growth import PYTHON, heap_growth
+from oomproof.evidence.heap_growth import PYTHON, HeapGrowth
 from oomproof.evidence.phase_growth import steps_between
 from oomproof.evidence.run_trend import run_trend
 from oomproof.evidence.witnesses import traced_growth
@@ -56,7 +56,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
         seconds=seconds,
         from_bytes=after - int(trend.grown),
         to_bytes=after,
-        kept_in=_kept_in(series, trend.since, of_run.end, wall_offset),
+        kept_in=_kept_in(of_run.heap, series.use.begin + wall_offset),
         cycle=of_run.cycle.name if of_run.cycle is not None and trend.kind == STEPS else "",
         bytes_per_cycle=trend.rate.expected * of_run.cycle.seconds
         if of_run.cycle is not None and trend.kind == STEPS
@@ -65,8 +65,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
     )
 
 
-def _kept_in(series: Series, begin: float, end: float, wall_offset: float) -> str:
-    heap = heap_growth(series, begin, end)
+def _kept_in(heap: HeapGrowth | None, started: float) -> str:
     if heap is None or not heap.containers:
         return ""
     from oomproof.evidence.growing_line import container_text, growing_line  # brings ast along
@@ -76,7 +75,7 @@ def _kept_in(series: Series, begin: float, end: float, wall_offset: float) -> st
         not container.is_large and heap.kind != PYTHON
     ):  # a list of notes grows with each step too, and is not what fills memory
         return ""
-    return container_text(container, growing_line(container, series.use.begin + wall_offset))
+    return container_text(container, growing_line(container, started))
 
 
 def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
