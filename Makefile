@@ -64,7 +64,7 @@ coverage: dev  ## by hand: the same tests at half the speed, and which lines the
 
 incidents: dev  ## four at a time: they wait for their processes most of the time, and assert no seconds
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) -n 4 --dist worksteal --junitxml=$(RESULTS)/incidents.xml
+	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) -m "not long" -n 4 --dist worksteal --junitxml=$(RESULTS)/incidents.xml
 
 chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/chaos.py runs them by the thousand
 	@mkdir -p $(RESULTS)
@@ -93,7 +93,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/many_processes.py
 	$(BIN)/pytest tests/vm -m long
 	$(BIN)/pytest tests/unit -m long
-	$(BIN)/pytest $(PROGRAMS) -m long
+	$(BIN)/pytest tests/incidents -m long
 	$(BIN)/python bench/freeze.py
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/agent.py
