@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,18 @@ def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) ->
             return value
         time.sleep(0.02)
     pytest.fail(f"waited {seconds:.0f} s for: {what}")
+
+
+def remove(folder: Path) -> None:
+    """The folder is gone from its path at once, although somebody may be writing files into it."""
+    aside = folder.with_name(f"{folder.name}-removed")
+    folder.rename(aside)
+
+    def is_gone() -> bool:
+        shutil.rmtree(aside, ignore_errors=True)
+        return not aside.exists()
+
+    until(is_gone, f"{folder} to be removed")
 
 
 @dataclass

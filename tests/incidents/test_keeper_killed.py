@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Lab, Running, alive, until
+from conftest import Lab, Running, alive, remove, until
 from test_survival import in_a_terminal
 
 PYTHON = sys.executable
@@ -296,8 +296,6 @@ def test_watch_takes_up_a_paused_job_that_lost_both(lab: Lab, steps: Steps) -> N
 
 def test_a_paused_job_whose_folder_is_removed_goes_on(lab: Lab, steps: Steps, tmp_path: Path) -> None:
     """Nobody can name it any more to let it go on: its keeper does."""
-    import shutil
-
     done = tmp_path / "done"
     job = f"import time, pathlib\nwhile not pathlib.Path({str(steps.path)!r}).read_text(): time.sleep(0.05)\npathlib.Path({str(done)!r}).touch()"
     running = lab.start("gone", "--", PYTHON, "-c", job)
@@ -305,7 +303,7 @@ def test_a_paused_job_whose_folder_is_removed_goes_on(lab: Lab, steps: Steps, tm
     assert lab.run("freeze", "gone").returncode == 0
     running.process.kill()
     running.process.wait()
-    shutil.rmtree(running.folder)
+    remove(running.folder)
     steps.tell("end")
     until(done.exists, "the job to go on")
     until(lambda: not alive(started["keeper"]["pid"]), "its keeper to end with it")

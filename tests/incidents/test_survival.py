@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE, Lab, alive, until
+from conftest import DEADLINE, Lab, alive, remove, until
 
 PYTHON = sys.executable
 
@@ -180,7 +179,7 @@ def test_a_runtime_folder_that_vanishes_costs_no_action(lab: Lab) -> None:
     )
     running.output_has("growing")
     until(lambda: any((runtime / "oomproof" / "live").iterdir()), "the guard to have joined the others")
-    shutil.rmtree(runtime / "oomproof")
+    remove(runtime / "oomproof")
     (runtime / "oomproof").touch()
     assert running.wait() in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     assert running.process.stderr is not None
