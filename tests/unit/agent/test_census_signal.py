@@ -199,16 +199,20 @@ FORKS = """
 import os, sys, time
 def work():
     of_a_child = ["text number %d" % number for number in range(5000)]
+    os.write(ready, b".")
     while os.getppid() == parent:
         time.sleep(0.05)
 parent = os.getpid()
 children = []
+told, ready = os.pipe()
 for _ in range(8):
     pid = os.fork()
     if not pid:
         work()
         os._exit(0)
     children.append(pid)
+for _ in children:
+    os.read(told, 1)  # each has made its list
 print(*children)
 import select
 while not select.select([sys.stdin], [], [], 0.05)[0]:
