@@ -17,12 +17,13 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
-from oomproof.runner.mapping_watch import MappingWatch
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
-if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+if TYPE_CHECKING:
+    # it brings subprocess along, which only machines with a GPU need
     from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.mapping_watch import MappingWatch
 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
 _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
@@ -75,7 +76,8 @@ class Sampler:
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
         self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
         self._question = TrendQuestion(run_id)
-        self._mappings, self._mappings_from = MappingWatch(writer), boottime() + _SETTLED
+        self._mappings: MappingWatch | None = None
+        self._mappings_from = boottime() + _SETTLED
         self._heaviest = 0  # pid
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
@@ -244,7 +246,7 @@ class Sampler:
             return
         if t >= self._mappings_from:
             self._mappings_from = float("inf")
-            self._mappings.begin(self._heaviest)
+            self._begin_mappings()
         if moment.memory is None or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
@@ -279,9 +281,15 @@ class Sampler:
                 (end if isinstance(end, float) else t) + left if isinstance(left, float) else None
             )
 
+    def _begin_mappings(self) -> None:
+        from oomproof.runner.mapping_watch import MappingWatch  # most runs are over by then
+
+        self._mappings = self._mappings or MappingWatch(self._writer)
+        self._mappings.begin(self._heaviest)
+
     def look_at_mappings(self) -> None:
         """When growth was told: whether it is one kind of mapping that became more."""
-        if self._heaviest:
+        if self._heaviest and self._mappings is not None:
             self._mappings.look(boottime(), self._heaviest)
 
     def _once(self, name: str, now: bool, text: str) -> None:

@@ -7,10 +7,13 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import catches
-from oomproof.recording import stack_dumps
+
+if TYPE_CHECKING:
+    from oomproof.recording.stack_dumps import Dump
 
 _BEHIND = 11  # SIGRTMIN: as agent_start has it
 WRITTEN_IN = 0.3  # seconds
@@ -41,14 +44,16 @@ def ask(folder: Path, pid: int, why: str, at: float) -> int | None:
     return None
 
 
-def read(folder: Path, pid: int, begin: int) -> list[stack_dumps.Dump]:
+def read(folder: Path, pid: int, begin: int) -> list[Dump]:
     """What was written since; OSError where the file is gone."""
+    from oomproof.recording import stack_dumps
+
     with open(_path(folder, pid), "rb") as file:
         file.seek(begin)
         return stack_dumps.parse(file.read(_MOST).decode("utf-8", "replace"))
 
 
-def stack_now(folder: Path, pid: int, why: str) -> stack_dumps.Dump | None:
+def stack_now(folder: Path, pid: int, why: str) -> Dump | None:
     if not answers(pid) or (begin := ask(folder, pid, why, boottime())) is None:
         return None
     time.sleep(WRITTEN_IN)

@@ -14,7 +14,6 @@ from typing import Any
 from oomproof.leaf.small_files import replace_file
 from oomproof.machine.clock import boottime
 from oomproof.recording.json_text import parse
-from oomproof.recording.traced_lines import trace_of, trace_text
 from oomproof.units import MIB, format_size
 
 _REQUEST = "trace.json"
@@ -67,6 +66,8 @@ class TraceRequests:
                 path.unlink()
 
     def _told(self, t: float, pid: int, fields: dict[str, Any]) -> None:
+        from oomproof.recording.traced_lines import trace_of, trace_text  # most runs ask for none
+
         trace = trace_of(fields)
         text = trace_text(trace, self._began) if trace is not None else str(fields.get("problem") or "")
         self._store(t, "agent:trace", text, pid, fields)
