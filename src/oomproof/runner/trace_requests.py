@@ -21,7 +21,7 @@ _EVERY = 600.0  # seconds between two requests
 _MOST = 3  # in one run
 _READ_SECONDS = 120.0  # for memray's file: native symbols of PyTorch take 3 s and 250 MB
 _READ_MEMORY = 2 << 30  # bytes of address space
-_READER = Path(__file__).with_name("memray_lines.py")
+READER = Path(__file__).with_name("memray_lines.py")  # run by the Python of the job, which has memray
 _LONGEST = 1 << 20  # characters of what the reader prints
 
 
@@ -81,7 +81,7 @@ class TraceRequests:
         found: dict[str, Any] = {}
         try:
             process = subprocess.Popen(
-                [str(fields.get("python") or ""), str(_READER), str(path)],
+                [str(fields.get("python") or ""), str(READER), str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
