@@ -399,7 +399,7 @@ class AgentFeed:
                 self._tell(f"what it holds: {text} (oomproof inspect tells more)")
 
     def _look_after_census(self, t: float) -> None:
-        if self._census.is_due(t):
+        if self._census.tick(t):
             self.ask_census(BY_TIME)
 
     # --- the agent's files ------------------------------------------------------------------------------------
