@@ -264,18 +264,20 @@ class Sampler:
 
     def _tell_trend(self, t: float, trend: dict[str, Any]) -> None:
         """``alert`` is None where the trend, which knows more, sees nothing to tell; not there where no trend could be had."""
-        moment = self._moment
+        from oomproof.trend.leaks import GROWING, STEPS  # whoever suspected it has loaded it
+
+        moment, grows = self._moment, {GROWING, STEPS}
         alert, full = trend.get("alert", _UNTOLD), trend.get("full_in_seconds")
         cards = trend.get("gpus") or ()
         kinds = {trend.get("kind"), *(card.get("kind") for card in cards if isinstance(card, dict))}
         if not isinstance(alert, str):
-            for watch in (self._leaks, *self._gpu_leaks.values()):
-                if not kinds & {"growing", "steps"}:  # else: it ends before memory is full
-                    watch.was_wrong(t)
+            wrong = not kinds & grows  # else: it ends before memory is full
+            for watch in (self._leaks, *self._gpu_leaks.values()) if wrong else ():
+                watch.was_wrong(t)
             return
         self._alert(alert)
         self._on_leak(moment.headroom)
-        if trend.get("kind") in ("growing", "steps") and isinstance(full, dict):
+        if trend.get("kind") in grows and isinstance(full, dict):
             left, end = full.get("expected"), trend.get("last_sample_boottime")
             moment.full_at = (
                 (end if isinstance(end, float) else t) + left if isinstance(left, float) else None
