@@ -12,9 +12,9 @@ import time
 from ..leaf.proc_files import boottime
 from ..leaf.small_files import replace_file
 from .agent_core import _anonymous, _is_library
-from .census_kinds import CONTAINERS, LEAF, OBJECT, TABLES, Kinds, own_size
+from .census_kinds import CONTAINERS, DICT, LEAF, OBJECT, TABLES, Kinds, own_size
 from .census_rows import copies
-from .census_sizes import Clock, OutOfTime, Sizer
+from .census_sizes import Clock, OutOfTime, Sizer, sample
 from .census_tables import Tables
 from .census_walk import SMALL, Thing, Walk
 from .own_failures import is_ours
@@ -96,7 +96,6 @@ def look(seconds: float = _SECONDS, waiting: float = _WAITING) -> dict[str, Any]
         told["seen"] = sum(thing.ram for thing in things)
         told["mapped"] = sum(thing.mapped for thing in things)
         told["gpu"] = sum(thing.gpu for thing in things)
-        told["named"] = len(things)
         told["complete"] = complete and walk.all_named and all(thing.seen for thing in things)
         told["seconds"] = round(time.thread_time() - clock.worked, 4)
         return told
@@ -152,10 +151,8 @@ def _objects_size(values: list[Any], kinds: Kinds) -> int:
 
 def _container_text(thing: Thing, kinds: Kinds) -> str:
     """``list of 300,000 dict``."""
-    from .census_sizes import sample
-
     elements, _ = sample(thing.value, thing.kind, 8)
-    if thing.kind.role == "dict":
+    if thing.kind.role == DICT:
         elements = elements[len(elements) // 2 :]
     names = sorted({kinds.of(element).name for element in elements})
     of = f" {names[0]}" if len(names) == 1 else ""

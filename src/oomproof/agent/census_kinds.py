@@ -83,7 +83,7 @@ class Kinds:
         self._bases = list(_BASES)
         for module, name, role in _LIBRARIES:
             kind = _attribute(module, name)
-            if type(kind) is type or isinstance(kind, type):
+            if issubclass(type(kind), type):
                 self._bases.append((kind, role))
 
     def of(self, value: Any) -> Kind:

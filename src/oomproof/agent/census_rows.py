@@ -205,7 +205,8 @@ def _elements(value: Any, kind: Kind, at: list[int]) -> list[Any]:
 
 def _row(element: Any, kinds: Kinds) -> Row:
     row = Row()
-    row.ids.add(id(element)) if kinds.of(element).role != LEAF else None
+    if kinds.of(element).role != LEAF:
+        row.ids.add(id(element))
     _gather(element, kinds, row, 2)
     return row
 

@@ -178,12 +178,10 @@ class Walk:
             if length(value, kind) <= SMALL:
                 self._of_holder(name, owner, value, kind, depth, thing)
         elif kind.role == OBJECT:
-            for attribute, held in self._attributes(value, kind):
+            for attribute, held in self._attributes(value):
                 role = self._kinds.of(held).role
                 if role not in (LEAF, SKIPPED) and (role != OBJECT or depth < 2 or self._is_users(held)):
-                    self._note(
-                        _attribute_name(name, kind, attribute), _attribute_owner(owner, kind), held, depth
-                    )
+                    self._note(_attribute_name(name, kind, attribute), _attribute_owner(owner), held, depth)
 
     def _of_running(self, name: str, value: Any, depth: int) -> None:
         """A generator that waits holds its variables all the same."""
@@ -216,7 +214,7 @@ class Walk:
             if role in CONTAINERS or role in TABLES or (role == OBJECT and self._is_users(held)):
                 self._note(entry, owner, held, depth, thing)
 
-    def _attributes(self, value: Any, kind: Kind) -> list[tuple[str, Any]]:
+    def _attributes(self, value: Any) -> list[tuple[str, Any]]:
         pairs: list[tuple[str, Any]] = []
         own = attributes(value, type(value))
         if type(own) is dict:
@@ -243,7 +241,7 @@ def _attribute_name(name: str, kind: Kind, attribute: str) -> str:
     return f"{kind.name if name in ('self', 'cls') else name}.{attribute}"
 
 
-def _attribute_owner(owner: Owner, kind: Kind) -> Owner:
+def _attribute_owner(owner: Owner) -> Owner:
     return Owner("attribute", owner.function, owner.file, owner.line)
 
 

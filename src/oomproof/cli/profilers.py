@@ -14,13 +14,12 @@ from typing import Any
 
 from oomproof.errors import NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
 from oomproof.records import dataclass
-from oomproof.runner import trace_requests
+from oomproof.runner.trace_requests import READER
 from oomproof.units import MIB
 
 _WITH_VALUE = ("-W", "-X")  # options of Python's that take the next word
 _TOLD = 3
 _PAGE_SECONDS = 600.0
-_READER = Path(trace_requests.__file__).with_name("memray_lines.py")
 _MASSIF = re.compile(r"^ n\d+: (\d+) 0x[0-9A-Fa-f]+: (.+?)(?: \(([^():]+):(\d+)\))?$")
 Line = dict[str, Any]
 
@@ -85,7 +84,7 @@ class Memray:
 
     def lines(self, argv: Sequence[str], folder: Path) -> list[Line]:
         python = _needed(argv, self.name, "").python
-        told = _run([python, str(_READER), str(folder / "memray.bin"), "peak"]).stdout.splitlines()
+        told = _run([python, str(READER), str(folder / "memray.bin"), "peak"]).stdout.splitlines()
         rows = json.loads(told[-1])["lines"] if told else []
         return [
             {"file": file, "line": line, "function": function, "bytes": size}

@@ -12,7 +12,6 @@ from oomproof.diagnosis.advice import (
     smaller_job,
     twin,
 )
-from oomproof.diagnosis.data_copies import kept_in, worth_changing
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name
@@ -53,7 +52,7 @@ def answer(case: CaseFile, limit: int | None, machine: bool) -> MemoryAnswer:
         memory = _about_growth(case, case.growth, limit, beside)
     else:
         memory = _about_size(case, limit, machine, beside)
-    copies = worth_changing(case)
+    copies = _without_copies(case)
     if copies is None:
         return memory
     remedies = (copies, *(remedy for remedy in memory.remedies if remedy != ONE_DATA_COPY))
@@ -120,7 +119,7 @@ def _about_growth(
     longer = _only_longer(case, growth, limit)
     where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
     following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
-    if kept_there := growth.kept_in or kept_in(case, growth.to_bytes - growth.from_bytes):
+    if kept_there := growth.kept_in or _kept_in(case, growth):
         kept = Remedy(f"empty it, or keep less in it: {kept_there}", change=Change("code", "growth"))
         following = f"it is kept in {kept_there}; a smaller batch only delays the end. Then {command(case)}"
     elif growth.made_at:
@@ -138,6 +137,24 @@ def _about_growth(
         (*beside, kept, *longer),
         (told, *_process_told(case), *_died_before(case, limit)),
     )
+
+
+def _without_copies(case: CaseFile) -> Remedy | None:
+    """For the same data held in several forms."""
+    if not case.censuses:
+        return None
+    from oomproof.diagnosis.data_copies import worth_changing  # brings ast along
+
+    return worth_changing(case)
+
+
+def _kept_in(case: CaseFile, growth: Growth) -> str:
+    """The variable that grew from one census to the next; empty where none is known."""
+    if not case.censuses:
+        return ""
+    from oomproof.diagnosis.data_copies import kept_in
+
+    return kept_in(case, growth.to_bytes - growth.from_bytes)
 
 
 def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from oomproof.evidence.phase_growth import steps_between, warm_since
+from oomproof.evidence.phase_growth import growth_per_step, warm_since
 from oomproof.evidence.run_trend import slices
 from oomproof.recording.series import GpuRow, PhaseMark, Series
 from oomproof.records import dataclass
@@ -104,7 +104,7 @@ def _of_allocator(
         elif (of_rest := _outside(series, device, looks, capacity)) is not None:
             what, trend = OUTSIDE, of_rest
     begin, end = looks[0][0], looks[-1][0]
-    per_step = _per_step(trend, marks, end)
+    per_step = growth_per_step(trend, marks, end)
     return GpuTrend(
         device, what, trend, capacity, capacity_from, end, end - begin, last["allocated"], last["reserved"], *per_step
     )  # fmt: skip
@@ -155,16 +155,6 @@ def _of_driver(
     capacity = rows[-1].total - rows[-1].used + (rows[-1].job_used or 0) if rows else None
     level, level_from = (limit, "--gpu-limit") if limit is not None else (capacity, "the card")
     trend = trend_of(slices(use, begin), level)
-    per_step = _per_step(trend, marks, use.end)
+    per_step = growth_per_step(trend, marks, use.end)
     seen = use.end - begin
     return GpuTrend(device, USED, trend, level, level_from, use.end, seen, None, None, *per_step)
-
-
-def _per_step(trend: Trend, marks: Sequence[PhaseMark], end: float) -> tuple[float | None, float | None]:
-    if trend.kind not in GROWS or trend.since is None or trend.rate is None:
-        return None, None
-    made = steps_between(marks, trend.since, end)
-    if made <= 1:
-        return None, None
-    seconds = (end - trend.since) / made
-    return trend.rate.expected * seconds, seconds

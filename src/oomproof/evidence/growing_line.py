@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import ast
 import os
-import stat
 from typing import Any
 
 from oomproof.evidence.heap_growth import GrowingContainer
 from oomproof.printable import one_line
+from oomproof.recording.user_source import user_source
 
 _ADDING = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault"}
-LONGEST_SOURCE, _LONGEST_LINE = 4 << 20, 100  # characters
+_LONGEST_LINE = 100  # characters
 
 
 def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] | None:
     """The line that adds to it and its text, in its file as it is now; None where none or several do, or it was changed since."""
-    try:
-        status = os.stat(container.file)
-        if status.st_mtime > before or not stat.S_ISREG(status.st_mode):
-            return None
-        with open(container.file, encoding="utf-8", errors="replace") as file:
-            text = file.read(LONGEST_SOURCE)
-        tree: ast.AST = ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    text = user_source(container.file, before)
+    tree = parsed(text)
+    if text is None or tree is None:
         return None
     owner, _, name = container.name.rpartition(".")
     nodes = list(ast.walk(tree))
@@ -38,6 +33,14 @@ def growing_line(container: GrowingContainer, before: float) -> tuple[int, str] 
         return None
     line = lines.pop()
     return line, text.split("\n")[line - 1].strip()[:_LONGEST_LINE]
+
+
+def parsed(text: str | None) -> ast.AST | None:
+    """None where it is no Python, or too deep."""
+    try:
+        return ast.parse(text) if text is not None else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def function_nodes(tree: ast.AST, name: str, line: int) -> list[ast.AST]:

@@ -47,6 +47,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
     steps = steps_between(series.phase_marks(), trend.since, of_run.end)
     if steps < _STEPS and (steps or seconds < _SECONDS):
         return None
+    started = series.use.begin + wall_offset
     return Growth(
         kind=trend.kind,
         phase=of_run.phase,
@@ -56,12 +57,12 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
         seconds=seconds,
         from_bytes=after - int(trend.grown),
         to_bytes=after,
-        kept_in=_kept_in(of_run.heap, series.use.begin + wall_offset),
+        kept_in=_kept_in(of_run.heap, started),
         cycle=of_run.cycle.name if of_run.cycle is not None and trend.kind == STEPS else "",
         bytes_per_cycle=trend.rate.expected * of_run.cycle.seconds
         if of_run.cycle is not None and trend.kind == STEPS
         else None,
-        **traced_growth(series, trend.since, wall_offset),
+        **traced_growth(of_run.trace, of_run.proof, started),
     )
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.series import PhaseMark, Series
 from oomproof.trend import growth
+from oomproof.trend.leaks import GROWS, Trend
 
 _VISITS, _VISIT_SLICES = 200, 8  # visits of phases that are looked at, the last ones, and slices of each
 _ONE_PHASE = 0.8  # of all growth: then it is that phase's
@@ -27,6 +28,19 @@ def warm_since(marks: Iterable[PhaseMark]) -> float | None:
 def steps_between(marks: Iterable[PhaseMark], begin: float, end: float) -> int:
     told = [mark.step for mark in marks if begin <= mark.t <= end and mark.step is not None]
     return max(told) - min(told) if told else 0
+
+
+def growth_per_step(
+    trend: Trend, marks: Iterable[PhaseMark], end: float
+) -> tuple[float | None, float | None]:
+    """(bytes, seconds) of one step since it grows; None, None where it does not, or too few steps were made."""
+    if trend.kind not in GROWS or trend.since is None or trend.rate is None:
+        return None, None
+    made = steps_between(marks, trend.since, end)
+    if made <= 1:
+        return None, None
+    seconds = (end - trend.since) / made
+    return trend.rate.expected * seconds, seconds
 
 
 def growing_phase(series: Series, marks: Sequence[PhaseMark], begin: float, end: float) -> str:

@@ -22,10 +22,6 @@ class PlannedEnd:
     told_by: str  # "its trainer", "its progress bar"
     epoch_steps: int | None = None  # steps of an epoch, where its trainer told
 
-    @property
-    def steps_left(self) -> int:
-        return max(0, self.total - self.step)
-
 
 def planned_end(
     series: Series, marks: Sequence[PhaseMark], end: float, outputs: Sequence[Path] = ()

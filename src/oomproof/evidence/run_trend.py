@@ -8,7 +8,7 @@ from math import ceil, floor, inf, isfinite
 from pathlib import Path
 
 from oomproof.evidence.heap_growth import HeapGrowth, heap_growth
-from oomproof.evidence.phase_growth import growing_phase, steps_between, warm_since
+from oomproof.evidence.phase_growth import growing_phase, growth_per_step, steps_between, warm_since
 from oomproof.evidence.planned_end import PlannedEnd, planned_end
 from oomproof.evidence.witnesses import grown_mappings, newest_trace, not_a_leak
 from oomproof.recording.phase_spans import spans_of
@@ -95,15 +95,11 @@ def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] 
     if trend.kind == UNKNOWN and trend.since is None and starts:
         trend = _risen(use, begin, trend)
     ends = planned_end(series, marks, use.end, outputs)
-    steps = seconds = cycle = None
-    phase, heap, workers = "", None, None
+    phase, cycle, heap, workers = "", None, None, None
+    per_step = growth_per_step(trend, marks, use.end)
     if trend.since is not None:
         phase = growing_phase(series, marks, trend.since, use.end)
     if trend.kind in GROWS and trend.since is not None and trend.rate is not None:
-        made = steps_between(marks, trend.since, use.end)
-        if made > 1:
-            seconds = (use.end - trend.since) / made
-            steps = trend.rate.expected * seconds
         workers = _in_workers(series, trend.since, use.end, trend.grown)
         heap = heap_growth(series, begin, use.end) if workers is None else None  # that is the training's own
         if heap is not None and heap.grown < _OWN * trend.grown:  # it is another process that grew
@@ -114,13 +110,13 @@ def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] 
             trend = replace(trend, kind=STEPS)
     files, files_grown = _files(series, begin, use.end)
     return RunTrend(
-        trend, level, level_from, use.end, use.end - begin, phase, steps, seconds, cycle, heap, workers, ends, files,
+        trend, level, level_from, use.end, use.end - begin, phase, *per_step, cycle, heap, workers, ends, files,
         files_grown, newest_trace(series, begin), not_a_leak(series), grown_mappings(series),
     )  # fmt: skip
 
 
 def _risen(use: Samples, begin: float, trend: Trend) -> Trend:
-    """Of a few visits nobody knows how it goes on; by how much it has risen since the first is worth a word."""
+    """Of a few visits nobody knows how it continues; by how much it has risen since the first is worth a word."""
     quarter = (use.end - begin) / 4
     first, last = use.between(begin, begin + quarter), use.between(use.end - quarter, use.end)
     rise = last[0] - first[0] if first is not None and last is not None else 0.0

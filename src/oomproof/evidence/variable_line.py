@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
-import stat
 from collections.abc import Iterable
 
-from oomproof.evidence.growing_line import LONGEST_SOURCE, adds_to, function_nodes
+from oomproof.evidence.growing_line import adds_to, function_nodes, parsed
 from oomproof.recording.census_record import Thing
+from oomproof.recording.user_source import user_source
 
 _MAKERS = {"list", "dict", "set", "deque", "OrderedDict"}
 
@@ -17,13 +17,8 @@ def variable_line(thing: Thing, before: float) -> int | None:
     """None where it is not known: several lines do, the file was changed since, or the name is none of a variable."""
     name = thing.name.split("[")[0]
     owner, _, attribute = name.rpartition(".")
-    try:
-        status = os.stat(thing.file)
-        if status.st_mtime > before or not stat.S_ISREG(status.st_mode):
-            return None
-        with open(thing.file, encoding="utf-8", errors="replace") as file:
-            tree: ast.AST = ast.parse(file.read(LONGEST_SOURCE))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(user_source(thing.file, before))
+    if tree is None:
         return None
     if thing.scope == "local":
         nodes = function_nodes(tree, thing.function, thing.line)

@@ -28,13 +28,11 @@ def grown_mappings(series: Series) -> str:
     return told[0].text if told else ""
 
 
-def traced_growth(series: Series, begin: float, wall_offset: float) -> dict[str, Any]:
-    """The fields of a Growth that come from witnesses."""
-    trace = newest_trace(series, begin)
-    proof = not_a_leak(series)
+def traced_growth(trace: Trace | None, proof: str, started: float) -> dict[str, Any]:
+    """The fields of a Growth that come from witnesses. ``started``: when the run began, in seconds since 1970."""
     if trace is None:
         return {"not_a_leak": proof}
-    text = trace_text(trace, series.use.begin + wall_offset)
+    text = trace_text(trace, started)
     return {"made_at": f"{text} ({trace.witness})", "where": places(trace), "not_a_leak": proof}
 
 

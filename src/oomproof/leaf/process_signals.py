@@ -27,6 +27,11 @@ def send_signal(pid: int, number: int) -> None:
         pass
 
 
+def realtime_signal(behind: int) -> int:
+    """SIGRTMIN + that; 0 where there are no such signals: macOS."""
+    return signal.SIGRTMIN + behind if hasattr(signal, "SIGRTMIN") else 0
+
+
 def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         send_signal(pid, number)

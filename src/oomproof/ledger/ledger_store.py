@@ -1,4 +1,4 @@
-"""The ledger's file: who runs, who waits, what each command needed before. One small SQLite file, made for bad days.
+"""The ledger: who runs, who waits, what each command needed before. One small SQLite file, made for bad days.
 
 One lock on its folder covers a whole decision, so two starts at the same instant cannot both win. A file that cannot be
 read is kept aside and begun anew; a disk that takes no more moves the entries of this boot into the runtime folder.
@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,159 +17,28 @@ from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.ledger_entries import Entry, Peak
+from oomproof.ledger.ledger_file import (
+    GET_ENTRIES,
+    PEAK_COLUMNS,
+    PUT_ENTRY,
+    PUT_PEAK,
+    Broken,
+    LedgerFile,
+    entries_of,
+    peaks_of,
+    save_rows,
+)
 from oomproof.ledger.ledger_folder import ledger_folder, ledger_name, spare_file
-from oomproof.machine import processes
-from oomproof.recording.schema import storable
-from oomproof.records import asdict, fields
+from oomproof.records import asdict
 
-VERSION = 1
 LOCK_SECONDS = (
     10.0  # a decision takes milliseconds; whoever holds the lock longer is stopped or hangs on its disk
 )
 KEPT_PER_COMMAND = 20
 
 
-def _types_of(words: Any) -> tuple[type, ...]:
-    """What a column may hold, of the field's "float | None". SQLite has no truth values, and a whole number is one too."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "str": (str,), "int": (int,), "bool": (int,), "float": (float, int), "None": (type(None),),
-    }  # fmt: skip
-    return tuple(kind for word in str(words).split(" | ") for kind in kinds[word])
-
-
-_TABLES = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
-    "CREATE TABLE entry (run TEXT PRIMARY KEY, uid INT, name TEXT, key TEXT, state TEXT, boot TEXT, asked REAL, "
-    "front_pid INT, front_start INT, folder TEXT, admitted REAL, priority INT, need_low INT, need INT, basis TEXT, "
-    "gpu_need INT, gpu INT, cap INT, twin TEXT, keeper_pid INT, keeper_start INT, job_pid INT, job_start INT, "
-    "cgroup TEXT, cgroup_version INT)",
-    "CREATE TABLE peak (run TEXT PRIMARY KEY, key TEXT, wall REAL, use INT, gpu INT, seconds REAL, whole INT)",
-    "CREATE INDEX peak_by_key ON peak (key, wall)",
-)
-_ENTRY = [field.name for field in fields(Entry)]
-_PEAK = [field.name for field in fields(Peak)]
-_ENTRY_TYPES = [_types_of(field.type) for field in fields(Entry)]
-_PEAK_TYPES = [_types_of(field.type) for field in fields(Peak)]
-_GET_ENTRIES = f"SELECT {','.join(_ENTRY)} FROM entry"
-_PUT_ENTRY = f"INSERT OR REPLACE INTO entry ({','.join(_ENTRY)}) VALUES ({','.join('?' * len(_ENTRY))})"
-_PUT_PEAK = f"INSERT OR REPLACE INTO peak ({','.join(_PEAK)}) VALUES ({','.join('?' * len(_PEAK))})"
-_BROKEN = (
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,
-)  # the last: a table is missing
-
-
-def _is_broken(error: Exception) -> bool:
-    """Whether the file itself is damaged. SQLite quotes damaged names in its message, which is then no text either;
-    an error without a code is Python's, about a value it could not read."""
-    if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError):
-        code = getattr(error, "sqlite_errorcode", None)
-        of_python = isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
-        return of_python if code is None else code & 0xFF in _BROKEN
-    return isinstance(error, UnicodeDecodeError)
-
-
-def _described(error: Exception) -> str:
-    return "its tables cannot be read" if isinstance(error, UnicodeDecodeError) else str(error)
-
-
-class Broken(Exception):
-    """Not a ledger this version can read; the reason in words."""
-
-
 class Busy(Exception):
     """Somebody has held the lock for longer than any decision takes."""
-
-
-class _File:
-    """One SQLite file with the ledger's tables. Raises Broken, or sqlite3.Error when the disk does not take it."""
-
-    def __init__(
-        self, path: Path, mode: int, check: bool = True, rebuild: Callable[[], list[Entry]] = list
-    ) -> None:
-        self.path = path
-        self.rebuilt = 0  # entries of what runs, written into a file that was empty
-        # made by us first: SQLite would make it, its WAL and its index with whatever the umask leaves
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-        with contextlib.suppress(OSError):
-            if os.fstat(fd).st_uid == os.getuid() and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                os.fchmod(fd, mode)
-        os.close(fd)
-        self._connection = sqlite3.connect(
-            path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
-        )
-        self._connection.text_factory = _text
-        try:
-            self._prepare(check, rebuild)
-        except Exception as error:
-            self._connection.close()
-            if _is_broken(error):
-                raise Broken(f"it is damaged ({_described(error)})") from error
-            raise
-        self._inodes = _inodes(path)
-
-    def _prepare(self, check: bool, rebuild: Callable[[], list[Entry]]) -> None:
-        run = self._connection.execute
-        (version,) = run("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise Broken(f"a newer oomproof wrote it (version {version}, this one reads {VERSION})")
-        if version == 0:
-            if run(
-                "SELECT count(*) FROM sqlite_master WHERE name NOT IN ('meta', 'entry', 'peak')"
-            ).fetchone()[0]:
-                raise Broken("it is some other program's file")
-            run("PRAGMA journal_mode=WAL")  # who looks never holds up who decides
-            run("BEGIN IMMEDIATE")
-            if run("PRAGMA user_version").fetchone() == (0,):  # else another start was first
-                for statement in _TABLES:
-                    run(statement)
-                # new, or lost: whoever opens it next finds what runs, or waits for this
-                for entry in rebuild():
-                    self.execute(_PUT_ENTRY, asdict(entry).values())
-                    self.rebuilt += 1
-                run(f"PRAGMA user_version={VERSION}")
-            run("COMMIT")
-        # No sync for entries: they mean nothing after a power cut, and a sync would make every start wait for whatever
-        # checkpoint a training writes to the same disk. What is synced: peaks, and moving the WAL into the file.
-        run("PRAGMA synchronous=OFF")
-        run("PRAGMA wal_autocheckpoint=0")
-        run("PRAGMA cache_size=-128")  # KiB
-        if check:
-            self._check_after_boot()
-
-    def _check_after_boot(self) -> None:
-        """The price of not syncing: a power cut may have torn the file, and only a look over all of it tells."""
-        run, boot = self._connection.execute, processes.boot_id()
-        if run("SELECT value FROM meta WHERE key = 'boot'").fetchall() == [(boot,)]:
-            return
-        answer = run("PRAGMA quick_check(1)").fetchone()[0]
-        if answer != "ok":
-            raise Broken(f"it is damaged ({answer})")
-        with contextlib.suppress(sqlite3.OperationalError):  # full or busy: the next one looks again
-            run("INSERT OR REPLACE INTO meta VALUES ('boot', ?)", (boot,))
-
-    def execute(self, statement: str, values: Iterable[object] = ()) -> list[tuple[object, ...]]:
-        try:
-            return self._connection.execute(statement, tuple(map(storable, values))).fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if _is_broken(error):
-                raise Broken(f"it is damaged ({_described(error)})") from error
-            raise
-
-    def is_there(self) -> bool:
-        """Whether its name still leads to it: who removes or empties the ledger must not part those who have it open
-        from those who come later."""
-        return _inodes(self.path) == self._inodes
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._connection.in_transaction
-
-    def close(self) -> None:
-        with contextlib.suppress(sqlite3.Error):  # a full disk may refuse the last checkpoint
-            self._connection.execute("PRAGMA synchronous=NORMAL")  # the last one to close settles the WAL
-            self._connection.close()
 
 
 class Ledger:
@@ -189,15 +57,15 @@ class Ledger:
         self._rebuild = rebuild
         self.notes: list[str] = []
         self._lock: int | None = None
-        self._main: _File | None = None
-        self._spare: _File | None = None
+        self._main: LedgerFile | None = None
+        self._spare: LedgerFile | None = None
         self._pending: list[tuple[str, tuple[object, ...]]] = []
         self._deciding = False
         self._rebuilt: list[Entry] | None = None
 
     # --- opening ------------------------------------------------------------------------------------------------
 
-    def _file(self) -> _File | None:
+    def _file(self) -> LedgerFile | None:
         """The file on disk; None when the disk does not take it."""
         if self._main is not None and not self._main.in_transaction and not self._main.is_there():
             self._main.close()
@@ -212,7 +80,7 @@ class Ledger:
             self._note(f"the reservations file {self.path} cannot be used ({_words(error)})")
         return self._main
 
-    def _open(self) -> _File:
+    def _open(self) -> LedgerFile:
         if not _has_bytes(self.path):
             with self._locked():  # it is made by one at a time, so an empty one here was emptied
                 if not _has_bytes(self.path):
@@ -226,8 +94,8 @@ class Ledger:
             self._note(f"the reservations file was lost; {_entered_again(self._main.rebuilt)}")
         return self._main
 
-    def _made(self) -> _File:
-        return _File(self.path, 0o660 if self.shared else 0o600, rebuild=self._rebuild)
+    def _made(self) -> LedgerFile:
+        return LedgerFile(self.path, 0o660 if self.shared else 0o600, LOCK_SECONDS, rebuild=self._rebuild)
 
     def _start_new_file(self, reason: Broken) -> None:
         """Under the lock, and only if nobody else has done so meanwhile."""
@@ -235,10 +103,10 @@ class Ledger:
             if self._main is not None:
                 self._main.close()
                 self._main = None
-            main: _File | None = None
+            main: LedgerFile | None = None
             try:
                 main = self._open()
-                _entries(main.execute(_GET_ENTRIES))
+                entries_of(main.execute(GET_ENTRIES))
                 main.execute("SELECT count(*) FROM peak")
                 self._take_spare_decision()
                 return
@@ -260,7 +128,7 @@ class Ledger:
                     f"the reservations file {self.path} cannot be read: {reason}; nor begun anew ({_words(error)})"
                 )
                 return
-            _save_rows(aside, self._main)
+            save_rows(aside, self._main)
             count = self._main.rebuilt
             runs = _entered_again(count) if count else "nothing runs now"
             self._note(
@@ -276,11 +144,11 @@ class Ledger:
                 for statement, values in self._pending:
                     self._main.execute(statement, values)
 
-    def _spare_file(self, make: bool) -> _File | None:
+    def _spare_file(self, make: bool) -> LedgerFile | None:
         """Entries that the disk did not take: in the runtime folder, which is gone after a reboot, as they are."""
         if self._spare is None and self._spare_path is not None and (make or self._spare_path.exists()):
             try:
-                self._spare = _File(self._spare_path, 0o600, check=False)
+                self._spare = LedgerFile(self._spare_path, 0o600, LOCK_SECONDS, check=False)
             except Broken:
                 if self._lock is not None:  # never under the eyes of somebody who decides
                     with contextlib.suppress(OSError):
@@ -319,7 +187,7 @@ class Ledger:
                 try:
                     file.execute("BEGIN IMMEDIATE")
                     if file is self._main:  # damage found later would take along what is written now
-                        _entries(file.execute(_GET_ENTRIES))
+                        entries_of(file.execute(GET_ENTRIES))
                 except sqlite3.Error:
                     pass  # what is written goes to the other file
                 except Broken as reason:
@@ -358,7 +226,7 @@ class Ledger:
     def entries(self) -> list[Entry]:
         """All that stand there, dead ones too; what the spare file holds counts over the other. Raises Busy: what
         cannot be read now must not pass for empty."""
-        by_run = {entry.run: entry for entry in self._read(_GET_ENTRIES, of=_entries)}
+        by_run = {entry.run: entry for entry in self._read(GET_ENTRIES, of=entries_of)}
         if self._main is None:  # what stands in the file cannot be read: the runs themselves can
             if self._rebuilt is None:
                 self._rebuilt = self._rebuild()
@@ -366,7 +234,7 @@ class Ledger:
         return list(by_run.values())
 
     def put(self, entry: Entry) -> None:
-        self._write(_PUT_ENTRY, asdict(entry).values())
+        self._write(PUT_ENTRY, asdict(entry).values())
 
     def remove(self, runs: Iterable[str]) -> None:
         for run in runs:
@@ -379,13 +247,13 @@ class Ledger:
         """Of this very command, newest first; none when they cannot be read now."""
         try:
             rows = self._read(
-                f"SELECT {','.join(_PEAK)} FROM peak WHERE key = ? ORDER BY wall DESC LIMIT {KEPT_PER_COMMAND}",
+                f"SELECT {','.join(PEAK_COLUMNS)} FROM peak WHERE key = ? ORDER BY wall DESC LIMIT {KEPT_PER_COMMAND}",
                 (key,),
             )
         except Busy as error:
             self._note(str(error))
             return []
-        return _peaks(rows)
+        return peaks_of(rows)
 
     def remember(self, peak: Peak) -> None:
         """Synced: the history is worth a wait at the end of a run."""
@@ -395,7 +263,7 @@ class Ledger:
         try:
             main.execute("PRAGMA synchronous=FULL")
             with self.decision():
-                self._main_only(_PUT_PEAK, asdict(peak).values())
+                self._main_only(PUT_PEAK, asdict(peak).values())
                 self._main_only(
                     "DELETE FROM peak WHERE key = ? AND run NOT IN "
                     "(SELECT run FROM peak WHERE key = ? ORDER BY wall DESC LIMIT ?)",
@@ -512,59 +380,11 @@ def _has_bytes(path: Path) -> bool:
         return False
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _inodes(path: Path) -> list[tuple[int, int] | None]:
-    """Of the file and of its WAL, which stands there as long as anybody has the file open."""
-    inodes: list[tuple[int, int] | None] = []
-    for name in (str(path), f"{path}-wal"):
-        try:
-            stand = os.stat(name)
-            inodes.append((stand.st_dev, stand.st_ino))
-        except OSError:
-            inodes.append(None)
-    return inodes
-
-
 def _entered_again(count: int) -> str:
     return f"the {count} runs of now were entered again"
 
 
-def _entries(rows: list[tuple[object, ...]]) -> list[Entry]:
-    """Raises Broken where a column holds what does not belong there: half a reservation is worse than a new file."""
-    if not all(_fit(row, _ENTRY_TYPES) for row in rows):
-        raise Broken("an entry is damaged")
-    return [Entry(*row) for row in rows]  # type: ignore[arg-type]
-
-
-def _peaks(rows: list[tuple[object, ...]]) -> list[Peak]:
-    """Those that are whole: a damaged one is only one run less to learn from."""
-    return [Peak(*row[:-1], bool(row[-1])) for row in rows if _fit(row, _PEAK_TYPES)]  # type: ignore
-
-
-def _fit(row: tuple[object, ...], types: list[tuple[type, ...]]) -> bool:
-    return all(isinstance(value, kinds) for value, kinds in zip(row, types, strict=True))
-
-
-def _save_rows(damaged: Path, into: _File) -> None:
-    """As much as can still be read: what past runs held, and the entries of those who wait or are somebody else's. What
-    was read off the runs themselves stands already, and counts more."""
-    for record, table, types in ((Entry, "entry", _ENTRY_TYPES), (Peak, "peak", _PEAK_TYPES)):
-        names = ",".join(field.name for field in fields(record))
-        put = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({','.join('?' * len(types))})"
-        try:
-            with contextlib.closing(sqlite3.connect(damaged)) as connection:
-                connection.text_factory = _text
-                for row in connection.execute(f"SELECT {names} FROM {table}"):
-                    if _fit(row, types):
-                        into.execute(put, row)
-        except (sqlite3.Error, ValueError, Broken):
-            pass  # the damage begins here
-
-
-def _finish(file: _File | None, how: str) -> str | None:
+def _finish(file: LedgerFile | None, how: str) -> str | None:
     """COMMIT or ROLLBACK; why not, when something had been begun and did not go through."""
     if file is None or not file.in_transaction:
         return None

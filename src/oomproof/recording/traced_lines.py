@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from typing import Any
 
 from oomproof.printable import one_line
+from oomproof.recording.user_source import user_source
 from oomproof.records import dataclass
 from oomproof.units import MIB, format_exact, format_size
 
@@ -15,7 +15,7 @@ _OVERHEAD = 8 * MIB  # that tracemalloc itself takes at most while it traces
 _SEEN = 1 / 3  # of the growth: then the tracer is the one that sees this kind
 _LEAST = 0.2  # of the growth before the window
 _BLAMED = 0.25  # of the growth: what is less made none of it
-_LONGEST_LINE, _LONGEST_NATIVE, _SEARCHED = 80, 200, 4 << 20  # characters
+_LONGEST_LINE, _LONGEST_NATIVE = 80, 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,6 @@ def trace_text(trace: Trace, before: float) -> str:
 
 
 def _source(path: str, number: int, before: float) -> str:
-    try:
-        status = os.stat(path)
-        if status.st_mtime > before or not stat.S_ISREG(status.st_mode):
-            return ""
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(_SEARCHED).split("\n")
-    except (OSError, ValueError):
-        return ""
+    lines = (user_source(path, before) or "").split("\n")
     text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "…"

@@ -294,14 +294,12 @@ def alert_text(answer: Answer) -> str | None:
         and of_run.is_full_first is not False
     ):
         since = format_duration(of_run.end - trend.since) if trend.since is not None else ""
-        in_steps = (
-            f"{growth_rate(trend, of_run).split(' (')[0]}"
-            if trend.kind == STEPS
-            else growth_rate(trend, of_run)
-        )
+        rate = growth_rate(trend, of_run).lstrip("+")
+        if trend.kind == STEPS:
+            rate = rate.split(" (")[0]
         ends = "" if of_run.ends is not None else "; when it ends by itself is unknown"
         return (
-            f"memory has grown by {in_steps.lstrip('+')} for {since}: at this rate it is full "
+            f"memory has grown by {rate} for {since}: at this rate it is full "
             f"{full_text(trend.full_in, answer.end_wall, of_run)}{ends} (oomproof trend tells more)"
         )
     for card in answer.gpus:

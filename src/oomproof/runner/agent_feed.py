@@ -26,7 +26,6 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
-from oomproof.runner import stack_request
 from oomproof.runner.census_watch import AT_STOP, AT_WARNING, BY_TIME, CensusWatch
 from oomproof.runner.trace_requests import TraceRequests
 from oomproof.trend.growth import mean_rate
@@ -353,6 +352,8 @@ class AgentFeed:
         """The Python stacks of the job's processes, written by faulthandler inside them, read here a moment later.
 
         ``working``: only of a process that does something now: who sleeps is not the one that grows. Whether one was asked."""
+        from oomproof.runner import stack_request  # a job that is small or grows slowly needs none
+
         at = boottime() if t is None else t
         pids = [pid for pid in self._pids() if stack_request.answers(pid)]
         if self._voice is not None and self._voice[0] and self._voice[1] in pids:
@@ -375,6 +376,7 @@ class AgentFeed:
 
     def _read_stacks(self, asked: list[tuple[int, int]], why: str, t: float) -> None:
         from oomproof.recording.stack_dumps import where
+        from oomproof.runner import stack_request
 
         for pid, begin in asked:
             with contextlib.suppress(OSError):
@@ -397,7 +399,7 @@ class AgentFeed:
                 self._tell(f"what it holds: {text} (oomproof inspect tells more)")
 
     def _look_after_census(self, t: float) -> None:
-        if self._census.is_due(t):
+        if self._census.tick(t):
             self.ask_census(BY_TIME)
 
     # --- the agent's files ------------------------------------------------------------------------------------

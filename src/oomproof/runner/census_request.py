@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 
 from oomproof.leaf.proc_files import read_bytes
-from oomproof.leaf.process_signals import send_signal
+from oomproof.leaf.process_signals import realtime_signal, send_signal
 from oomproof.leaf.small_files import replace_file
 from oomproof.machine.processes import catches, memory
 from oomproof.recording import census_record
 from oomproof.recording.census_record import Census
 
-_BEHIND = 12  # SIGRTMIN: as agent_start has it
+SIGNAL = realtime_signal(12)  # as agent_start has it; 0: none
 _MARK = re.compile(r"([0-9]{1,9})-census\.on")
-
-
-def signal_number() -> int:
-    """0 where there are no such signals."""
-    return signal.SIGRTMIN + _BEHIND if hasattr(signal, "SIGRTMIN") else 0
 
 
 def able(folder: Path) -> list[int]:
     """Processes that answer, those that hold most first. The mark, the handler and the environment must all say so: any
     other process would die of the signal, or take it for its own."""
-    number = signal_number()
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    pids = [int(match[1]) for name in names if number and (match := _MARK.fullmatch(name))]
-    able_ones = [pid for pid in pids if catches(pid, number) and _is_of(pid, folder)]
+    pids = [int(match[1]) for name in names if SIGNAL and (match := _MARK.fullmatch(name))]
+    able_ones = [pid for pid in pids if catches(pid, SIGNAL) and _is_of(pid, folder)]
     return sorted(able_ones, key=lambda pid: (-_held(pid), pid))
 
 
@@ -55,14 +48,14 @@ def ask(folder: Path, pid: int, request: str, why: str) -> bool:
         )
     except OSError:
         return False
-    send_signal(pid, signal_number())
+    send_signal(pid, SIGNAL)
     return True
 
 
 def ask_again(folder: Path, pid: int) -> None:
     """One that waits for the end of a step may have left its steps since."""
     if (folder / f"{pid}-census.ask").exists() and pid in able(folder):
-        send_signal(pid, signal_number())
+        send_signal(pid, SIGNAL)
 
 
 def answer(folder: Path, pid: int, request: str) -> Census | None:

@@ -36,8 +36,8 @@ class CensusWatch:
         self._asked = (pids[0], now, 1)
         return True
 
-    def is_due(self, t: float) -> bool:
-        """Whether the clock asks for one; also asks again where nobody has answered: a step that was waited for may be the last."""
+    def tick(self, t: float) -> bool:
+        """Asks again where nobody has answered: a step that was waited for may be the last. Whether the clock asks for another."""
         if self._asked is not None:
             pid, asked, tries = self._asked
             if tries >= _TRIES or not os.path.exists(f"/proc/{pid}"):

@@ -85,13 +85,16 @@ class TrendQuestion:
         self._run_id = run_id
         self._asked: subprocess.Popen[bytes] | None = None
         self._deadline = 0.0
+        self._failed = False  # no process could be had for it: answered, with nothing
 
     def ask(self, t: float) -> None:
         import subprocess  # a run without growth never needs it
 
         from oomproof.own_command import OWN_COMMAND
 
-        if self._asked is None:
+        if self._asked is not None:
+            return
+        try:
             self._asked = subprocess.Popen(
                 [*OWN_COMMAND, "trend", self._run_id, "--json"],
                 stdin=subprocess.DEVNULL,
@@ -100,9 +103,14 @@ class TrendQuestion:
                 start_new_session=True,  # Ctrl-C is for the job
             )
             self._deadline = t + _LONGEST
+        except OSError:  # no memory, no process number: growth is told all the same
+            self._failed = True
 
     def answer(self, t: float) -> dict[str, Any] | None:
         """The trend as JSON, once; None before it is there; empty where none could be had."""
+        if self._failed:
+            self._failed = False
+            return {}
         asked = self._asked
         if asked is None:
             return None

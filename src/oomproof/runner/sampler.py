@@ -17,12 +17,13 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
-from oomproof.runner.mapping_watch import MappingWatch
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
 
-if TYPE_CHECKING:  # it brings subprocess along, which only machines with a GPU need
+if TYPE_CHECKING:
+    # it brings subprocess along, which only machines with a GPU need
     from oomproof.runner.gpu_feed import GpuFeed
+    from oomproof.runner.mapping_watch import MappingWatch
 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
 _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
@@ -75,7 +76,8 @@ class Sampler:
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
         self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
         self._question = TrendQuestion(run_id)
-        self._mappings, self._mappings_from = MappingWatch(writer), boottime() + _SETTLED
+        self._mappings: MappingWatch | None = None
+        self._mappings_from = boottime() + _SETTLED
         self._heaviest = 0  # pid
         self._try = BestEffort(self._trouble)
         self._thread = threading.Thread(target=self._loop, name="sampler", daemon=True)
@@ -244,7 +246,7 @@ class Sampler:
             return
         if t >= self._mappings_from:
             self._mappings_from = float("inf")
-            self._mappings.begin(self._heaviest)
+            self._begin_mappings()
         if moment.memory is None or moment.paused_since is not None:
             return
         self._leaks.note(t, moment.memory.use)
@@ -262,26 +264,34 @@ class Sampler:
 
     def _tell_trend(self, t: float, trend: dict[str, Any]) -> None:
         """``alert`` is None where the trend, which knows more, sees nothing to tell; not there where no trend could be had."""
-        moment = self._moment
+        from oomproof.trend.leaks import GROWING, STEPS  # whoever suspected it has loaded it
+
+        moment, grows = self._moment, {GROWING, STEPS}
         alert, full = trend.get("alert", _UNTOLD), trend.get("full_in_seconds")
         cards = trend.get("gpus") or ()
         kinds = {trend.get("kind"), *(card.get("kind") for card in cards if isinstance(card, dict))}
         if not isinstance(alert, str):
-            for watch in (self._leaks, *self._gpu_leaks.values()):
-                if not kinds & {"growing", "steps"}:  # else: it ends before memory is full
-                    watch.was_wrong(t)
+            wrong = not kinds & grows  # else: it ends before memory is full
+            for watch in (self._leaks, *self._gpu_leaks.values()) if wrong else ():
+                watch.was_wrong(t)
             return
         self._alert(alert)
         self._on_leak(moment.headroom)
-        if trend.get("kind") in ("growing", "steps") and isinstance(full, dict):
+        if trend.get("kind") in grows and isinstance(full, dict):
             left, end = full.get("expected"), trend.get("last_sample_boottime")
             moment.full_at = (
                 (end if isinstance(end, float) else t) + left if isinstance(left, float) else None
             )
 
+    def _begin_mappings(self) -> None:
+        from oomproof.runner.mapping_watch import MappingWatch  # most runs are over by then
+
+        self._mappings = self._mappings or MappingWatch(self._writer)
+        self._mappings.begin(self._heaviest)
+
     def look_at_mappings(self) -> None:
         """When growth was told: whether it is one kind of mapping that became more."""
-        if self._heaviest:
+        if self._heaviest and self._mappings is not None:
             self._mappings.look(boottime(), self._heaviest)
 
     def _once(self, name: str, now: bool, text: str) -> None:

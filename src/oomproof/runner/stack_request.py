@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from oomproof.leaf.process_signals import realtime_signal
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import catches
-from oomproof.recording import stack_dumps
 
-_BEHIND = 11  # SIGRTMIN: as agent_start has it
+if TYPE_CHECKING:
+    from oomproof.recording.stack_dumps import Dump
+
+_SIGNAL = realtime_signal(11)  # as agent_start has it; 0: none
 WRITTEN_IN = 0.3  # seconds
 _MOST = 64 << 10  # bytes of one answer
 
 
-def signal_number() -> int:
-    """0 where there are no such signals."""
-    return signal.SIGRTMIN + _BEHIND if hasattr(signal, "SIGRTMIN") else 0
-
-
 def answers(pid: int) -> bool:
-    number = signal_number()
-    return bool(number) and catches(pid, number)
+    return bool(_SIGNAL) and catches(pid, _SIGNAL)
 
 
 def ask(folder: Path, pid: int, why: str, at: float) -> int | None:
@@ -36,19 +33,21 @@ def ask(folder: Path, pid: int, why: str, at: float) -> int | None:
             os.write(fd, f"--- {at:.3f} {why}\n".encode())
         finally:
             os.close(fd)
-        os.kill(pid, signal_number())
+        os.kill(pid, _SIGNAL)
         return begin
     return None
 
 
-def read(folder: Path, pid: int, begin: int) -> list[stack_dumps.Dump]:
+def read(folder: Path, pid: int, begin: int) -> list[Dump]:
     """What was written since; OSError where the file is gone."""
+    from oomproof.recording import stack_dumps
+
     with open(_path(folder, pid), "rb") as file:
         file.seek(begin)
         return stack_dumps.parse(file.read(_MOST).decode("utf-8", "replace"))
 
 
-def stack_now(folder: Path, pid: int, why: str) -> stack_dumps.Dump | None:
+def stack_now(folder: Path, pid: int, why: str) -> Dump | None:
     if not answers(pid) or (begin := ask(folder, pid, why, boottime())) is None:
         return None
     time.sleep(WRITTEN_IN)

@@ -148,7 +148,7 @@ def shall_save(time_to_full: float | None, is_sure: bool, now: float, saved_at: 
 
 
 def _or_none(say: Callable[[str], None], what: str, make: Callable[[], T]) -> T | None:
-    """A part of the watch that may fail by itself: no thread, no descriptor, no space. Said once; the rest goes on."""
+    """A part of the watch that may fail by itself: no thread, no descriptor, no space. Said once; the rest continues."""
     try:
         return make()
     except Exception as error:

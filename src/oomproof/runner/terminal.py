@@ -162,7 +162,7 @@ class Terminal:
         self._status_shown = False
 
     def hang_up(self) -> None:
-        """The terminal was closed; the job goes on and its output goes to the file."""
+        """The terminal was closed; the job continues and its output goes to the file."""
         self.gone = True
         self._saved = None
 

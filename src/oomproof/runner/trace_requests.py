@@ -14,7 +14,6 @@ from typing import Any
 from oomproof.leaf.small_files import replace_file
 from oomproof.machine.clock import boottime
 from oomproof.recording.json_text import parse
-from oomproof.recording.traced_lines import trace_of, trace_text
 from oomproof.units import MIB, format_size
 
 _REQUEST = "trace.json"
@@ -22,7 +21,7 @@ _EVERY = 600.0  # seconds between two requests
 _MOST = 3  # in one run
 _READ_SECONDS = 120.0  # for memray's file: native symbols of PyTorch take 3 s and 250 MB
 _READ_MEMORY = 2 << 30  # bytes of address space
-_READER = Path(__file__).with_name("memray_lines.py")
+READER = Path(__file__).with_name("memray_lines.py")  # run by the Python of the job, which has memray
 _LONGEST = 1 << 20  # characters of what the reader prints
 
 
@@ -67,6 +66,8 @@ class TraceRequests:
                 path.unlink()
 
     def _told(self, t: float, pid: int, fields: dict[str, Any]) -> None:
+        from oomproof.recording.traced_lines import trace_of, trace_text  # most runs ask for none
+
         trace = trace_of(fields)
         text = trace_text(trace, self._began) if trace is not None else str(fields.get("problem") or "")
         self._store(t, "agent:trace", text, pid, fields)
@@ -80,7 +81,7 @@ class TraceRequests:
         found: dict[str, Any] = {}
         try:
             process = subprocess.Popen(
-                [str(fields.get("python") or ""), str(_READER), str(path)],
+                [str(fields.get("python") or ""), str(READER), str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

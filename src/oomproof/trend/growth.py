@@ -105,7 +105,7 @@ class NewHighs:
 
 
 class Lasting:
-    """Growth that goes on: the highest and the lowest of each second must rise together.
+    """Growth that continues: the highest and the lowest of each second must rise together.
 
     A burst lifts only the highest, a step lifts both but once; a leak lifts both in each third of a window.
     """

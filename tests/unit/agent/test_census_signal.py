@@ -18,7 +18,7 @@ from oomproof.machine.processes import catches
 from oomproof.recording import census_record
 from oomproof.runner import census_request
 
-NUMBER = census_request.signal_number()
+NUMBER = census_request.SIGNAL
 LONG = 60.0  # seconds, against a hang only
 
 pytestmark = pytest.mark.skipif(not NUMBER, reason="no real-time signals here")

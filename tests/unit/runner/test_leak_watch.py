@@ -97,6 +97,13 @@ def sampled(
             pass
 
     monkeypatch.setattr(sampler, "TrendQuestion", Question)
+    alerts, moment = an_hour(gpu)
+    assert asked, "it was suspected"
+    return alerts, moment
+
+
+def an_hour(gpu: Any = None) -> tuple[list[str], Moment]:
+    """What a sampler tells of it."""
     alerts: list[str] = []
     leaks: list[int] = []  # with the headroom: then the job is asked what it holds
     moment = Moment()
@@ -108,7 +115,6 @@ def sampled(
         use = 4 * GIB + (0 if gpu else t * MIB // 2)
         moment.t, moment.memory, moment.available = float(t), JobMemory(use, 0, 0, 0, 0, use), 8 * GIB - use
         watch.sample(float(t))
-    assert asked, "it was suspected"
     assert len(leaks) == len(alerts)
     return alerts, moment
 
@@ -138,6 +144,15 @@ def test_what_the_trend_does_not_find_is_not_told(monkeypatch: pytest.MonkeyPatc
 def test_a_trend_that_could_not_be_had_is_no_reason_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     alerts, moment = sampled(monkeypatch, [{}])
     assert len(alerts) == 1 and "oomproof trend" in alerts[0] and moment.full_at is None
+
+
+def test_growth_is_told_where_no_process_can_be_had_for_the_trend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oomproof.own_command.OWN_COMMAND", ("/no/such/program",))
+    question = TrendQuestion("a-run")
+    question.ask(0.0)
+    assert question.answer(0.0) == {} and question.answer(0.0) is None, "once"
+    alerts, _ = an_hour()
+    assert alerts and set(alerts) == {sampler._UNTOLD}
 
 
 def test_a_card_that_fills_is_suspected_too(monkeypatch: pytest.MonkeyPatch) -> None:
