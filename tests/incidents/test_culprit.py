@@ -4,53 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cgroup, Lab, Running, until
+from conftest import Lab, Running, SmallMachine, paused_files, until
 
 from oomproof.leaf import proc_files as processes
 from oomproof.recording import state_files
 
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
-SmallMachine = Callable[[int], Cgroup]
-
-GROW = """
-import sys, time
-held, rate, total = [], float(sys.argv[1]), int(sys.argv[2])
-begun = time.monotonic()
-while len(held) < total:
-    held.append(bytearray(b"x" * (1 << 20)))
-    time.sleep(max(0.0, begun + len(held) / rate - time.monotonic()))
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def unmanaged() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a process that oomproof knows nothing of, inside the small machine; it grows and then stays."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(
-        machine: Cgroup, script: Path, rate: float, total: int, prefix: Sequence[str] = ()
-    ) -> subprocess.Popen[bytes]:
-        script.write_text(GROW)
-        words = [*machine.prefix, *prefix, sys.executable, str(script), str(rate), str(total)]
-        started.append(subprocess.Popen(words, stdin=subprocess.PIPE))
-        return started[-1]
-
-    yield start
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.kill()
-        process.wait()
-
-
-def paused_files(lab: Lab) -> list[Path]:
-    return list(Path(lab.environment["XDG_RUNTIME_DIR"], "oomproof", "paused").glob("[0-9]*"))
 
 
 def reasons(running: Running) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import Cgroup, Lab, until
-from test_culprit import SHORT, SmallMachine, paused_files, unmanaged  # noqa: F401 - a fixture too
+from conftest import Cgroup, Lab, SmallMachine, paused_files, until
+from test_culprit import SHORT
 
 from oomproof.leaf.proc_files import children, descendants, is_alive, is_stopped, start_time
 
@@ -74,7 +74,7 @@ def test_the_job_that_grows_is_paused_until_the_other_has_ended(
     machine: Cgroup,
     guard: Callable[..., Guard],
     unmanaged: Unmanaged,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """Neither of the two was started by us: 150 MiB that stay, and a loader that wants 300."""
     watching = guard(machine)
@@ -101,7 +101,7 @@ def test_a_guard_that_is_killed_leaves_nobody_paused(
     machine: Cgroup,
     guard: Callable[..., Guard],
     unmanaged: Unmanaged,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     watching = guard(machine)
     loader = unmanaged(machine, tmp_path / "load.py", 40, 375)
@@ -120,7 +120,7 @@ def test_whoever_resumes_it_by_hand_is_obeyed(
     machine: Cgroup,
     guard: Callable[..., Guard],
     unmanaged: Unmanaged,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     watching = guard(machine)
     loader = unmanaged(machine, tmp_path / "load.py", 40, 350)
@@ -235,7 +235,7 @@ def test_a_dry_run_and_a_protected_job(
     machine: Cgroup,
     guard: Callable[..., Guard],
     unmanaged: Unmanaged,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     dry = guard(machine, "--dry-run")
     loader = unmanaged(machine, tmp_path / "load.py", 40, 330)
@@ -260,7 +260,7 @@ def test_a_run_leaves_it_to_the_guard_and_takes_over_when_that_is_killed(
     machine: Cgroup,
     guard: Callable[..., Guard],
     unmanaged: Unmanaged,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     watching = guard(machine)
     lab.prefix = machine.prefix
@@ -288,7 +288,7 @@ def test_it_is_ended_only_where_that_is_allowed(
     machine: Cgroup,
     guard: Callable[..., Guard],
     unmanaged: Unmanaged,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """Paused for as long as it may be, then it fills what is left."""
     watching = guard(machine, "--may-kill-unmanaged", "--pause-max", "1")
