@@ -12,7 +12,7 @@ from oomproof.guard import poll_interval
 from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob, Look
 from oomproof.guard.host_view import HostView
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import View
+from oomproof.guard.view import View, is_near
 from oomproof.machine.cgroups import JobMemory, charge_doubt
 from oomproof.records import replace
 from oomproof.units import MIB
@@ -21,6 +21,7 @@ _MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where r
 _SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
+_SEARCH_AHEAD = 5.0  # seconds before the margin: two looks, and a process that is started for the case
 _SEARCH_SECONDS = 0.25  # the same while somebody else fills a machine that is short: it may have to be paused
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
 _SCAN_FIRST, _SCAN_CALM = 2.0, 60.0
@@ -87,8 +88,9 @@ class BackgroundTasks:
 
     def _somebody_else_grows(self, t: float, view: View) -> bool:
         settings, mine = self._guarded.settings, self._guarded.growth.use.rate(0.3)
-        short = view.available + view.swap_free <= settings.margin or view.available <= settings.floor
-        if t < self._next_search or not short or view.shrink <= max(MIB, 2 * mine):
+        if t < self._next_search or not settings.pause_unmanaged or view.shrink <= max(MIB, 2 * mine):
+            return False
+        if not is_near(settings, view.available - int(view.shrink * _SEARCH_AHEAD), view.swap_free):
             return False
         self._next_search = t + _SEARCH_SECONDS
         return True

@@ -81,9 +81,11 @@ def may_pause(settings: Settings, view: View, job: UnmanagedView, done: Done) ->
 
 
 def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
-    """Whether our own jobs are left alone for now: the one that fills the machine can still be paused, was paused a moment
-    ago, or is paused and nothing fills the machine any more."""
-    can_wait = headroom(settings, view) > settings.floor / 2  # whoever should have paused it has not
+    """Whether our own jobs are left alone for now: the one that fills the machine is being looked for, can still be paused,
+    was paused a moment ago, or is paused and nothing fills the machine any more."""
+    can_wait = headroom(settings, view) > settings.floor / 2  # below, it should have been paused and was not
+    if can_wait and view.searching and settings.pause_unmanaged and settings.pause_max > 0:
+        return True
     for job in view.unmanaged:
         done = pauses.get(job.key, Done())
         if can_wait and may_pause(settings, view, job, done):

@@ -51,7 +51,7 @@ class Guard:
         self._unmanaged = UnmanagedGuard(
             jobs[0].settings, by, self._pids_of_runs, jobs[0].on_unmanaged, host.limit_folder
         )
-        self._reader = ViewReader(host, jobs, self._try, self._unmanaged.view)
+        self._reader = ViewReader(host, jobs, self._try, self._unmanaged)
         growth = self._unmanaged.growth
         self._actuators = {job.name: Actuator(job, growth) for job in jobs}
         self._acting = threading.RLock()  # the terminal's thread may let a job go on (let_go)

@@ -25,6 +25,7 @@ from oomproof.units import MIB, format_size
 
 _CALM_SCAN = 60.0  # seconds between looks at all processes; 300 of them take 5 ms
 _SEARCH = 0.25  # the same while the machine is short and fills
+_SEARCH_AHEAD = 5.0
 _WARN_EVERY = 600.0
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
 
@@ -60,7 +61,9 @@ class MachineGuard:
             self._try(
                 UNMANAGED, lambda: self._unmanaged.decide_and_act(view, lambda resume: True), None, LEFT_ALONE
             )
-        fills = short and view.shrink > MIB
+        # some seconds before the margin: two looks, and a process that is started for the case
+        ahead = view.available - int(max(0.0, view.shrink) * _SEARCH_AHEAD)
+        fills = view.shrink > MIB and is_near(self._settings, ahead, view.swap_free)
         if t >= self._next_scan or (fills and self._next_scan - t > _SEARCH):
             self._next_scan = t + (_SEARCH if fills else _CALM_SCAN)
             self._try("looking at all processes", lambda: self._look(t), None)

@@ -20,6 +20,7 @@ _WORTH_NAMING = 32 * MIB  # growth; browsers breathe by less
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
+_RECENT = 3.0  # seconds; more than a look over all processes takes on a slow machine
 _LEAST_SECONDS = 0.2  # between the closest looks
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -109,6 +110,11 @@ class UnmanagedGrowth:
         self._rows = RowFilter()
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
         self.culprit: Culprit | None = None
+
+    def knows(self, t: float) -> bool:
+        """Whether two looks lie close enough behind us to tell who grows now."""
+        recent = [look for look in list(self._looks)[-2:] if t - look.t <= _RECENT]
+        return len(recent) == 2
 
     def look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""

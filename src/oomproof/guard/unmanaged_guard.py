@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from oomproof.machine.jobs import Job
 
 _FIRST_ORDINARY_USER = 1000
+_SEARCH_SECONDS = 3.0  # that a slow machine takes for two looks
 _WOULD = {
     detect_unmanaged.PAUSE: "pause",
     detect_unmanaged.TERM: "send SIGTERM to",
@@ -67,6 +68,7 @@ class UnmanagedGuard:
         self._pauses: UnmanagedPauses | None = None
         self._lock = threading.Lock()
         self.state: dict[JobKey, Done] = {}
+        self._search_began = self._asked_at = float("-inf")
 
     def view(self, near: bool) -> tuple[UnmanagedView, ...]:
         pauses = self._pauses  # there once somebody was seen who could be paused
@@ -83,6 +85,15 @@ class UnmanagedGuard:
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
             )
         return tuple(views.values())
+
+    def is_searching(self, t: float) -> bool:
+        """Asked near the margin: whether the next looks may name somebody who can be paused. Not waited for for long."""
+        if t - self._asked_at > _SEARCH_SECONDS:
+            self._search_began = t
+        self._asked_at = t
+        if not self._settings.pause_unmanaged or self.growth.knows(t):
+            return False
+        return t - self._search_began < _SEARCH_SECONDS
 
     def decide_and_act(self, view: View, may_act: Callable[[bool], bool]) -> None:
         """``may_act``: whether no other guard acted a moment ago; told whether it is a resume."""

@@ -83,6 +83,7 @@ class View:
     others: tuple[JobView, ...] = ()  # read only where it matters: see `is_near`
     others_idle: bool = False  # none of the others that run has used any CPU for a long while
     unmanaged: tuple[UnmanagedView, ...] = ()  # where it matters, as `others`
+    searching: bool = False  # who fills the machine is not known yet, and is about to be
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView
 from oomproof.guard.idle_runs import Idleness
+from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import JobView, UnmanagedView, View, is_near
 from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live
 from oomproof.trend import growth
@@ -24,9 +25,8 @@ class ViewReader:
         host: HostView,
         jobs: Sequence[GuardedJob],
         best_effort: BestEffort,
-        unmanaged: Callable[[bool], tuple[UnmanagedView, ...]] = lambda near: (),
+        unmanaged: UnmanagedGuard | None = None,
     ) -> None:
-        """``unmanaged``: those that matter, given whether the machine is near its margin."""
         self._host, self._jobs, self._try = host, jobs, best_effort
         self._unmanaged = unmanaged
         self._headroom = growth.Growth()
@@ -42,8 +42,7 @@ class ViewReader:
         if headroom is not None:
             self._headroom.add(t, available + swap_free)
         near = any(is_near(job.settings, available, swap_free) for job in self._jobs)
-        nobody: tuple[UnmanagedView, ...] = ()
-        unmanaged = self._try(UNMANAGED, lambda: self._unmanaged(near), nobody, LEFT_ALONE)
+        unmanaged = self._unmanaged_jobs(near)
         waits = any(job.paused == "guard" for job in unmanaged)
         paused = waits or any(job.frozen for job in jobs)
         others = self._others(t) if jobs and (near or paused) else []
@@ -61,6 +60,15 @@ class ViewReader:
             others=tuple(map(seen, others)),
             others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
             unmanaged=unmanaged,
+            searching=near and self._unmanaged is not None and self._unmanaged.is_searching(t),
+        )
+
+    def _unmanaged_jobs(self, near: bool) -> tuple[UnmanagedView, ...]:
+        guard, nobody = self._unmanaged, tuple[UnmanagedView, ...]()
+        return (
+            self._try(UNMANAGED, lambda: guard.view(near), nobody, LEFT_ALONE)
+            if guard is not None
+            else nobody
         )
 
     def _own(self, views: Sequence[JobView]) -> list[Live]:

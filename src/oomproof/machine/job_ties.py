@@ -40,6 +40,7 @@ _EDITORS = frozenset(
 # Listened on for the job's own workers: Python's multiprocessing, PyTorch's shared memory.
 _OWN_SOCKETS = ("pymp-", "listener-", "torch-shm-dir")
 _SCREENS = ("/.X11-unix/", "/wayland-")
+_DRAWING = ("libX11.", "libxcb.", "libwayland-client.")
 _FUSE = "/dev/fuse"
 _PGRP, _SESSION, _TTY, _FOREGROUND = 2, 3, 4, 5  # fields of /proc/PID/stat, from the state on
 
@@ -86,12 +87,26 @@ def _tie(pid: int, known: Sockets, proc: str) -> str:
             return "it serves a FUSE mount"
         if target.startswith("socket:["):
             inode = int(target[len("socket:[") : -1])
-            listens, connected = known.listening.get(inode, ""), known.connected.get(inode, "")
+            listens, connected = known.listening.get(inode, ""), (known.connected or {}).get(inode, "")
             if listens and not any(own in listens for own in _OWN_SOCKETS):
                 return f"it serves {listens}"
-            if any(screen in connected for screen in _SCREENS):
+            if _is_screen(connected):
                 return "it has a window"
+    if known.connected is None and _may_have_a_window(pid, known, proc):
+        return "it may have a window"
     return _keyboard(pid, open_files, proc)
+
+
+def _is_screen(path: str) -> bool:
+    return any(screen in path for screen in _SCREENS)
+
+
+def _may_have_a_window(pid: int, known: Sockets, proc: str) -> bool:
+    """Where the kernel does not tell who is connected to whom: it can draw, and there is a screen."""
+    if not any(map(_is_screen, known.listening.values())):
+        return False
+    maps = read_text(f"{proc}/{pid}/maps")
+    return not maps or any(library in maps for library in _DRAWING)
 
 
 def _keyboard(pid: int, open_files: list[str], proc: str) -> str:

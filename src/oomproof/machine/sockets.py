@@ -19,30 +19,33 @@ _REQUEST = struct.Struct("=BBHIIIII")
 _ANSWER = struct.Struct("=BBBBIII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ANSWER_SECONDS = 1.0
+_ACCEPTS = 0x10000  # __SO_ACCEPTCON
+_UNNAMED = "a local socket"
 
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """``listening`` gives the address, or the path of a local one; ``connected`` the path that a local connection leads to."""
+    """``listening`` gives the address, or the path of a local one; ``connected`` the path that a local connection leads to,
+    None where the kernel does not tell (it has no unix_diag)."""
 
     listening: dict[int, str]
-    connected: dict[int, str]
+    connected: dict[int, str] | None
 
 
 def read(proc: str = "/proc") -> Sockets | None:
-    """Of our network namespace; None where the kernel does not tell."""
+    """Of our network namespace; None where nothing can be read."""
+    ports: dict[int, str] = {}
+    for table in ("tcp", "tcp6"):
+        ports.update(listening_tcp(read_text(f"{proc}/net/{table}")))
     try:
         local = _local()
     except (OSError, struct.error):
-        return None
+        table = read_text(f"{proc}/net/unix")
+        return Sockets({**listening_local(table), **ports}, None) if table else None
     names = {inode: name for inode, (_, name, _) in local.items() if name}
-    listening = {
-        inode: name or "a local socket" for inode, (state, name, _) in local.items() if state == _LISTENS
-    }
+    listening = {inode: name or _UNNAMED for inode, (state, name, _) in local.items() if state == _LISTENS}
     connected = {inode: names[peer] for inode, (_, _, peer) in local.items() if peer in names}
-    for table in ("tcp", "tcp6"):
-        listening.update(listening_tcp(read_text(f"{proc}/net/{table}")))
-    return Sockets(listening, connected)
+    return Sockets({**listening, **ports}, connected)
 
 
 def listening_tcp(table: str) -> dict[int, str]:
@@ -53,6 +56,16 @@ def listening_tcp(table: str) -> dict[int, str]:
         if len(words) > 9 and words[3] == "0A":
             ports[int(words[9])] = f"TCP port {int(words[1].rpartition(':')[2], 16)}"
     return ports
+
+
+def listening_local(table: str) -> dict[int, str]:
+    """Inode → path, of /proc/net/unix."""
+    paths = {}
+    for line in table.splitlines()[1:]:
+        words = line.split(None, 7)
+        if len(words) > 6 and int(words[3], 16) & _ACCEPTS:
+            paths[int(words[6])] = words[7] if len(words) > 7 else _UNNAMED
+    return paths
 
 
 def _local() -> dict[int, tuple[int, str, int]]:

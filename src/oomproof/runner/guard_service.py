@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import oomproof
 from oomproof.errors import OomproofError
 from oomproof.own_command import OWN_COMMAND
 
@@ -46,9 +47,16 @@ def unit(flags: list[str], system: bool) -> str:
     command = " ".join(_quoted(word) for word in words)
     return (
         f"{_MARK}[Unit]\nDescription=oomproof: pauses the job that fills this machine before anything dies\n\n"
-        f"[Service]\nExecStart={command}\nRestart=on-failure\nRestartSec=1\n{_SYSTEM if system else _USER}"
+        f"[Service]\n{_found_by()}ExecStart={command}\nRestart=on-failure\nRestartSec=1\n{_SYSTEM if system else _USER}"
         f"\n[Install]\nWantedBy={'multi-user.target' if system else 'default.target'}\n"
     )
+
+
+def _found_by() -> str:
+    """Where Python finds us only by PYTHONPATH, as in a checkout, the service needs it too."""
+    path = os.environ.get("PYTHONPATH", "")
+    ours = str(Path(oomproof.__file__).parent.parent)
+    return f"Environment=PYTHONPATH={_quoted(ours)}\n" if ours in path.split(os.pathsep) else ""
 
 
 def _quoted(word: str) -> str:

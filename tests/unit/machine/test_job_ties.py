@@ -129,3 +129,36 @@ def test_ports_from_the_kernels_table() -> None:
         "cut\n"
     )
     assert sockets.listening_tcp(table) == {4242: "TCP port 5432"}
+
+
+def test_paths_from_the_kernels_table() -> None:
+    """Where it tells nothing more: unix_diag is a module that a small kernel may not have."""
+    table = (
+        "Num       RefCount Protocol Flags    Type St Inode Path\n"
+        "ffff8881: 00000002 00000000 00010000 0001 01 4711 /run/a server/s\n"
+        "ffff8882: 00000003 00000000 00000000 0001 03 4712\n"
+        "ffff8883: 00000002 00000000 00010000 0001 01 4713\n"
+    )
+    assert sockets.listening_local(table) == {4711: "/run/a server/s", 4713: "a local socket"}
+
+
+def test_a_kernel_that_does_not_tell_who_is_connected(
+    monkeypatch: pytest.MonkeyPatch, started: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = started("")
+
+    def untold() -> dict[int, tuple[int, str, int]]:
+        raise OSError("no such module")
+
+    monkeypatch.setattr(sockets, "_local", untold)
+    screen = tmp_path / "wayland-7"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(screen))
+        server.listen()
+        known = sockets.read()
+        assert known is not None and known.connected is None and str(screen) in known.listening.values()
+        assert job_ties.tie_of(job) == "", "it cannot draw"
+        monkeypatch.setattr(job_ties, "_DRAWING", ("libc.",))
+        assert job_ties.tie_of(job) == "it may have a window"
+    monkeypatch.setattr(job_ties, "_SCREENS", ("/no-such-screen",))
+    assert job_ties.tie_of(job) == "", "there is no screen"
