@@ -67,7 +67,7 @@ def test_the_loader_was_started_by_hand(
             assert training.lives()
             assert f"pid {pid}" in ada.oomproof("guard status", check=False)
             guest.run(f"touch {ENOUGH}")
-            assert training.status() == 0
+            assert training.status() == 0, training.words()
             finished(guest, loader)
             record_testsuite_property("longest stall, loader by hand, s", longest_stall())
     finally:

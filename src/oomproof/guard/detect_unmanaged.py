@@ -17,6 +17,7 @@ from oomproof.units import format_size
 # An hour: long enough for most of what a workstation has to finish meanwhile. Nobody asked us to look after this job, so it
 # does not wait for as long as one that was given to us (view.PAUSE_MAX).
 PAUSE_MAX = 3600.0
+_SOON = 5.0  # seconds, in which growth that lasts would take what is left
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 
@@ -83,18 +84,24 @@ def may_pause(settings: Settings, view: View, job: UnmanagedView, done: Done) ->
 def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
     """Whether our own jobs are left alone for now: the one that fills the machine is being looked for, can still be paused,
     was paused a moment ago, or is paused and nothing fills the machine any more."""
-    can_wait = headroom(settings, view) > settings.floor / 2  # below, it should have been paused and was not
+    left = headroom(settings, view)
+    can_wait = left > settings.floor / 2  # below, it should have been paused and was not
     if can_wait and view.searching and settings.pause_unmanaged and settings.pause_max > 0:
         return True
     for job in view.unmanaged:
         done = pauses.get(job.key, Done())
         if can_wait and may_pause(settings, view, job, done):
             return True
-        if job.paused and (
-            view.shrink <= 0 or (done.paused_at is not None and view.t - done.paused_at < SETTLE)
-        ):
+        just_now = done.paused_at is not None and view.t - done.paused_at < SETTLE
+        if job.paused and (just_now or not _fills_soon(settings, view, left)):
             return True
     return False
+
+
+def _fills_soon(settings: Settings, view: View, left: int) -> bool:
+    """Whether somebody else goes on filling the machine. A shell that starts a program, a few MiB in a moment, does not."""
+    lasting = min(view.shrink, view.drain)
+    return lasting > 0 and left - lasting * _SOON <= settings.floor / 4
 
 
 def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Action:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from oomproof.leaf.proc_files import stat_fields
+from oomproof.leaf.proc_files import name_of, stat_fields
 from oomproof.machine.job_ties import reads_keys
+from oomproof.machine.jobs import LAUNCHERS
 from oomproof.printable import printable
 
 
@@ -27,6 +28,12 @@ def tell_owner(pid: int, text: str, proc: str = "/proc") -> bool:
     except OSError:  # it has ended, the terminal is closed, or nobody reads it
         return False
     return True
+
+
+def _in_front(pid: int, proc: str) -> str:
+    """The program that has its terminal now."""
+    fields = stat_fields(pid, proc)
+    return name_of(int(fields[5]), proc) if fields and len(fields) > 5 else ""
 
 
 def terminal_of(pid: int, proc: str = "/proc") -> str:

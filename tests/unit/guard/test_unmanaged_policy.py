@@ -55,6 +55,13 @@ def test_once_it_is_paused_and_nothing_grows_any_more_nobody_is_touched(availabl
     assert ours(other, {}) == [], "another guard has paused it"
 
 
+def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() -> None:
+    later, state = paused()
+    breath = replace(later, available=400 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB)
+    assert ours(breath, state) == []
+    assert ours(replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB), state) == ["term"]
+
+
 def test_whoever_should_have_paused_it_and_has_not_is_not_waited_for() -> None:
     assert ours(replace(SHORT, available=400 * MIB), {}) != []
 
