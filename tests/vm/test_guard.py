@@ -47,7 +47,7 @@ def service(user: User, *, system: bool) -> Iterator[str]:
         yield log
     finally:
         asked.run(f"oomproof guard uninstall {'--system' if system else ''}")
-        assert user.machine.run("pgrep -f 'cli.main guard'", check=False).out == ""
+        assert user.machine.run("pgrep -f '[c]li.main guard'", check=False).out == ""
 
 
 def test_the_loader_was_started_by_hand(
@@ -122,7 +122,7 @@ def test_the_service_is_killed_in_the_middle(guest: Machine, ada: User) -> None:
             paused(guest, pid)
             guest.run("systemctl kill -s KILL --kill-whom=main oomproof-guard")
             guest.run(f"touch {ENOUGH}")
-            assert training.status() == 0
+            assert training.status() == 0, training.words()
             finished(guest, loader)
     finally:
         guest.swapoff()
