@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,9 @@ class Cgroup:
         return ["sh", "-c", script, "sh"]
 
 
+SmallMachine = Callable[[int], Cgroup]
+
+
 @pytest.fixture
 def small_machine(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Cgroup]]:
     """Makes cgroups with a limit; skips, with the reason, where none can be made."""
@@ -268,3 +271,39 @@ def kernel_limit(lab: Lab) -> None:
                 os.rmdir(directory)
             return
     pytest.skip(f"no memory cgroup can be made here (own: {cgroups.own_paths()})")
+
+
+GROW = """
+import sys, time
+held, rate, total = [], float(sys.argv[1]), int(sys.argv[2])
+begun = time.monotonic()
+while len(held) < total:
+    held.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(max(0.0, begun + len(held) / rate - time.monotonic()))
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def unmanaged() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a process that oomproof knows nothing of, inside the small machine; it grows and then stays."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        machine: Cgroup, script: Path, rate: float, total: int, prefix: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        script.write_text(GROW)
+        words = [*machine.prefix, *prefix, sys.executable, str(script), str(rate), str(total)]
+        started.append(subprocess.Popen(words, stdin=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.kill()
+        process.wait()
+
+
+def paused_files(lab: Lab) -> list[Path]:
+    return list(Path(lab.environment["XDG_RUNTIME_DIR"], "oomproof", "paused").glob("[0-9]*"))

@@ -4,61 +4,62 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cgroup, Lab, Running, until
+from conftest import Lab, Running, SmallMachine, paused_files, until
 
+from oomproof.leaf import proc_files as processes
 from oomproof.recording import state_files
 
 SHORT = ("--floor", "60M", "--margin", "120M", "--grace", "2")
-SmallMachine = Callable[[int], Cgroup]
-
-GROW = """
-import sys, time
-held, rate, total = [], float(sys.argv[1]), int(sys.argv[2])
-begun = time.monotonic()
-while len(held) < total:
-    held.append(bytearray(b"x" * (1 << 20)))
-    time.sleep(max(0.0, begun + len(held) / rate - time.monotonic()))
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def unmanaged() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a process that oomproof knows nothing of, inside the small machine; it grows and then stays."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(machine: Cgroup, script: Path, rate: float, total: int) -> subprocess.Popen[bytes]:
-        script.write_text(GROW)
-        words = [*machine.prefix, sys.executable, str(script), str(rate), str(total)]
-        started.append(subprocess.Popen(words, stdin=subprocess.PIPE))
-        return started[-1]
-
-    yield start
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.kill()
-        process.wait()
 
 
 def reasons(running: Running) -> list[dict[str, Any]]:
     return state_files.read_lines(running.attempt / "actions.jsonl")
 
 
+def test_the_loader_is_paused_until_the_training_has_ended(
+    lab: Lab, small_machine: SmallMachine, unmanaged: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """A machine of 500 MiB: 200 in training, and a loader nobody manages that would take 400. Both finish."""
+    machine = small_machine(500 << 20)
+    lab.prefix = machine.prefix
+    training = lab.start("training", *SHORT, "--", *lab.job("grow.py", 400, 200), stderr=subprocess.PIPE)
+    training.output_has("ready")
+    loader = unmanaged(machine, tmp_path / "load_model.py", 40, 400)
+    until(lambda: processes.is_stopped(loader.pid), "the loader to be paused")
+    until(lambda: paused_files(lab), "the pause to be written down")
+    assert training.process.poll() is None
+    lab.prefix = []
+    assert lab.run("stop", "--now", "training").returncode == 0
+    training.wait()
+    until(lambda: not processes.is_stopped(loader.pid), "the loader to be resumed when the guard left")
+    assert loader.poll() is None and paused_files(lab) == []
+    assert training.process.stderr is not None
+    told = training.process.stderr.read()
+    assert (
+        f"paused {Path(sys.executable).name} load_model.py (pid {loader.pid}), which was not started by"
+        in told
+    )
+    assert f"now: oomproof resume {loader.pid}" in told
+    assert {"ask", "term", "kill", "freeze"}.isdisjoint(
+        line["action"] for line in reasons(training) if line["by"] == "guard"
+    )
+
+
 def test_the_loader_was_unmanaged(
     lab: Lab, small_machine: SmallMachine, unmanaged: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """A machine of 500 MiB: 200 in training, and a loader nobody manages that takes 40 MiB/s."""
+    """A machine of 500 MiB: 200 in training, and a loader nobody manages that takes 40 MiB/s. It leads its session, as a
+    server does: then it is not paused."""
     machine = small_machine(500 << 20)
     lab.prefix = machine.prefix
     training = lab.start("training", *SHORT, "--", *lab.job("grow.py", 400, 200))
     training.output_has("ready")
-    loader = unmanaged(machine, tmp_path / "load_model.py", 40, 400)
+    loader = unmanaged(machine, tmp_path / "load_model.py", 40, 400, ("setsid",))
     training.wait()
     lab.prefix = []
     verdict = training.verdict()

@@ -1,8 +1,11 @@
-"""Resumes a run that `oomproof pause` or the guard paused.
+"""Resumes a run that `oomproof pause` or the guard paused, or a job of yours that a guard paused although it was not started
+by oomproof.
 
 When the guard had paused it because memory was short, your word counts: it is not paused again in that shortage.
 
   oomproof resume big
+  oomproof resume 48213       the pid of a job that was not started by oomproof
+  oomproof resume --all
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from __future__ import annotations
 import argparse
 
 from oomproof.cli.pause import CARD_SECONDS, live_run, tell
-from oomproof.errors import OomproofError
+from oomproof.errors import USAGE, OomproofError
 from oomproof.guard import freezer
 from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
+from oomproof.guard.resumer import resume_tree
+from oomproof.ledger import paused_jobs
+from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.gpu import Query
 from oomproof.recording import run_folders
 from oomproof.units import format_duration, format_size
@@ -27,12 +33,55 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="RUN",
-        help="id, part of an id, or name (default: the newest that is paused)",
+        help="id, part of an id, or name (default: the newest that is paused); or the pid of a paused job",
     )
+    parser.add_argument("--all", action="store_true", help="everything of yours that is paused")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = live_run(arguments.run or _newest_paused(), states=_STATES)
+    if arguments.all:
+        if arguments.run:
+            raise OomproofError("--all resumes everything", "leave out the name, or --all", USAGE)
+        return _resume_all()
+    if (job := _paused_job(arguments.run)) is not None:
+        _resume_job(job)
+        return 0
+    return _resume_run(live_run(arguments.run or _newest_paused(), states=_STATES))
+
+
+def _resume_all() -> int:
+    """One that cannot be resumed, such as a run whose card is full, does not keep the others from it."""
+    jobs = paused_jobs.read()
+    runs = [run for run in run_folders.list_runs() if run.state() in _STATES and run.paused()]
+    status = 0
+    for job in jobs:
+        _resume_job(job)
+    for paused in runs:
+        try:
+            _resume_run(live_run(paused.id, states=_STATES))
+        except OomproofError as error:
+            tell(str(error))
+            status = error.status
+    if not jobs and not runs:
+        tell("nothing is paused")
+    return status
+
+
+def _paused_job(text: str | None) -> PausedJob | None:
+    """A job that was not started by us, named by its pid; without a name the only thing that is paused."""
+    jobs = paused_jobs.read()
+    if text is None:
+        return jobs[-1] if jobs and _newest_paused() is None else None
+    return next((job for job in jobs if text == str(job.pid)), None)
+
+
+def _resume_job(job: PausedJob) -> None:
+    resume_tree(job.pid, job.start, job.members, job.skip)
+    paused_jobs.forget(job)
+    tell(f"{job.name} (pid {job.pid}) resumed; it is not paused again by {job.by}")
+
+
+def _resume_run(target: run_folders.Run) -> int:
     mark = target.frozen()
     job = Job(target.started())
     task_thread = TaskThread()

@@ -12,7 +12,7 @@ from oomproof.guard import poll_interval
 from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob, Look
 from oomproof.guard.host_view import HostView
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import View
+from oomproof.guard.view import View, is_near
 from oomproof.machine.cgroups import JobMemory, charge_doubt
 from oomproof.records import replace
 from oomproof.units import MIB
@@ -21,6 +21,8 @@ _MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where r
 _SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
+_SEARCH_AHEAD = 5.0  # seconds before the margin: two looks, and a process that is started for the case
+_SEARCH_SECONDS = 0.25  # the same while somebody else fills a machine that is short: it may have to be paused
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
 _SCAN_FIRST, _SCAN_CALM = 2.0, 60.0
 
@@ -36,9 +38,12 @@ class BackgroundTasks:
         self._most = 0  # that any row of the job holds
         self._charged: int | None = None  # the cgroup's own peak at the last row
         self._next_calm_scan: float | None = None
+        self._next_search = 0.0
 
     def run(self, t: float, view: View | None) -> None:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
+        if view is not None and self._somebody_else_grows(t, view):
+            self._try_to_scan(t)
         if t < self.next_row:
             return
         guarded, moment = self._guarded, self._guarded.moment
@@ -69,12 +74,26 @@ class BackgroundTasks:
         guarded.tell_the_others(memory.use, t)
         self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
         if self._scan_is_due(t):
+            self._try_to_scan(t)
+
+    def _try_to_scan(self, t: float) -> None:
+        memory = self._guarded.moment.memory
+        if memory is not None:
             self._try(
                 "looking for who else grows",
                 lambda: self._look_at_others(t, memory),
                 None,
                 "who else fills the machine is not named",
             )
+
+    def _somebody_else_grows(self, t: float, view: View) -> bool:
+        settings, mine = self._guarded.settings, self._guarded.growth.use.rate(0.3)
+        if t < self._next_search or not settings.pause_unmanaged or view.shrink <= max(MIB, 2 * mine):
+            return False
+        if not is_near(settings, view.available - int(view.shrink * _SEARCH_AHEAD), view.swap_free):
+            return False
+        self._next_search = t + _SEARCH_SECONDS
+        return True
 
     def _scan_is_due(self, t: float) -> bool:
         """Each second where the machine is short, else so seldom that it costs nothing."""

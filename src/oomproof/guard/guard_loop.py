@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Sequence
 
-from oomproof.guard import guard_policy, poll_interval
+from oomproof.guard import detect_resume, guard_policy, poll_interval
 from oomproof.guard.actuator import Actuator
 from oomproof.guard.background_tasks import BackgroundTasks
 from oomproof.guard.best_effort import BestEffort
-from oomproof.guard.guarded_job import GuardedJob
+from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView, open_pressure_trigger
-from oomproof.guard.unmanaged_growth import UnmanagedGrowth
+from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import Action, JobState, View
-from oomproof.guard.view_reader import ViewReader
+from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
+from oomproof.leaf.proc_files import ancestors
+from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.units import format_size
 
@@ -38,16 +40,22 @@ def lock_memory() -> bool:
 class Guard:
     """One thread. Everything it needs at the bad moment is opened at the start."""
 
-    def __init__(self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort) -> None:
+    def __init__(
+        self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort, by: str = "oomproof"
+    ) -> None:
+        """``by`` names this guard to others."""
         self._jobs = {job.name: job for job in jobs}
         self._settings = {job.name: job.settings for job in jobs}
         self._state: dict[str, JobState] = {}
         self._try = best_effort
-        self._unmanaged = UnmanagedGrowth(host.limit_folder)
-        self._reader = ViewReader(host, jobs, self._try)
-        self._actuators = {job.name: Actuator(job, self._unmanaged) for job in jobs}
+        self._unmanaged = UnmanagedGuard(
+            jobs[0].settings, by, self._pids_of_runs, jobs[0].on_unmanaged, host.limit_folder
+        )
+        self._reader = ViewReader(host, jobs, self._try, self._unmanaged)
+        growth = self._unmanaged.growth
+        self._actuators = {job.name: Actuator(job, growth) for job in jobs}
         self._acting = threading.RLock()  # the terminal's thread may let a job go on (let_go)
-        self._background = [BackgroundTasks(job, host, self._unmanaged, self._acting) for job in jobs]
+        self._background = [BackgroundTasks(job, host, growth, self._acting) for job in jobs]
         self._stopping = threading.Event()
         self._wake_read, self._wake_write = _pipe()
         self._trigger = open_pressure_trigger()
@@ -67,6 +75,7 @@ class Guard:
             os.write(self._wake_write, b".")
         if self._thread.is_alive():
             self._thread.join(2.0)
+        self._try("resuming unmanaged jobs", self._unmanaged.close, None)
         for tasks in self._background:
             tasks.record_last()
 
@@ -88,7 +97,12 @@ class Guard:
         return view if view.jobs else None
 
     def _decide_and_act(self, view: View) -> View:
-        actions, self._state = guard_policy.decide(self._settings, view, self._state)
+        if view.unmanaged:
+            self._try(
+                UNMANAGED, lambda: self._unmanaged.decide_and_act(view, self._may_act), None, LEFT_ALONE
+            )
+        pauses = self._unmanaged.state
+        actions, self._state = guard_policy.decide(self._settings, view, self._state, pauses)
         later = [action for action in actions if action.kind != "withdraw"]
         self._carry_out([action for action in actions if action.kind == "withdraw"])
         if not later:
@@ -100,8 +114,25 @@ class Guard:
         again = self._reader.read(boottime())
         if again.jobs:
             view = again
-        self._carry_out(guard_policy.choose(self._settings, view, self._state))
+        self._carry_out(guard_policy.choose(self._settings, view, self._state, pauses))
         return view
+
+    def _may_act(self, resume: bool) -> bool:
+        """On an unmanaged job: one guard at a time."""
+        live = next((job.live for job in self._jobs.values() if job.live is not None), None)
+        if live is None:
+            return True
+        pause = detect_resume.RESUME_INTERVAL if resume else ACTION_PAUSE
+        return self._try(OTHERS, lambda: live.take_latch(boottime(), pause, resume), True, ALONE)
+
+    def _pids_of_runs(self) -> set[int]:
+        """Of this guard and those it comes from, of its jobs and of all other runs: never paused as unmanaged."""
+        pids = {os.getpid(), *ancestors(os.getpid())}
+        for job in self._jobs.values():
+            pids.update((job.job.leader, *job.job.known_pids()))
+            if job.live is not None:
+                pids.update(run.pid for run in job.live.others(boottime()))
+        return pids
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:

@@ -1,28 +1,33 @@
 """The guard's whole policy over N jobs: settings, view and state in, actions and state out. Nothing here touches the machine.
 
 Each rule is a file of its own: detect_limit, detect_shortage, detect_pause, detect_resume, detect_calm, turn_order,
-poll_interval. `ladder` joins them for one job.
+poll_interval. `ladder` joins them for one job; detect_unmanaged has those for a job that was not started by us.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomproof.guard import ladder
+from oomproof.guard import detect_unmanaged, ladder
 from oomproof.guard.detect_calm import calmed
 from oomproof.guard.detect_resume import kept
+from oomproof.guard.detect_unmanaged import Pauses
 from oomproof.guard.turn_order import turns
-from oomproof.guard.view import Action, Facts, JobState, JobView, Settings, View, is_near
+from oomproof.guard.view import Action, Facts, JobState, JobView, Settings, View, is_near, ours
 from oomproof.records import replace
 
 DRAIN_SECONDS = 5.0  # what others take counts over this long
 NEW = JobState()
+NOBODY: Pauses = {}
+_TOUCHES = ("ask", "freeze", "term", "kill")
 
 
 def decide(
-    settings: Mapping[str, Settings], view: View, state: Mapping[str, JobState]
+    settings: Mapping[str, Settings], view: View, state: Mapping[str, JobState], pauses: Pauses = NOBODY
 ) -> tuple[list[Action], dict[str, JobState]]:
-    """What to do now, and what is remembered. An action changes the state once it was carried out: `carried_out`."""
+    """What to do now, and what is remembered. An action changes the state once it was carried out: `carried_out`.
+
+    ``pauses``: of unmanaged jobs, as detect_unmanaged left them at this look."""
     actions: list[Action] = []
     remembered: dict[str, JobState] = {}
     for job in view.jobs:
@@ -32,21 +37,28 @@ def decide(
         done = kept(given, facts, after.done, job.pause_limit)
         remembered[job.name] = after = after if done is after.done else replace(after, done=done)
         actions += [replace(action, job=job.name, facts=facts) for action in withdrawn]
-        actions += _choice(given, job, facts, after)
+        actions += _choice(given, view, job, facts, after, pauses)
     return actions, remembered
 
 
-def choose(settings: Mapping[str, Settings], view: View, state: Mapping[str, JobState]) -> list[Action]:
+def choose(
+    settings: Mapping[str, Settings], view: View, state: Mapping[str, JobState], pauses: Pauses = NOBODY
+) -> list[Action]:
     """The same for a second look a moment later, of which nothing is remembered."""
     actions = []
     for job in view.jobs:
         given, before = settings[job.name], state.get(job.name, NEW)
-        actions += _choice(given, job, facts_of(given, view, job, before)[0], before)
+        actions += _choice(given, view, job, facts_of(given, view, job, before)[0], before, pauses)
     return actions
 
 
-def _choice(settings: Settings, job: JobView, facts: Facts, state: JobState) -> list[Action]:
+def _choice(
+    settings: Settings, view: View, job: JobView, facts: Facts, state: JobState, pauses: Pauses
+) -> list[Action]:
     action = ladder.choose(settings, facts, state.done)
+    touched_for_others = action.scope == "machine" and action.kind in _TOUCHES and not ours(facts)
+    if touched_for_others and detect_unmanaged.spares_ours(settings, view, pauses):
+        return []  # whoever fills the machine is paused first
     return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
 
 

@@ -12,10 +12,11 @@ from oomproof.guard.job_growth import JobGrowth
 from oomproof.guard.job_handle import Job
 from oomproof.guard.job_pause import Pause
 from oomproof.guard.poll_interval import SAMPLE_MAX
-from oomproof.guard.view import JobView, Settings
+from oomproof.guard.view import JobKey, JobView, Settings
 from oomproof.ledger import live_runs as ledger
 from oomproof.ledger.live_runs import LiveRun
 from oomproof.machine.cgroups import JobMemory
+from oomproof.machine.clock import boottime
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass, field
 
@@ -82,6 +83,11 @@ class GuardedJob:
         self.growth = JobGrowth(settings)
         self.moment = Moment()
         self.on_growth: Callable[[], None] | None = None  # with each row while growth is foreseen
+
+    def on_unmanaged(self, kind: str, text: str, job: JobKey) -> None:
+        """A job that was not started by us was paused or resumed, for the sake of this one."""
+        self.event(boottime(), kind, text, pid=job[0])
+        self.best_effort("telling the user", lambda: self.say(kind, text), None)
 
     def read(self, t: float, available: int, swap_free: int) -> JobView | None:
         """None once it is gone."""

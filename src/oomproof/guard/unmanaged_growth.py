@@ -20,6 +20,8 @@ _WORTH_NAMING = 32 * MIB  # growth; browsers breathe by less
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
+_RECENT = 3.0  # seconds; more than a look over all processes takes on a slow machine
+_LEAST_SECONDS = 0.2  # between the closest looks
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Key = tuple[int, int]  # pid and start: names a job for ever
@@ -41,33 +43,78 @@ class MachineLook:
     jobs: dict[Key, Seen]
 
 
-def fastest(before: MachineLook, now: MachineLook) -> str:
-    """The unmanaged job that grew most between two looks, in words; empty where none did."""
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """An unmanaged job that grew between two looks."""
+
+    key: Key
+    seen: Seen
+    bytes: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        told = f"grew by {format_size(self.bytes)} in {format_duration(self.seconds)}"
+        return f"{self.seen.name} (pid {self.key[0]}) {told}, held {format_size(self.seen.use)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The unmanaged job that fills the machine, as of the last look."""
+
+    job: Job
+    name: str
+    rate: float  # bytes per second
+    tie: str  # why it must not be paused; empty: it may
+
+    @property
+    def key(self) -> Key:
+        return self.job.pid, self.job.start
+
+    @property
+    def held(self) -> int:
+        return self.job.use + self.job.swap
+
+
+def fastest(
+    before: MachineLook, now: MachineLook, prefer: Callable[[Key], bool] = lambda key: False
+) -> Grown | None:
+    """The unmanaged job that grew most between two looks, where one did; of those that are preferred first."""
     grown = [
         (seen.use - (before.jobs[key].use if key in before.jobs else 0), key, seen)
         for key, seen in now.jobs.items()
         if not seen.managed
     ]
-    if not grown:
-        return ""
-    growth, (pid, start), seen = max(grown, key=lambda candidate: candidate[0])
-    if growth < _WORTH_NAMING:
-        return ""
-    seconds = max(1.0, min(now.t - before.t, now.t - start / _TICKS))
-    told = f"grew by {format_size(growth)} in {format_duration(seconds)}, held {format_size(seen.use)}"
-    return f"{seen.name} (pid {pid}) {told}"
+    worth = [candidate for candidate in grown if candidate[0] >= _WORTH_NAMING]
+    if not worth:
+        return None
+    growth, key, seen = max(worth, key=lambda candidate: (prefer(candidate[1]), candidate[0]))
+    return Grown(key, seen, growth, max(_LEAST_SECONDS, min(now.t - before.t, now.t - key[1] / _TICKS)))
 
 
 class UnmanagedGrowth:
     """Looks when asked to; the answer is there at the next question."""
 
-    def __init__(self, inside: str | None = None, proc: str = "/proc") -> None:
-        """``inside``: the cgroup whose limit is the machine here; only who is in it takes of it."""
-        self._inside, self._proc = inside, proc
+    def __init__(
+        self,
+        inside: str | None = None,
+        proc: str = "/proc",
+        tie: Callable[[Job], str] | None = None,
+        prefer: Callable[[Job], bool] = lambda job: False,
+    ) -> None:
+        """``inside``: the cgroup whose limit is the machine here; only who is in it takes of it. ``tie`` tells why a job must
+        not be paused; without it nobody is. ``prefer``: those that are paused before others that grow."""
+        self._inside, self._proc, self._tie, self._prefer = inside, proc, tie, prefer
         self._busy = threading.Event()
         self._looks: deque[MachineLook] = deque(maxlen=16)
         self._rows = RowFilter()
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
+        self.culprit: Culprit | None = None
+
+    def knows(self, t: float) -> bool:
+        """Whether two looks lie close enough behind us to tell who grows now."""
+        recent = [look for look in list(self._looks)[-2:] if t - look.t <= _RECENT]
+        return len(recent) == 2
 
     def look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
@@ -83,9 +130,14 @@ class UnmanagedGrowth:
 
     def _look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         try:
-            found = self._others(ours, used)
-            self._name(MachineLook(t, {(job.pid, job.start): _seen(job) for job in found}))
-            for job in found[:_ROWS]:
+            others = self._others(ours, used)
+            jobs = {(job.pid, job.start): job for job in others}
+            now = MachineLook(t, {key: _seen(job) for key, job in jobs.items()})
+            grown = self._grown(now, lambda key: self._prefer(jobs[key]))
+            self.culprit = culprit = self._culprit(grown, others)
+            not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
+            self.named = f"{grown.text}{not_paused}" if grown is not None else ""
+            for job in others[:_ROWS]:
                 held = job.use + job.swap
                 if held >= _WORTH_A_ROW and self._rows.is_news(t, (job.pid, job.start), held):
                     row = (t, job.pid, job.start, job.uid, _name(job), int(job.managed), job.use, job.swap)
@@ -111,12 +163,19 @@ class UnmanagedGrowth:
             proc=self._proc,
         )
 
-    def _name(self, now: MachineLook) -> None:
+    def _grown(self, now: MachineLook, prefer: Callable[[Key], bool]) -> Grown | None:
         looks = self._looks
         while len(looks) > 1 and now.t - looks[1].t >= _LOOK_BACK:
             looks.popleft()
-        self.named = fastest(looks[0], now) if looks else ""
+        grown = fastest(looks[0], now, prefer) if looks else None
         looks.append(now)
+        return grown
+
+    def _culprit(self, grown: Grown | None, others: Sequence[Job]) -> Culprit | None:
+        job = next((job for job in others if grown is not None and (job.pid, job.start) == grown.key), None)
+        if grown is None or job is None or self._tie is None:
+            return None
+        return Culprit(job, grown.seen.name, grown.bytes / grown.seconds, self._tie(job))
 
 
 def _seen(job: Job) -> Seen:

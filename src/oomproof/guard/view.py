@@ -27,6 +27,8 @@ class Settings:
     usual_peak: int | None = (
         None  # the same, but never from runs that were ended early: more than this is new
     )
+    pause_unmanaged: bool = True  # a job that was not started by us may be paused before ours is touched
+    may_end_unmanaged: bool = False  # and ended, where a pause does not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,22 @@ class JobView:
     still: bool = False  # it has not grown for 15 seconds
 
 
+JobKey = tuple[int, int]  # pid and start of its first process: names a job for ever
+
+
+@dataclass(frozen=True, slots=True)
+class UnmanagedView:
+    """A job that was not started by us: the one that fills the machine, or one that is paused."""
+
+    key: JobKey
+    name: str
+    use: int
+    rate: float = 0.0  # bytes per second, over the last looks
+    swap: int = 0
+    tie: str = ""  # why it must not be paused
+    paused: str = ""  # by whom: guard (this one), other (another guard)
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """The machine at one moment, with the jobs of this guard and those of others, of which it only knows."""
@@ -64,6 +82,8 @@ class View:
     jobs: tuple[JobView, ...]
     others: tuple[JobView, ...] = ()  # read only where it matters: see `is_near`
     others_idle: bool = False  # none of the others that run has used any CPU for a long while
+    unmanaged: tuple[UnmanagedView, ...] = ()  # where it matters, as `others`
+    searching: bool = False  # who fills the machine is not known yet, and is about to be
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +153,7 @@ class Action:
     gave_up: bool = False  # a resume because the pause did not help: the ladder goes on
     job: str = ""  # its name in the view
     others_growth: bool = False  # it is not this job that fills the machine
+    unmanaged: UnmanagedView | None = None  # the job that is meant, where it was not started by us
     facts: Facts | None = None  # what it was decided on
 
 

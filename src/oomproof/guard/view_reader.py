@@ -9,17 +9,26 @@ from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView
 from oomproof.guard.idle_runs import Idleness
-from oomproof.guard.view import JobView, View, is_near
+from oomproof.guard.unmanaged_guard import UnmanagedGuard
+from oomproof.guard.view import JobView, UnmanagedView, View, is_near
 from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live
 from oomproof.trend import growth
 
+UNMANAGED, LEFT_ALONE = "looking at unmanaged jobs", "none of them is paused"
 _ONLY_THE_LIMIT = "only the job's own limit is guarded"
 _BY = {BY_GUARD: "guard", BY_HAND: "hand"}
 
 
 class ViewReader:
-    def __init__(self, host: HostView, jobs: Sequence[GuardedJob], best_effort: BestEffort) -> None:
+    def __init__(
+        self,
+        host: HostView,
+        jobs: Sequence[GuardedJob],
+        best_effort: BestEffort,
+        unmanaged: UnmanagedGuard | None = None,
+    ) -> None:
         self._host, self._jobs, self._try = host, jobs, best_effort
+        self._unmanaged = unmanaged
         self._headroom = growth.Growth()
         self._idleness = Idleness()
         self._was_paused = False
@@ -33,7 +42,9 @@ class ViewReader:
         if headroom is not None:
             self._headroom.add(t, available + swap_free)
         near = any(is_near(job.settings, available, swap_free) for job in self._jobs)
-        paused = any(job.frozen for job in jobs)
+        unmanaged = self._unmanaged_jobs(near)
+        waits = any(job.paused == "guard" for job in unmanaged)
+        paused = waits or any(job.frozen for job in jobs)
         others = self._others(t) if jobs and (near or paused) else []
         if paused and not self._was_paused:
             self._idleness.reset(t)
@@ -46,9 +57,25 @@ class ViewReader:
             shrink=-self._headroom.rate(0.3),
             drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
             jobs=tuple(jobs),
-            others=tuple(map(_seen, others)),
-            others_idle=paused and self._idleness.look(t, others),
+            others=tuple(map(seen, others)),
+            others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
+            unmanaged=unmanaged,
+            searching=near and self._unmanaged is not None and self._unmanaged.is_searching(t),
         )
+
+    def _unmanaged_jobs(self, near: bool) -> tuple[UnmanagedView, ...]:
+        guard, nobody = self._unmanaged, tuple[UnmanagedView, ...]()
+        return (
+            self._try(UNMANAGED, lambda: guard.view(near), nobody, LEFT_ALONE)
+            if guard is not None
+            else nobody
+        )
+
+    def _own(self, views: Sequence[JobView]) -> list[Live]:
+        """An unmanaged job may hold what our own wait for."""
+        running = {view.name for view in views if not view.frozen}
+        jobs = (job for job in self._jobs if job.name in running)
+        return [Live(job.name, pid=job.job.leader, start=job.job.leader_start or 0) for job in jobs]
 
     def _others(self, t: float) -> list[Live]:
         """A file per live run is read for it. Without a runtime folder this guard's jobs are alone."""
@@ -60,5 +87,6 @@ class ViewReader:
         return [run for run in others if run.name not in mine]
 
 
-def _seen(run: Live) -> JobView:
+def seen(run: Live) -> JobView:
+    """Another guard's job."""
     return JobView(run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved)

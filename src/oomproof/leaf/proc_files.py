@@ -130,6 +130,18 @@ def descendants(pid: int, proc: str = "/proc") -> list[int]:
     return pids
 
 
+def ancestors(pid: int, proc: str = "/proc") -> list[int]:
+    """Its parent, that one's parent and so on, up to the first process."""
+    pids: list[int] = []
+    while pid > 1:
+        fields = stat_fields(pid, proc)
+        pid = int(fields[1]) if fields else 0
+        if pid in pids:
+            break
+        pids.append(pid)
+    return pids
+
+
 def name_of(pid: int, proc: str = "/proc") -> str:
     """The kernel's short name of it; empty when it is gone."""
     return read_text(f"{proc}/{pid}/comm").strip()

@@ -137,14 +137,13 @@ class LiveRun:
         put(self._fd, record)
 
     def others(self, now: float) -> list[Live]:
-        """Every other live run of this user, oldest first. What a silent guard said of its growth is not believed."""
+        """Every other live run of this user, oldest first."""
         runs = []
         folder = self._need_slot()
         for name in sorted(os.listdir(folder)):
             path = folder / name
             if name != self.name and is_locked(path):
-                run = _read(path)
-                runs.append(run if now - run.t <= _STALE else replace(run, rate=0))
+                runs.append(_believed(_read(path), now))
         return runs
 
     def take_latch(self, boottime: float, pause: float = ACTION_PAUSE, thaw: bool = False) -> bool:
@@ -207,6 +206,21 @@ def _read(path: Path) -> Live:
         return Live(path.name, use, t)
     except (OSError, struct.error):
         return Live(path.name)
+
+
+def everybody(now: float, folder: Path | None = None) -> list[Live]:
+    """Every live run of this user, oldest first, for who is no run itself; nobody where that cannot be told."""
+    try:
+        live = (folder or runtime_folder()) / "live"
+        runs = [_read(live / name) for name in sorted(os.listdir(live)) if is_locked(live / name)]
+    except (OSError, OomproofError):
+        return []
+    return [_believed(run, now) for run in runs]
+
+
+def _believed(run: Live, now: float) -> Live:
+    """What a silent guard said of its growth is not."""
+    return run if now - run.t <= _STALE else replace(run, rate=0)
 
 
 def count(folder: Path | None = None) -> int:

@@ -178,7 +178,7 @@ def _groups(processes: Mapping[int, Process], proc: str) -> list[list[Process]]:
     merged: dict[object, list[Process]] = {}
     for leader, members in sorted(groups.items()):
         members.sort(key=lambda process: (process.pid != leader, process.pid))
-        service = _service(leader, proc) if _claim(members) >= _WORTH_A_WALK else None
+        service = service_of(leader, proc) if _claim(members) >= _WORTH_A_WALK else None
         merged.setdefault(service or leader, []).extend(members)  # a service is one job, whoever forked whom
     return list(merged.values())
 
@@ -200,7 +200,7 @@ def _without_keeper(members: list[Process], proc: str) -> list[Process]:
     return members
 
 
-def _service(pid: int, proc: str) -> str | None:
+def service_of(pid: int, proc: str) -> str | None:
     """The cgroup path of a systemd service; scopes and user managers hold many jobs and name none."""
     text = read_text(f"{proc}/{pid}/cgroup")
     for line in text.splitlines():

@@ -309,6 +309,10 @@ class RunSettings:
         "a pause for want of memory lasts at most this long (default 21600, six hours; 0: never pause)",
         default=PAUSE_MAX, load=float,
     )
+    leave_unmanaged: bool = flag(
+        truth, "", "never pause a job of yours that was not started by oomproof, however fast it fills the machine",
+        default=False, adopt="never pause a job that was not started by oomproof", load=_boolean,
+    )
     gpu_share: bool = flag(
         truth, "",
         "take turns on the GPU with other such runs when they do not fit together (driver 570 or newer)",
@@ -382,6 +386,7 @@ _NEEDLESS = (
     ("no_wait", "wait_max", "with --no-wait nothing waits"),
     ("protect", "pause_max", "with --protect the run is never paused"),
     ("watch_only", "pause_max", "with --watch-only the run is never paused"),
+    ("watch_only", "leave_unmanaged", "with --watch-only nothing is paused"),
     ("no_agent", "release", "GPU memory is given back by the agent inside the job, and --no-agent leaves it out"),
     ("no_agent", "census", "variables are looked at by the agent inside the job, and --no-agent leaves it out"),
     ("no_agent", "trace_alloc", "allocations are recorded by the agent inside the job, and --no-agent leaves it out"),

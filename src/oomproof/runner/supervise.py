@@ -103,6 +103,7 @@ def guard_settings(chosen: RunSettings, host: HostView, claim: dict[str, Any] | 
         pause_max=chosen.pause_max,
         need=known_need(claim),
         usual_peak=usual_peak(claim),
+        pause_unmanaged=not chosen.leave_unmanaged,
     )
 
 
@@ -210,7 +211,7 @@ class Watch:
             best_effort,
         )
         self.guarded.on_growth = self._on_growth if agent else None
-        self.guard = Guard(host, [self.guarded], best_effort)
+        self.guard = Guard(host, [self.guarded], best_effort, f"run {run.name}")
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
             from oomproof.runner import gpu_feed  # only where a driver is: it brings subprocess along
@@ -311,7 +312,7 @@ class Watch:
             "thaw": "resumed",
             "withdraw": "took back the request to save and stop",
         }
-        text = f"{words[kind]}: {why}"
+        text = f"{words[kind]}: {why}" if kind in words else why
         if kind == "freeze":
             text += f". {self.guard.pause_terms(self.guarded)}; now: oomproof resume {self._run.name}"
         self._tell(text)

@@ -52,6 +52,7 @@ _TOP, _LATE_TOP, _SLACK = (
     0.8,
     0.25,
 )  # share of the tops that are below, for the early and the late end; of a period
+_AS_STEEP, _SMALL_STEP = 0.2, 0.05  # of a rate; of the whole rise: two pieces of one line
 _PARTS, _PART = 4, 4  # of a piece, whose rates are compared; windows of each
 _NOISE = 1.5  # times what noise explains of their differences
 
@@ -273,6 +274,7 @@ def _without_outliers(floors: list[Point]) -> list[Point]:
 def _last_piece(floors: Sequence[Point]) -> int:
     """Where the last stretch begins that one line describes: by splits that two lines describe much better."""
     begin, earlier, grain = 0, 0, grain_of(floors)
+    begins = [0]
     while len(floors) - begin >= 2 * SHORTEST:
         points = floors[begin:]
         count = len(points)
@@ -288,6 +290,10 @@ def _last_piece(floors: Sequence[Point]) -> int:
         ):  # points that resemble each other count for fewer
             break
         earlier, begin = begin, begin + where
+        begins.append(begin)
+    while len(begins) > 1 and _is_the_same_line(floors[begins[-2] : begins[-1]], floors[begins[-1] :]):
+        begins.pop()
+        begin, earlier = begins[-1], begins[-2] if len(begins) > 1 else 0
     if (
         begin and len(floors) - begin < 2 * SHORTEST
     ):  # too short to have a slope of its own: it may be the same line
@@ -295,6 +301,19 @@ def _last_piece(floors: Sequence[Point]) -> int:
         if 0 < before.slope < 2 * (last.slope + SURE * slope_error(floors[begin:], last)):
             return earlier
     return begin
+
+
+def _is_the_same_line(before: Sequence[Point], after: Sequence[Point]) -> bool:
+    """As steep on both sides of a small step, such as that of a library that was loaded meanwhile."""
+    first, second = fit(before), fit(after)
+    if not _is_sure(before, first) or not _is_sure(after, second):
+        return False
+    if abs(first.slope - second.slope) > _AS_STEEP * max(first.slope, second.slope):
+        return False
+    (t, value), rise = after[0], after[-1][1] - before[0][1]
+    (last, held), residual = before[-1], first.residuals[-1]
+    step = value - second.residuals[0] - (held - residual + first.slope * (t - last))
+    return abs(step) <= _SMALL_STEP * rise
 
 
 def _is_sure(points: Sequence[Point], line: Line) -> bool:

@@ -206,7 +206,7 @@ BREAKS: dict[str, Callable[[Scene], object]] = {
     "all of live": lambda scene: scene.live.__dict__.update(others=broken, update=broken, take_latch=broken),
     "rows": lambda scene: setattr(scene.rows, "put", broken),
     "events": lambda scene: setattr(scene.rows, "event", broken),
-    "unmanaged jobs": lambda scene: setattr(scene.guard._unmanaged, "look", broken),
+    "unmanaged jobs": lambda scene: setattr(scene.guard._unmanaged.growth, "look", broken),
     "pauses by hand": lambda scene: setattr(scene.pause, "look", broken),
     "the forecast": lambda scene: setattr(job_growth.growth, "time_to_full", broken),
     "pressure": lambda scene: setattr(scene.host, "stall", broken),
@@ -337,7 +337,7 @@ def test_what_is_read_from_every_process_is_not_read_at_every_row(scene: Scene) 
     scene.host.headroom = lambda: (3 * GIB, 0)  # type: ignore[method-assign]  # below the margin, above the floor
     scans: list[float] = []
     looks: list[float] = []
-    scene.guard._unmanaged.look = lambda *_: scans.append(scene.clock)  # type: ignore[method-assign]
+    scene.guard._unmanaged.growth.look = lambda *_: scans.append(scene.clock)  # type: ignore[method-assign]
     scene.pause.look = lambda: looks.append(scene.clock)  # type: ignore[method-assign]
     scene.steps(600)
     rows = [row for row in scene.rows.rows if row[0] == "job"]

@@ -25,17 +25,18 @@ def look(t: float, **held: int) -> MachineLook:
 
 
 def test_the_fastest_is_named_with_what_it_held_and_in_how_long() -> None:
-    text = fastest(look(100, p1=500, p2=100), look(105, p1=510, p2=300))
-    assert text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, held 300 MiB"
+    grown = fastest(look(100, p1=500, p2=100), look(105, p1=510, p2=300))
+    assert grown is not None and grown.text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, held 300 MiB"
 
 
 def test_one_that_has_just_begun_grew_from_nothing() -> None:
-    assert "(pid 3) grew by 200 MiB" in fastest(look(100, p1=500), look(105, p1=500, p3=200))
+    grown = fastest(look(100, p1=500), look(105, p1=500, p3=200))
+    assert grown is not None and "(pid 3) grew by 200 MiB" in grown.text
 
 
 @pytest.mark.parametrize("now", [{"p1": 520}, {"p1": 400}, {"p1": 500, "r2": 900}, {}])
 def test_a_breath_and_a_run_of_ours_are_not_named(now: dict[str, int]) -> None:
-    assert fastest(look(100, p1=500), look(105, **now)) == ""
+    assert fastest(look(100, p1=500), look(105, **now)) is None
 
 
 class Scene:

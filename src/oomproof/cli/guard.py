@@ -1,0 +1,199 @@
+"""Guards the whole machine: the job that fills it is paused before anything dies, also where nobody started it with oomproof.
+
+When memory runs short it names the job that grows. If that is yours, and nobody else would feel it (it serves no socket,
+window, mount or container and leads no session), it is paused, its terminal is told why and until when, and it resumes by
+itself when there is room, after an hour at the latest. Anything else is only warned of; nothing is ever ended, unless you
+allow that.
+
+  oomproof guard                          in this terminal; Ctrl-C ends it and resumes what it paused
+  oomproof guard --dry-run                only say what it would do
+  oomproof guard --protect 'postgres|my_server.py'
+  oomproof guard install                  as a service of yours, from each login on
+  sudo oomproof guard install --system    for all users of the machine
+  oomproof guard status
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.guard.host_view import HostView
+from oomproof.guard.machine_guard import MachineGuard, compiled
+from oomproof.guard.machine_guard import run as run_guard
+from oomproof.guard.unmanaged_guard import Choice
+from oomproof.guard.view import JobKey
+from oomproof.ledger import guard_lease, paused_jobs
+from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
+from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.records import asdict, replace
+from oomproof.runner import guard_service
+from oomproof.runner.run_flags import RunSettings, seconds, size
+from oomproof.runner.supervise import guard_settings
+from oomproof.units import format_duration, format_size
+
+_ACTIONS = ("install", "uninstall", "status")
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", nargs="?", choices=_ACTIONS, metavar="ACTION", help="install, uninstall or status"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="act on nothing; say what would be done")
+    parser.add_argument(
+        "--protect",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="never touch a job whose command line matches (may be given several times)",
+    )
+    parser.add_argument(
+        "--prefer",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="of the jobs that grow, pause one whose command line matches before the others",
+    )
+    parser.add_argument(
+        "--may-kill-unmanaged",
+        action="store_true",
+        help="end a job that fills the machine where pausing it did not help: SIGTERM, then SIGKILL",
+    )
+    parser.add_argument("--margin", metavar="SIZE", help="warn below this much RAM and disk swap")
+    parser.add_argument("--floor", metavar="SIZE", help="act here (default: 4 %% of RAM, at least 512 MiB)")
+    parser.add_argument(
+        "--pause-max", metavar="SECONDS", help="a pause lasts at most this long (default 3600)"
+    )
+    parser.add_argument("--system", action="store_true", help="for all users; needs root")
+    parser.add_argument("--print", action="store_true", help="with install: show the unit, install nothing")
+    parser.add_argument("--json", action="store_true", help="with status: machine-readable output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.print and arguments.action != "install":
+        raise OomproofError("--print belongs to install", "oomproof guard install --print", USAGE)
+    if arguments.json and arguments.action != "status":
+        raise OomproofError("--json belongs to status", "oomproof guard status --json", USAGE)
+    choice = _choice(arguments)
+    if arguments.action == "status":
+        return _status(arguments.json)
+    if arguments.system and os.getuid() != 0 and not arguments.print:
+        raise OomproofError(
+            "a guard for all users needs root", "sudo oomproof guard … --system; or leave out --system"
+        )
+    if arguments.action == "install":
+        return _install(arguments)
+    if arguments.action == "uninstall":
+        tell(guard_service.uninstall(arguments.system))
+        return 0
+    return _guard(arguments, choice)
+
+
+def _choice(arguments: argparse.Namespace) -> Choice:
+    patterns: list[re.Pattern[str] | None] = []
+    for name in ("protect", "prefer"):
+        try:
+            patterns.append(compiled(getattr(arguments, name)))
+        except re.error as error:
+            raise OomproofError(
+                f"--{name} {error.pattern!r} is no regular expression: {error.msg}",
+                "quote it: 'my_server.py'",
+                USAGE,
+            ) from None
+    protect, prefer = patterns
+    return Choice(protect, prefer, arguments.system, arguments.dry_run)
+
+
+def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
+    chosen = RunSettings()
+    if arguments.margin is not None:
+        chosen = replace(chosen, margin=size(arguments.margin))
+    if arguments.floor is not None:
+        chosen = replace(chosen, floor=size(arguments.floor))
+    if arguments.pause_max is not None:
+        chosen = replace(chosen, pause_max=seconds("--pause-max")(arguments.pause_max))
+    host = HostView()
+    settings = replace(guard_settings(chosen, host), may_end_unmanaged=arguments.may_kill_unmanaged)
+    folder = _system_folder() if arguments.system else runtime_folder()
+    lock = guard_lease.take(folder, arguments.dry_run)
+    stop, wake = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.write(wake, b"."))
+    left = format_size(sum(host.headroom()))
+    what = "says what it would do" if arguments.dry_run else "acts"
+    tell(
+        f"guarding this machine: {left} left, warns below {format_size(settings.margin)}, {what} at {format_size(settings.floor)}"
+    )
+    try:
+        run_guard(MachineGuard(host, settings, choice, _on_action, tell, lambda: folder), stop)
+    finally:
+        guard_lease.leave(folder)
+        os.close(lock)
+    tell("the guard has ended; nothing is paused by it any more")
+    return 0
+
+
+def _on_action(kind: str, text: str, job: JobKey) -> None:
+    tell(text)
+
+
+def _system_folder() -> Path:
+    SYSTEM_FOLDER.mkdir(mode=0o755, exist_ok=True)
+    if SYSTEM_FOLDER.lstat().st_uid != 0 or SYSTEM_FOLDER.is_symlink():
+        raise OomproofError(f"{SYSTEM_FOLDER} is not root's", "remove it")
+    return SYSTEM_FOLDER
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    flags = []
+    for name in ("protect", "prefer"):
+        flags += [word for pattern in getattr(arguments, name) for word in (f"--{name}", pattern)]
+    for name in ("margin", "floor", "pause_max"):
+        if (value := getattr(arguments, name)) is not None:
+            flags += [f"--{name.replace('_', '-')}", value]
+    flags += ["--dry-run"] if arguments.dry_run else []
+    flags += ["--may-kill-unmanaged"] if arguments.may_kill_unmanaged else []
+    unit = guard_service.unit(flags, arguments.system)
+    if arguments.print:
+        print(unit, end="")
+        return 0
+    tell(guard_service.install(unit, arguments.system))
+    return 0
+
+
+def _status(as_json: bool) -> int:
+    leases = [
+        lease for lease in (guard_lease.read(SYSTEM_FOLDER, True), guard_lease.own()) if lease is not None
+    ]
+    paused = paused_jobs.read()
+    if as_json:
+        print(
+            json.dumps(
+                {"schema": 1, "guards": [asdict(x) for x in leases], "paused": [asdict(x) for x in paused]}
+            )
+        )
+        return 0
+    for lease in leases:
+        whose = "of the whole machine" if lease.system else "of yours"
+        since = format_duration(time.time() - lease.since)
+        print(
+            f"a guard {whose} runs (pid {lease.pid}) since {since}{', acting on nothing' if lease.dry_run else ''}"
+        )
+    if not leases:
+        print("no guard of the machine runs; each `oomproof run` looks after its own job")
+        print("  start one: oomproof guard install")
+    for job in paused:
+        until = time.strftime("%H:%M", time.localtime(job.until))
+        print(f"paused by {job.by} until {until}: {job.name} (pid {job.pid}); now: oomproof resume {job.pid}")
+    return 0 if leases else 1
+
+
+def tell(text: str) -> None:
+    print(f"oomproof: {text}", file=sys.stderr, flush=True)

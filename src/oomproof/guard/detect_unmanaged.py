@@ -1,0 +1,149 @@
+"""An unmanaged job that fills the machine: it is paused before a run of ours is touched for its sake, and resumed after.
+
+A pause is undone, a death is not. The rules are those of a run's own pause (detect_pause, detect_resume); it is ended only
+where its user allowed that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oomproof.guard.detect_pause import frozen, pause_is_due
+from oomproof.guard.detect_resume import SETTLE, kept, thawed, while_paused
+from oomproof.guard.view import NONE, Action, Done, Facts, JobKey, Settings, UnmanagedView, View, headroom
+from oomproof.records import replace
+from oomproof.units import format_size
+
+# An hour: long enough for most of what a workstation has to finish meanwhile. Nobody asked us to look after this job, so it
+# does not wait for as long as one that was given to us (view.PAUSE_MAX).
+PAUSE_MAX = 3600.0
+_SOON = 5.0  # seconds, in which growth that lasts would take what is left
+PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
+_KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
+
+Pauses = Mapping[JobKey, Done]
+
+
+def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action], dict[JobKey, Done]]:
+    """Settings are those of the guard that looks; only one job is paused at a time, the one that grows most."""
+    settings = replace(settings, pause_max=min(settings.pause_max, PAUSE_MAX), need=None, protected=False)
+    actions: list[Action] = []
+    remembered: dict[JobKey, Done] = {}
+    for job in view.unmanaged:
+        facts, done = _facts(settings, view, job), pauses.get(job.key, Done())
+        action = NONE
+        if job.paused == "guard" or done.paused_at is not None:
+            done = kept(settings, facts, done, None)
+            if done.paused_at is not None:
+                action = while_paused(settings, facts, done)
+        elif may_pause(settings, view, job, done):
+            if pause_is_due(settings, facts):
+                action = Action(PAUSE, _why(facts), "machine")
+        else:
+            action = _end(settings, view, facts, job, done)
+        if action.kind != "none":
+            kind = _KINDS.get(action.kind, action.kind)
+            actions.append(replace(action, kind=kind, unmanaged=job, facts=facts))
+        remembered[job.key] = done
+    gave_up = {key: done for key, done in pauses.items() if done.gave_up and key not in remembered}
+    return actions, {**gave_up, **remembered}
+
+
+def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobKey, Done]:
+    """What is remembered after an action."""
+    assert action.unmanaged is not None
+    key = action.unmanaged.key
+    done = pauses.get(key, Done())
+    if action.kind == PAUSE and action.facts is not None:
+        settings = replace(settings, pause_max=min(settings.pause_max, PAUSE_MAX), need=None)
+        done = frozen(settings, action.facts, done)
+    else:
+        done = thawed(done, action.gave_up or action.kind != RESUME)
+    if action.kind == TERM:
+        done = replace(done, term_at=action.facts.t if action.facts is not None else 0.0)
+    elif action.kind == KILL:
+        done = replace(done, killed_at=action.facts.t if action.facts is not None else 0.0)
+    return {**pauses, key: done}
+
+
+def failed(action: Action, pauses: Pauses) -> dict[JobKey, Done]:
+    """It could not be paused: then it is left alone, and the ladder of our own jobs goes on."""
+    assert action.unmanaged is not None
+    key = action.unmanaged.key
+    return {**pauses, key: replace(pauses.get(key, Done()), gave_up=True)}
+
+
+def may_pause(settings: Settings, view: View, job: UnmanagedView, done: Done) -> bool:
+    if settings.watch_only or settings.pause_max <= 0 or not settings.pause_unmanaged:
+        return False
+    if job.tie or job.paused or done.gave_up:
+        return False
+    return job.rate >= max(0.0, view.shrink) / 4 and job.use >= settings.floor / 8
+
+
+def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
+    """Whether our own jobs are left alone for now: the one that fills the machine is being looked for, can still be paused,
+    was paused a moment ago, or is paused and nothing fills the machine any more."""
+    left = headroom(settings, view)
+    can_wait = left > settings.floor / 2  # below, it should have been paused and was not
+    if can_wait and view.searching and settings.pause_unmanaged and settings.pause_max > 0:
+        return True
+    for job in view.unmanaged:
+        done = pauses.get(job.key, Done())
+        if can_wait and may_pause(settings, view, job, done):
+            return True
+        just_now = done.paused_at is not None and view.t - done.paused_at < SETTLE
+        if job.paused and (just_now or not _fills_soon(settings, view, left)):
+            return True
+    return False
+
+
+def _fills_soon(settings: Settings, view: View, left: int) -> bool:
+    """Whether somebody else goes on filling the machine. A shell that starts a program, a few MiB in a moment, does not."""
+    lasting = min(view.shrink, view.drain)
+    return lasting > 0 and left - lasting * _SOON <= settings.floor / 4
+
+
+def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done: Done) -> Action:
+    """One that could not be paused, or whose pause did not help, and that fills the machine. Only where that is allowed."""
+    if (
+        not settings.may_end_unmanaged
+        or settings.watch_only
+        or job.tie
+        or job.paused
+        or done.killed_at is not None
+    ):
+        return NONE
+    left = headroom(settings, view)
+    if view.shrink <= 0 or job.rate < view.shrink / 4 or left > settings.floor / 2:
+        return NONE
+    unanswered = done.term_at is not None and view.t - done.term_at >= settings.grace
+    if unanswered or left <= settings.floor / 4:
+        return Action("kill", _why(facts), "machine")
+    return Action("term", _why(facts), "machine") if done.term_at is None else NONE
+
+
+def _facts(settings: Settings, view: View, job: UnmanagedView) -> Facts:
+    ours = (*view.jobs, *view.others)
+    return Facts(
+        t=view.t,
+        available=view.available,
+        swap_free=view.swap_free,
+        stall=view.stall,
+        use=job.use,
+        rate=job.rate,
+        sustained=job.rate,
+        shrink=view.shrink,
+        my_turn=settings.may_end_unmanaged,
+        thaw_turn=not any(run.frozen == "guard" for run in ours),  # our own first: they were there before
+        running=sum(not run.frozen for run in ours),
+        others_idle=view.others_idle,
+        frozen="guard" if job.paused == "guard" else "",
+        swap=job.swap,
+    )
+
+
+def _why(facts: Facts) -> str:
+    swap = f" and {format_size(facts.swap_free)} of disk swap" if facts.swap_free else ""
+    available = f"{format_size(facts.available)} of RAM{swap} available"
+    return f"{available}; it held {format_size(facts.use)} and grew by {format_size(facts.rate)}/s"

@@ -1,0 +1,147 @@
+"""The guard of the whole machine: it looks at jobs that nobody started with oomproof, and pauses the one that fills it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from collections.abc import Callable
+from pathlib import Path
+
+from oomproof.guard import poll_interval
+from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.guard_policy import DRAIN_SECONDS
+from oomproof.guard.host_view import HostView, open_pressure_trigger
+from oomproof.guard.unmanaged_guard import Choice, Tell, UnmanagedGuard
+from oomproof.guard.view import Settings, View, is_near
+from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, seen
+from oomproof.leaf.proc_files import ancestors
+from oomproof.ledger import live_runs
+from oomproof.ledger.live_runs import Live
+from oomproof.machine.cgroups import JobMemory
+from oomproof.machine.clock import boottime
+from oomproof.trend import growth
+from oomproof.units import MIB, format_size
+
+_CALM_SCAN = 60.0  # seconds between looks at all processes; 300 of them take 5 ms
+_SEARCH = 0.25  # the same while the machine is short and fills
+_SEARCH_AHEAD = 5.0
+_WARN_EVERY = 600.0
+_NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
+
+
+class MachineGuard:
+    def __init__(
+        self,
+        host: HostView,
+        settings: Settings,
+        choice: Choice,
+        tell: Tell,
+        on_trouble: Callable[[str], None],
+        folder: Callable[[], Path],
+    ) -> None:
+        """``folder``: where it writes down whom it has paused."""
+        self._host, self._settings, self._tell = host, settings, tell
+        self._try = BestEffort(on_trouble)
+        self._headroom = growth.Growth()
+        self._unmanaged = UnmanagedGuard(
+            settings, "oomproof guard", self._pids_of_runs, tell, host.limit_folder, choice, folder
+        )
+        self._next_scan = 0.0
+        self._warned_at: float | None = None
+        self._runs: list[Live] = []
+
+    def step(self, t: float) -> float:
+        """One look and, when needed, an action. Seconds to the next."""
+        view = self._read(t)
+        if view is None:
+            return poll_interval.POLL_MAX
+        short = is_near(self._settings, view.available, view.swap_free)
+        if view.unmanaged:
+            self._try(
+                UNMANAGED, lambda: self._unmanaged.decide_and_act(view, lambda resume: True), None, LEFT_ALONE
+            )
+        # some seconds before the margin: two looks, and a process that is started for the case
+        ahead = view.available - int(max(0.0, view.shrink) * _SEARCH_AHEAD)
+        fills = view.shrink > MIB and is_near(self._settings, ahead, view.swap_free)
+        if t >= self._next_scan or (fills and self._next_scan - t > _SEARCH):
+            self._next_scan = t + (_SEARCH if fills else _CALM_SCAN)
+            self._try("looking at all processes", lambda: self._look(t), None)
+        if short:
+            self._warn(t, view)
+        return self._seconds(view, fills)
+
+    def _read(self, t: float) -> View | None:
+        reading = self._try("reading the machine's memory", self._host.headroom, None)
+        if reading is None:
+            return None
+        available, swap_free = reading
+        self._headroom.add(t, available + swap_free)
+        near = is_near(self._settings, available, swap_free)
+        unmanaged = self._unmanaged.view(near)
+        self._runs = live_runs.everybody(t) if near or unmanaged else []
+        return View(
+            t,
+            available,
+            swap_free,
+            self._try("reading memory pressure", lambda: self._host.stall(t), 0.0),
+            shrink=-self._headroom.rate(0.3),
+            drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
+            jobs=(),
+            others=tuple(map(seen, self._runs)),
+            unmanaged=unmanaged,
+        )
+
+    def _look(self, t: float) -> None:
+        self._unmanaged.growth.look(t, {os.getpid()}, _NOTHING, lambda table, row: None)
+
+    def _warn(self, t: float, view: View) -> None:
+        """Once in ten minutes, and only where somebody can be named or nothing is left to be done."""
+        named = self._unmanaged.growth.named
+        if self._warned_at is not None and t - self._warned_at < _WARN_EVERY:
+            return
+        if not named and view.available + view.swap_free > self._settings.floor:
+            return
+        self._warned_at = t
+        available = format_size(view.available + view.swap_free)
+        text = f"memory is getting short: {available} of RAM and disk swap left"
+        self._tell("warn", f"{text}; {named}" if named else text, (0, 0))
+
+    def _pids_of_runs(self) -> set[int]:
+        return {os.getpid(), *ancestors(os.getpid()), *(run.pid for run in self._runs)}
+
+    def _seconds(self, view: View, fills: bool) -> float:
+        left = view.available + view.swap_free - self._settings.floor
+        least = poll_interval.POLL_MIN if fills else poll_interval.POLL_MIN_CALM
+        return min(poll_interval.POLL_STILL, max(least, left / poll_interval.FASTEST_FILL))
+
+    def close(self) -> None:
+        self._unmanaged.close()
+
+
+def run(guard: MachineGuard, stop: int) -> None:
+    """Until ``stop``, a descriptor, can be read."""
+    poller = select.poll()
+    poller.register(stop, select.POLLIN)
+    trigger = open_pressure_trigger()
+    if trigger is not None:
+        poller.register(trigger, select.POLLPRI)
+    try:
+        while True:
+            seconds = guard.step(boottime())
+            for fd, event in poller.poll(seconds * 1000):
+                if fd == stop:
+                    return
+                if event & (select.POLLERR | select.POLLHUP):
+                    poller.unregister(fd)  # PSI was switched off under us
+    finally:
+        guard.close()
+        if trigger is not None:
+            os.close(trigger)
+
+
+def compiled(patterns: list[str]) -> re.Pattern[str] | None:
+    """One pattern that matches where any of them does; raises re.error."""
+    for pattern in patterns:
+        re.compile(pattern)  # so that the message is about this one
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None

@@ -1,0 +1,213 @@
+"""The jobs that were not started by us, in a guard's hands: who may be paused, the pause, what is told about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oomproof.guard import detect_unmanaged
+from oomproof.guard.unmanaged_growth import UnmanagedGrowth
+from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View
+from oomproof.ledger import guard_lease, paused_jobs
+from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.records import dataclass
+from oomproof.units import format_size
+
+# Most guards never pause anybody: what only that needs is imported then, off the guard's thread.
+if TYPE_CHECKING:
+    from oomproof.guard.unmanaged_pause import UnmanagedPauses
+    from oomproof.machine.jobs import Job
+
+_FIRST_ORDINARY_USER = 1000
+_SEARCH_SECONDS = 3.0  # that a slow machine takes for two looks
+_WOULD = {
+    detect_unmanaged.PAUSE: "pause",
+    detect_unmanaged.TERM: "send SIGTERM to",
+    detect_unmanaged.KILL: "send SIGKILL to",
+}
+
+Tell = Callable[[str, str, JobKey], None]  # kind, what happened in words, to whom
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which unmanaged jobs a guard may touch, as its user wants it. Patterns are searched in the full command line."""
+
+    protect: re.Pattern[str] | None = None
+    prefer: re.Pattern[str] | None = None
+    every_user: bool = False  # of the whole machine: any ordinary user's
+    dry_run: bool = False
+
+
+ANY_OF_MINE = Choice()
+
+
+class UnmanagedGuard:
+    """``by`` names this guard; ``runs`` gives the pids that belong to runs of ours; ``tell`` hears of each action."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        by: str,
+        runs: Callable[[], set[int]],
+        tell: Tell,
+        inside: str | None = None,
+        choice: Choice = ANY_OF_MINE,
+        folder: Callable[[], Path] = runtime_folder,
+    ) -> None:
+        self._settings, self._by, self._runs, self._tell = settings, by, runs, tell
+        self._choice, self._folder = choice, folder
+        tie = self._tie if settings.pause_unmanaged else None
+        self.growth = UnmanagedGrowth(inside, tie=tie, prefer=self._is_preferred)
+        self._pauses: UnmanagedPauses | None = None
+        self._lock = threading.Lock()
+        self.state: dict[JobKey, Done] = {}
+        self._search_began = self._asked_at = float("-inf")
+
+    def view(self, near: bool) -> tuple[UnmanagedView, ...]:
+        pauses = self._pauses  # there once somebody was seen who could be paused
+        if not near and (pauses is None or not pauses.any):
+            return ()
+        jobs = {(job.pid, job.start): job for job in paused_jobs.read(self._folder)}
+        others = {key: UnmanagedView(key, job.name, job.use, paused="other") for key, job in jobs.items()}
+        own = {job.key: job for job in pauses.view()} if pauses is not None else {}
+        views = {**others, **own}
+        culprit = self.growth.culprit
+        if culprit is not None and culprit.key not in views:
+            held, swap = culprit.held, culprit.job.swap
+            views[culprit.key] = UnmanagedView(
+                culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
+            )
+        return tuple(views.values())
+
+    def is_searching(self, t: float) -> bool:
+        """Asked near the margin: whether the next looks may name somebody who can be paused. Not waited for for long."""
+        if t - self._asked_at > _SEARCH_SECONDS:
+            self._search_began = t
+        self._asked_at = t
+        if not self._settings.pause_unmanaged or self.growth.knows(t):
+            return False
+        return t - self._search_began < _SEARCH_SECONDS
+
+    def decide_and_act(self, view: View, may_act: Callable[[bool], bool]) -> None:
+        """``may_act``: whether no other guard acted a moment ago; told whether it is a resume."""
+        self._release(view)
+        if self._is_decided_elsewhere():
+            return
+        actions, self.state = detect_unmanaged.decide(self._settings, view, self.state)
+        for action in actions:
+            if may_act(action.kind == detect_unmanaged.RESUME):
+                self._act(action)
+
+    def _is_decided_elsewhere(self) -> bool:
+        """A guard of the whole machine lives, and it is not us. What we paused before it came we resume ourselves."""
+        lease = guard_lease.holder()
+        return (
+            lease is not None
+            and lease.pid != os.getpid()
+            and not (self._pauses is not None and self._pauses.any)
+        )
+
+    def _act(self, action: Action) -> None:
+        pauses, job = self._pauses, action.unmanaged
+        if pauses is None or job is None:
+            return
+        key, who = job.key, _who(job)
+        if action.kind == detect_unmanaged.RESUME:
+            pauses.resume(key)
+            self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
+            self._tell_later(action.kind, f"resumed {who}: {action.why}", key)
+            return
+        if self._choice.dry_run:
+            self.state = detect_unmanaged.failed(action, self.state)
+            self._tell_later("dry-run", f"would {_WOULD[action.kind]} {who}: {action.why}", key)
+            return
+        if action.kind in (detect_unmanaged.TERM, detect_unmanaged.KILL):
+            number = signal.SIGTERM if action.kind == detect_unmanaged.TERM else signal.SIGKILL
+            pauses.end(key, number)
+            self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
+            self._tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
+            return
+        culprit = self.growth.culprit
+        if culprit is None or culprit.key != key:
+            return
+        from oomproof.guard.unmanaged_pause import NOT_YET
+
+        seconds = min(self._settings.pause_max, detect_unmanaged.PAUSE_MAX)
+        problem = pauses.pause(culprit, seconds)
+        if problem == NOT_YET:
+            return  # tried again at the next look
+        if problem:
+            self.state = detect_unmanaged.failed(action, self.state)
+            self._tell_later("trouble", f"could not pause {who}: {problem}", key)
+            return
+        self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
+        headroom = format_size(self.state[key].resume_headroom)
+        until = time.strftime("%H:%M", time.localtime(time.time() + seconds))
+        text = (
+            f"paused {who}, which was not started by oomproof: {action.why}. It resumes by itself when "
+            f"{headroom} of RAM are available, at the latest {until}; now: oomproof resume {key[0]}"
+        )
+        self._tell_later(action.kind, text, key, action.why)
+
+    def _release(self, view: View) -> None:
+        """Somebody else resumed it, or it has ended: then it is no longer ours."""
+        pauses = self._pauses
+        if pauses is None or not pauses.any:
+            return
+        for job in view.unmanaged:
+            if not job.paused and pauses.has(job.key):
+                pauses.resume(job.key)
+                self._tell_later("hand", f"{_who(job)} was resumed by hand, or has ended", job.key)
+
+    def _tell_later(self, kind: str, text: str, key: JobKey, why: str = "") -> None:
+        """From a thread of its own: a file, another terminal and our own may all be slow."""
+        threading.Thread(
+            target=self._tell_now, args=(kind, text, key, why), name="notice", daemon=True
+        ).start()
+
+    def _tell_now(self, kind: str, text: str, key: JobKey, why: str) -> None:
+        pauses = self._pauses
+        if kind == detect_unmanaged.PAUSE and pauses is not None:
+            pauses.write_down(key, why)
+        self._tell(kind, text, key)
+        if kind in (detect_unmanaged.PAUSE, detect_unmanaged.RESUME):
+            from oomproof.guard.owner_notice import tell_owner
+
+            tell_owner(key[0], text)
+
+    def _tie(self, job: Job) -> str:
+        """In the thread that looks at all processes."""
+        from oomproof.guard.unmanaged_pause import UnmanagedPauses
+        from oomproof.machine.job_ties import tie_of
+
+        choice = self._choice
+        if job.uid != os.getuid() and not (choice.every_user and job.uid >= _FIRST_ORDINARY_USER):
+            return "it is another user's"
+        if choice.protect is not None and choice.protect.search(" ".join(job.command)):
+            return "--protect names it"
+        tie = tie_of(job, self._runs())
+        if not tie:
+            with self._lock:
+                self._pauses = self._pauses or UnmanagedPauses(self._by, self._folder)
+                if not choice.dry_run:
+                    self._pauses.prepare()
+        return tie
+
+    def _is_preferred(self, job: Job) -> bool:
+        return self._choice.prefer is not None and bool(self._choice.prefer.search(" ".join(job.command)))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pauses is not None:
+                self._pauses.close()
+
+
+def _who(job: UnmanagedView) -> str:
+    return f"{job.name} (pid {job.key[0]})"

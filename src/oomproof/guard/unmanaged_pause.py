@@ -1,0 +1,183 @@
+"""Pauses a job that was not started by us, and resumes it.
+
+It is stopped by signals, for its cgroup is not ours. Before the first is sent, a process that outlives us knows of it
+(`resumer`); who is paused, why and until when stands in the runtime folder (`ledger/paused_jobs.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oomproof.guard import resumer
+from oomproof.guard.freezer import Freezer
+from oomproof.guard.unmanaged_growth import Culprit
+from oomproof.guard.view import JobKey, UnmanagedView
+from oomproof.leaf.process_signals import signal_all
+from oomproof.ledger import paused_jobs
+from oomproof.ledger.paused_jobs import PausedJob
+from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.machine import processes
+from oomproof.machine.clock import boottime
+from oomproof.records import dataclass
+
+NOT_YET = "the process that resumes it after us is not ready yet"
+_END_SECONDS = 2.0
+
+
+@dataclass
+class _Pause:
+    culprit: Culprit
+    members: list[JobKey]  # everybody who was stopped
+    skip: list[int]  # who was stopped before us
+    until: float  # boottime
+    file: Path
+    was_stopped: bool = False  # a process deep in the kernel stops when it comes out
+
+
+class UnmanagedPauses:
+    """Those that one guard has paused. ``by`` names it in what is told."""
+
+    def __init__(self, by: str, folder: Callable[[], Path] = runtime_folder, proc: str = "/proc") -> None:
+        self._by, self._folder, self._proc = by, folder, proc
+        self._resumer: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._pauses: dict[JobKey, _Pause] = {}
+
+    def prepare(self) -> None:
+        """Starts the process that resumes what we no longer can: early, for at the bad moment it may not start."""
+        if self._resumer is not None and self._resumer.poll() is None:
+            return
+        self._ready = False
+        self._resumer = subprocess.Popen(
+            resumer.start_command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        for key, pause in self._pauses.items():  # the one before was killed
+            self._tell_resumer(key, pause)
+
+    def view(self) -> list[UnmanagedView]:
+        return [self._view(key, pause) for key, pause in self._pauses.items()]
+
+    def _view(self, key: JobKey, pause: _Pause) -> UnmanagedView:
+        members = [processes.memory(pid, self._proc) for pid, _ in pause.members]
+        swap = sum(member.swap for member in members if member is not None)
+        is_stopped = self._is_stopped(key[0])
+        # Once stopped, it runs only if somebody else resumed it, with `fg` or kill -CONT: that counts.
+        resumed = not is_stopped and (pause.was_stopped or not processes.is_alive(*key, self._proc))
+        pause.was_stopped |= is_stopped
+        by = "" if resumed else "guard"
+        return UnmanagedView(key, pause.culprit.name, pause.culprit.held, swap=swap, paused=by)
+
+    def _is_stopped(self, pid: int) -> bool:
+        fields = processes.stat_fields(pid, self._proc)
+        return fields is not None and fields[0] in (b"T", b"t")
+
+    @property
+    def any(self) -> bool:
+        return bool(self._pauses)
+
+    def has(self, key: JobKey) -> bool:
+        return key in self._pauses
+
+    def pause(self, culprit: Culprit, seconds: float) -> str:
+        """Why it could not be, in words; nobody is stopped then."""
+        key = culprit.key
+        if not processes.is_alive(*key, self._proc):
+            return "it has ended"
+        self.prepare()
+        if not self._resumer_is_ready():
+            return NOT_YET
+
+        def members() -> list[int]:
+            return [key[0], *processes.descendants(key[0], self._proc)]
+
+        skip = [pid for pid in members() if self._is_stopped(pid)]
+        pause = _Pause(culprit, [], skip, boottime() + seconds, paused_jobs.file_of(*key, self._folder))
+        try:
+            self._tell_resumer(key, pause)
+        except OSError:  # it was killed; a new one is started
+            return NOT_YET
+        stopped = Freezer(None, members, self._proc).freeze()
+        starts = ((pid, processes.start_time(pid, self._proc)) for pid in members())
+        pause.members = [(pid, start) for pid, start in starts if start is not None]
+        if not stopped:
+            self._wake(key, pause)
+            return "it starts processes faster than they can be stopped"
+        self._pauses[key] = pause
+        self._tell_resumer(key, pause)
+        return ""
+
+    def write_down(self, key: JobKey, why: str) -> None:
+        """For other guards, `oomproof status` and `oomproof resume`. After the pause: it may wait on a disk."""
+        pause = self._pauses[key]
+        now, left = time.time(), pause.until - boottime()
+        culprit, members = pause.culprit, tuple(pause.members)
+        job = PausedJob(
+            *key, culprit.name, culprit.held, why, self._by, now, now + left, members, tuple(pause.skip)
+        )
+        paused_jobs.write(job, pause.file)
+
+    def resume(self, key: JobKey) -> None:
+        if (pause := self._pauses.pop(key, None)) is not None:
+            self._wake(key, pause)
+
+    def _wake(self, key: JobKey, pause: _Pause) -> None:
+        resumer.resume_tree(*key, pause.members, pause.skip)
+        pause.file.unlink(missing_ok=True)
+        self._send({"pid": key[0], "start": key[1], "over": True})
+
+    def end(self, key: JobKey, number: int) -> None:
+        """SIGTERM to its first process, SIGKILL to all of them; then it runs, if it was paused, to meet it."""
+        pids = [key[0]] if processes.is_alive(*key, self._proc) else []
+        if number == signal.SIGKILL:
+            pids += processes.descendants(key[0], self._proc) if pids else []
+        signal_all(pids, number)
+        self.resume(key)
+
+    def close(self) -> None:
+        """Everybody runs again, and the resumer ends."""
+        for key in list(self._pauses):
+            self.resume(key)
+        if self._resumer is not None:
+            for stream in (self._resumer.stdin, self._resumer.stdout):
+                if stream is not None:
+                    stream.close()
+            try:
+                self._resumer.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._resumer.kill()
+            self._resumer = None
+
+    def _resumer_is_ready(self) -> bool:
+        if not self._ready and self._resumer is not None and self._resumer.stdout is not None:
+            readable, _, _ = select.select([self._resumer.stdout], [], [], 0)
+            self._ready = bool(readable) and os.read(self._resumer.stdout.fileno(), 16).startswith(b"ready")
+        return self._ready
+
+    def _tell_resumer(self, key: JobKey, pause: _Pause) -> None:
+        self._send(
+            {
+                "pid": key[0],
+                "start": key[1],
+                "members": pause.members,
+                "skip": pause.skip,
+                "until": pause.until,
+                "file": str(pause.file),
+            }
+        )
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._resumer is not None and self._resumer.stdin is not None:
+            os.write(self._resumer.stdin.fileno(), json.dumps(message).encode() + b"\n")

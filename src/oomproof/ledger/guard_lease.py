@@ -1,0 +1,86 @@
+"""Who guards the whole machine now: one guard for each user, one for the system. The runs leave unmanaged jobs to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.leaf.small_files import read_object
+from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
+from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.machine import processes
+from oomproof.recording.state_files import take_lock, write_json
+from oomproof.records import dataclass
+
+_LOCK, _FILE = "guard.lock", "guard.json"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLease:
+    pid: int
+    start: int
+    since: float  # wall time
+    system: bool
+    dry_run: bool
+
+
+def holder() -> GuardLease | None:
+    """The guard that decides about unmanaged jobs here: the system's before the user's own. One that acts on nothing is none."""
+    leases = (read(SYSTEM_FOLDER, system=True), own())
+    return next((lease for lease in leases if lease is not None and not lease.dry_run), None)
+
+
+def own() -> GuardLease | None:
+    """This user's."""
+    try:
+        return read(runtime_folder())
+    except (OSError, OomproofError):
+        return None
+
+
+def read(folder: Path, system: bool = False) -> GuardLease | None:
+    """None where it has ended, however it did."""
+    path = folder / _FILE
+    try:
+        if system and os.stat(path).st_uid != 0:
+            return None
+    except OSError:
+        return None
+    values: dict[str, Any] = read_object(str(path))
+    try:
+        lease = GuardLease(
+            int(values["pid"]),
+            int(values["start"]),
+            float(values["since"]),
+            system,
+            bool(values.get("dry_run")),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return lease if processes.is_alive(lease.pid, lease.start) else None
+
+
+def take(folder: Path, dry_run: bool) -> int:
+    """A descriptor, held as long as the guard lives. Raises OomproofError where another guard has it."""
+    lock = take_lock(folder / _LOCK)
+    if lock is None:
+        held = read(folder)
+        who = (
+            f"pid {held.pid}, since {time.strftime('%H:%M', time.localtime(held.since))}"
+            if held
+            else "another one"
+        )
+        raise OomproofError(f"a guard is running already: {who}", "see it: oomproof guard status")
+    start = processes.start_time(os.getpid())
+    path = folder / _FILE
+    write_json(path, {"pid": os.getpid(), "start": start, "since": time.time(), "dry_run": dry_run})
+    if folder == SYSTEM_FOLDER:
+        path.chmod(0o644)
+    return lock
+
+
+def leave(folder: Path) -> None:
+    (folder / _FILE).unlink(missing_ok=True)

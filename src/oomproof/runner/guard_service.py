@@ -1,0 +1,119 @@
+"""The guard of the machine as a systemd service: its unit, written, started and removed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import oomproof
+from oomproof.errors import OomproofError
+from oomproof.own_command import OWN_COMMAND
+
+NAME = "oomproof-guard.service"
+_MARK = "# Written by `oomproof guard install`; `oomproof guard uninstall` removes it.\n"
+_SECONDS = 30.0
+# What a guard does not need is closed to it. Signals, /proc and the terminals of others it needs; a filter of system calls
+# it has none of: one such filter once ended a well-known guard at each shortage, unnoticed.
+_USER = """\
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+"""
+_SYSTEM = (
+    _USER
+    + """\
+CapabilityBoundingSet=CAP_KILL CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_IPC_LOCK
+ProtectSystem=strict
+ReadWritePaths=/run/oomproof
+RuntimeDirectory=oomproof
+RuntimeDirectoryMode=0755
+RuntimeDirectoryPreserve=yes
+ProtectHome=read-only
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+OOMScoreAdjust=-900
+MemoryMin=64M
+"""
+)
+
+
+def unit(flags: list[str], system: bool) -> str:
+    words = [*OWN_COMMAND, "guard", *(["--system"] if system else []), *flags]
+    command = " ".join(_quoted(word) for word in words)
+    return (
+        f"{_MARK}[Unit]\nDescription=oomproof: pauses the job that fills this machine before anything dies\n\n"
+        f"[Service]\n{_found_by()}ExecStart={command}\nRestart=on-failure\nRestartSec=1\n{_SYSTEM if system else _USER}"
+        f"\n[Install]\nWantedBy={'multi-user.target' if system else 'default.target'}\n"
+    )
+
+
+def _found_by() -> str:
+    """Where Python finds us only by PYTHONPATH, as in a checkout, the service needs it too."""
+    path = os.environ.get("PYTHONPATH", "")
+    ours = str(Path(oomproof.__file__).parent.parent)
+    return f"Environment=PYTHONPATH={_quoted(ours)}\n" if ours in path.split(os.pathsep) else ""
+
+
+def _quoted(word: str) -> str:
+    """For systemd, which knows %, $ and backslashes."""
+    escaped = word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
+    return escaped if escaped and shlex.quote(escaped) == escaped else '"' + escaped.replace('"', '\\"') + '"'
+
+
+def folder(system: bool) -> Path:
+    if system:
+        return Path("/etc/systemd/system")
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "systemd" / "user"
+
+
+def install(text: str, system: bool) -> str:
+    path = folder(system) / NAME
+    if path.exists() and not path.read_text().startswith(_MARK):
+        raise OomproofError(f"{path} is not ours", "move it away first")
+    _systemctl(system, "--version")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise OomproofError(
+            f"cannot write {path}: {error.strerror}", "oomproof guard install --print shows the unit"
+        ) from error
+    _systemctl(system, "daemon-reload")
+    _systemctl(system, "enable", NAME)
+    _systemctl(system, "restart", NAME)
+    after = "from each boot on" if system else "from each login on"
+    return f"installed {path}: it runs now, and {after}; see it: oomproof guard status"
+
+
+def uninstall(system: bool) -> str:
+    path = folder(system) / NAME
+    if not path.exists():
+        return f"no guard is installed ({path} is not there)"
+    if not path.read_text().startswith(_MARK):
+        raise OomproofError(f"{path} is not ours", "remove it yourself")
+    _systemctl(system, "disable", "--now", NAME)
+    path.unlink()
+    _systemctl(system, "daemon-reload")
+    return f"removed {path}; what it had paused runs again"
+
+
+def _systemctl(system: bool, *words: str) -> None:
+    command = ["systemctl", *([] if system else ["--user"]), *words]
+    hint = "without systemd: start `oomproof guard` from your session, as in nohup oomproof guard &"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except FileNotFoundError:
+        raise OomproofError("there is no systemd here", hint) from None
+    except subprocess.TimeoutExpired:
+        raise OomproofError(f"{shlex.join(command)} does not answer", hint) from None
+    if done.returncode != 0:
+        problem = (done.stderr or done.stdout).strip().splitlines()
+        raise OomproofError(
+            f"{shlex.join(command)} failed: {problem[0] if problem else done.returncode}", hint
+        )

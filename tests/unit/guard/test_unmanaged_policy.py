@@ -1,0 +1,166 @@
+"""An unmanaged job that fills the machine: when it is paused, resumed, ended, and when our own jobs are spared for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomproof.guard import detect_unmanaged, guard_policy
+from oomproof.guard.detect_unmanaged import KILL, PAUSE, RESUME, TERM
+from oomproof.guard.view import Done, JobView, Settings, UnmanagedView, View
+from oomproof.units import GIB, MIB
+
+DESKTOP = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
+KEY = (812, 4711)
+LOADER = UnmanagedView(KEY, "python load.py", 8 * GIB, 200.0 * MIB)
+TRAINING = JobView("1-training", use=19 * GIB)
+SHORT = View(1000.0, 1 * GIB, 0, 0.0, 200.0 * MIB, 200.0 * MIB, (TRAINING,), unmanaged=(LOADER,))
+
+
+def kinds(settings: Settings, view: View, pauses: detect_unmanaged.Pauses) -> list[str]:
+    return [action.kind for action in detect_unmanaged.decide(settings, view, pauses)[0]]
+
+
+def paused(view: View = SHORT) -> tuple[View, dict[tuple[int, int], Done]]:
+    """The same machine ten seconds after its pause, still as full."""
+    actions, state = detect_unmanaged.decide(DESKTOP, view, {})
+    state = detect_unmanaged.carried_out(DESKTOP, actions[0], state)
+    later = replace(
+        view, t=view.t + 10, shrink=0.0, drain=0.0, unmanaged=(replace(LOADER, rate=0.0, paused="guard"),)
+    )
+    return later, state
+
+
+def ours(view: View, pauses: detect_unmanaged.Pauses) -> list[str]:
+    actions, _ = guard_policy.decide({TRAINING.name: DESKTOP}, view, {}, pauses)
+    return [action.kind for action in actions if action.kind != "warn"]
+
+
+def test_it_is_paused_and_the_training_is_not_touched() -> None:
+    (action,), state = detect_unmanaged.decide(DESKTOP, SHORT, {})
+    assert action.kind == PAUSE and action.unmanaged == LOADER
+    assert action.why == "1.0 GiB of RAM available; it held 8.0 GiB and grew by 200 MiB/s"
+    assert ours(SHORT, state) == []
+    assert ours(replace(SHORT, unmanaged=()), {}) == ["ask"], "as before, where nobody else can be paused"
+
+
+@pytest.mark.parametrize("available", [800 * MIB, 400 * MIB, 0])
+def test_once_it_is_paused_and_nothing_grows_any_more_nobody_is_touched(available: int) -> None:
+    later, state = paused()
+    assert ours(replace(later, available=available), state) == []
+    other = replace(later, available=available, unmanaged=(replace(LOADER, rate=0.0, paused="other"),))
+    assert ours(other, {}) == [], "another guard has paused it"
+
+
+def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() -> None:
+    later, state = paused()
+    breath = replace(later, available=400 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB)
+    assert ours(breath, state) == []
+    assert ours(replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB), state) == ["term"]
+
+
+def test_whoever_should_have_paused_it_and_has_not_is_not_waited_for() -> None:
+    assert ours(replace(SHORT, available=400 * MIB), {}) != []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tie": "it has a window"},
+        {"rate": 1.0 * MIB},
+        {"use": 10 * MIB},
+        {"paused": "other"},
+    ],
+)
+def test_it_is_left_alone(change: dict[str, object]) -> None:
+    view = replace(SHORT, unmanaged=(replace(LOADER, **change),))  # type: ignore[arg-type]
+    assert kinds(DESKTOP, view, {}) == []
+
+
+@pytest.mark.parametrize("change", [{"watch_only": True}, {"pause_max": 0.0}, {"pause_unmanaged": False}])
+def test_the_user_can_forbid_it(change: dict[str, object]) -> None:
+    settings = replace(DESKTOP, **change)  # type: ignore[arg-type]
+    assert kinds(settings, SHORT, {}) == []
+    assert not detect_unmanaged.spares_ours(settings, SHORT, {})
+
+
+def test_it_is_not_paused_while_memory_is_plenty_or_falls_no_more() -> None:
+    assert kinds(DESKTOP, replace(SHORT, available=4 * GIB), {}) == []
+    assert kinds(DESKTOP, replace(SHORT, shrink=-1.0 * MIB), {}) == []
+
+
+def test_it_resumes_when_there_is_headroom_and_our_own_go_first() -> None:
+    later, state = paused()
+    there = replace(later, available=20 * GIB)
+    actions, state = detect_unmanaged.decide(DESKTOP, there, state)
+    assert actions == []
+    after = replace(there, t=there.t + 3)
+    assert kinds(DESKTOP, after, state) == [RESUME]
+    waiting = replace(after, others=(JobView("0-older", use=GIB, frozen="guard"),))
+    assert kinds(DESKTOP, waiting, state) == []
+
+
+def test_after_an_hour_it_resumes_and_is_left_alone() -> None:
+    later, state = paused()
+    late = replace(later, t=later.t + 3600)
+    (action,), state = detect_unmanaged.decide(DESKTOP, late, state)
+    assert action.kind == RESUME and action.gave_up
+    state = detect_unmanaged.carried_out(DESKTOP, action, state)
+    grows = replace(SHORT, t=late.t + 1)
+    assert kinds(DESKTOP, grows, state) == []
+    assert not detect_unmanaged.spares_ours(DESKTOP, grows, state), "then the ladder of our own jobs goes on"
+
+
+def test_resumed_by_hand_it_is_left_alone() -> None:
+    later, state = paused()
+    actions, state = detect_unmanaged.decide(DESKTOP, replace(later, unmanaged=(LOADER,)), state)
+    assert actions == [] and state[KEY].gave_up
+    assert kinds(DESKTOP, replace(SHORT, t=2000.0), state) == []
+
+
+def test_one_that_waits_for_the_paused_job_ends_the_pause() -> None:
+    later, state = paused()
+    (action,) = detect_unmanaged.decide(DESKTOP, replace(later, others_idle=True), state)[0]
+    assert action.kind == RESUME and action.gave_up
+
+
+def test_it_is_ended_only_where_that_is_allowed() -> None:
+    gave_up = {KEY: Done(gave_up=True)}
+    full = replace(SHORT, available=400 * MIB)
+    assert kinds(DESKTOP, full, gave_up) == []
+    may = replace(DESKTOP, may_end_unmanaged=True)
+    (action,), state = detect_unmanaged.decide(may, full, gave_up)
+    assert action.kind == TERM
+    state = detect_unmanaged.carried_out(may, action, state)
+    assert kinds(may, replace(full, t=full.t + 1), state) == [], "it has its grace"
+    assert kinds(may, replace(full, t=full.t + 31), state) == [KILL]
+    assert kinds(may, replace(full, available=200 * MIB), gave_up) == [KILL]
+    tied = replace(full, unmanaged=(replace(LOADER, tie="it serves TCP port 5432"),))
+    assert kinds(may, tied, gave_up) == []
+
+
+@given(
+    available=st.integers(0, 32 * GIB),
+    swap=st.integers(0, 8 * GIB),
+    shrink=st.floats(-1e10, 1e10),
+    rate=st.floats(0, 1e10),
+    use=st.integers(0, 64 * GIB),
+    tie=st.sampled_from(["", "it has a window"]),
+    mark=st.sampled_from(["", "guard", "other"]),
+    known=st.sampled_from([Done(), Done(gave_up=True), Done(paused_at=990.0, paused_until=5000.0)]),
+)
+def test_whatever_comes(
+    available: int, swap: int, shrink: float, rate: float, use: int, tie: str, mark: str, known: Done
+) -> None:
+    job = UnmanagedView(KEY, "x", use, rate, 0, tie, mark)
+    view = View(1000.0, available, swap, 0.0, shrink, shrink, (TRAINING,), unmanaged=(job,))
+    actions, state = detect_unmanaged.decide(DESKTOP, view, {KEY: known})
+    for action in actions:
+        assert action.kind in (PAUSE, RESUME), "without leave nobody is ended"
+        if action.kind == PAUSE:
+            assert not tie and not mark and not known.gave_up
+        assert isinstance(detect_unmanaged.carried_out(DESKTOP, action, state)[KEY], Done)
+    assert set(state) == {KEY}
