@@ -21,7 +21,16 @@ PassedOver = dict[str, str]  # file or variable -> why it does not count
 # variables of ours that are no settings: what a run tells its job, and who looks for a bug
 _NO_SETTINGS = {
     f"OOMPROOF_{name}"
-    for name in ("RUN", "SAVE_FILE", "AGENT", "AGENT_SETTINGS", "AGENT_SOCKET", "DEBUG", "DISABLE")
+    for name in (
+        "RUN",
+        "SAVE_FILE",
+        "AGENT",
+        "AGENT_SETTINGS",
+        "AGENT_SOCKET",
+        "DEBUG",
+        "DISABLE",
+        "NO_ALERTS",
+    )
 }
 _FACTS = "OOMPROOF_ALERT_"  # what a command of --on-alert is told; a few settings begin alike
 # Commands, and whom something is sent to: a folder that somebody cloned must not name them.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oomproof.alerts.alert import END, Alert
-from oomproof.alerts.receivers import AlertSettings
+from oomproof.alerts.receivers import OFF, AlertSettings
 from oomproof.leaf import start_by_path
 from oomproof.machine.host_identity import host_name
 from oomproof.records import asdict
@@ -32,8 +32,7 @@ class Alerts:
         self, settings: AlertSettings | None = None, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         settings = settings or AlertSettings()
-        # what an alert's own command starts sends no alerts: else an --on-end that runs something never ends
-        self._settings = AlertSettings() if "OOMPROOF_ALERT_KIND" in os.environ else settings
+        self._settings = AlertSettings() if os.environ.get(OFF) else settings
         self.tell = tell
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.alerts.alert import END, message, subject
-from oomproof.alerts.receivers import shown
+from oomproof.alerts.receivers import OFF, shown
 
 HTTP_SECONDS = 10.0  # for each step of a request
 MAIL_SECONDS, DESKTOP_SECONDS = 30.0, 5.0
@@ -57,10 +57,11 @@ class Command(Receiver):
 def variables(alert: dict[str, Any]) -> dict[str, str]:
     """OOMPROOF_ALERT_KIND, _JOB, _TEXT…: each fact that is known. No NUL may stand in one."""
     facts = {**alert, "subject": subject(alert), "message": message(alert)}
-    return {
+    told = {
         f"OOMPROOF_ALERT_{name.upper()}": ("" if value is None else str(value)).replace("\0", "")
         for name, value in facts.items()
     }
+    return {**told, OFF: "1"}
 
 
 def run(

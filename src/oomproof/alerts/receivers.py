@@ -9,6 +9,9 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.records import dataclass, field
 
 WEBHOOKS = ("slack", "discord", "ntfy", "json")
+# A variable: what is started there sends no alerts. An --on-end that runs something would otherwise never end, and the deaths
+# of an experiment are wanted.
+OFF = "OOMPROOF_NO_ALERTS"
 # compiled when one is given: most runs name no receiver
 _NAMED = rf"({'|'.join(WEBHOOKS)}):(?=https?://)"
 _URL = r"https?://(?:[^\s/@]*@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?P<port>:\d{1,5})?(?P<path>/\S*)?"

@@ -205,7 +205,8 @@ def test_a_guard_that_vanishes_is_told_of_while_its_job_lives(receiver: Listener
 def test_what_an_alerts_own_command_starts_sends_none(
     receiver: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OOMPROOF_ALERT_KIND", "end")
+    assert alerts_to(receiver).is_on
+    monkeypatch.setenv("OOMPROOF_NO_ALERTS", "1")
     assert not alerts_to(receiver).is_on
 
 

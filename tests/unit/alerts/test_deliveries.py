@@ -100,10 +100,10 @@ def test_one_that_hangs_and_one_that_is_not_there(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_command_gets_the_facts_twice(tmp_path: Path) -> None:
-    line = f'cat > {tmp_path}/stdin; printf %s "$OOMPROOF_ALERT_KIND|$OOMPROOF_ALERT_JOB|$OOMPROOF_ALERT_HELD_BYTES" > {tmp_path}/env'
+    line = f'cat > {tmp_path}/stdin; printf %s "$OOMPROOF_ALERT_KIND|$OOMPROOF_ALERT_JOB|$OOMPROOF_ALERT_HELD_BYTES|$OOMPROOF_NO_ALERTS" > {tmp_path}/env'
     Command("--on-alert", line).deliver(PAUSED)
     assert json.loads((tmp_path / "stdin").read_text()) == {**PAUSED, "message": message(PAUSED)}
-    assert (tmp_path / "env").read_text() == f"pause|big <1>|{44 << 20}"
+    assert (tmp_path / "env").read_text() == f"pause|big <1>|{44 << 20}|1"
 
 
 def test_a_job_called_like_a_command_is_only_a_word(tmp_path: Path) -> None:
