@@ -12,11 +12,11 @@ kernel picks a victim.
   oomproof run --protect -- python train.py       newer runs give way first
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
   oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
-  OOMPROOF_DISABLE=1 oomproof run -- python train.py    the command alone: no guard, no limit, no recording
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
 75 not now, for want of memory (--no-wait, --wait-max; also when the guard asked the job to stop and it exited with code 0)
-or the same job runs already, 69 can never fit on this machine.
+or the same job runs already, 69 can never fit on this machine. With OOMPROOF_DISABLE=1 in the environment it is the command
+alone: no guard, no limit, no recording.
 """
 
 from __future__ import annotations
