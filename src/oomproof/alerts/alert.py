@@ -85,7 +85,7 @@ def message(alert: dict[str, Any]) -> str:
     lines = [_cut(str(alert["text"]))]
     if alert.get("repeated"):
         lines[0] += f" ({alert['repeated']} more like this were summed up)"
-    if alert.get("seconds_left") is not None:
+    if alert.get("seconds_left") is not None and "full in " not in lines[0]:  # said once
         lines.append(f"time left: about {format_duration(alert['seconds_left'])}")
     if alert.get("next"):
         lines.append(f"next: {_cut(alert['next'])}")

@@ -54,7 +54,7 @@ class JobAlerts:
 
     def _made(self, kind: str, text: str, terms: str) -> Alert:
         moment, settings, memory = self._guarded.moment, self._guarded.settings, self._guarded.moment.memory
-        left = moment.time_to_full
+        left = moment.time_to_full  # not of a request: its reason has the time that it was made for
         if kind == "leak" and moment.full_at is not None:
             left = max(0.0, moment.full_at - moment.t)
         following = terms or _NEXT.get(kind, "").format(
@@ -70,7 +70,7 @@ class JobAlerts:
             held=memory.use if memory is not None else None,
             available=moment.available if memory is not None else None,
             limit=settings.limit,
-            seconds_left=left if kind in ("warn", "ask", "save", "leak", "above", "swap-growth") else None,
+            seconds_left=left if kind in ("warn", "save", "leak", "above", "swap-growth") else None,
             next=following,
             command=f"oomproof {_UNDO.get(kind, 'stop')} {self._called}",
         )

@@ -41,6 +41,7 @@ def test_one_message_says_job_figure_time_left_what_comes_and_the_command() -> N
     ]
     summed = message({**PAUSED, "repeated": 7, "seconds_left": None})
     assert "(7 more like this were summed up)" in summed and "time left" not in summed
+    assert "time left" not in message({**PAUSED, "text": "full in about 12 min"}), "said once"
     assert len(message({**PAUSED, "text": "x" * 10_000, "next": "y" * 10_000})) < 2000
 
 

@@ -84,6 +84,7 @@ def test_the_time_left_is_of_what_is_told(told: Any) -> None:
     assert told("warn", time_to_full=60.0).seconds_left == 60.0
     assert told("leak", time_to_full=60.0, full_at=4000.0).seconds_left == 3900.0
     assert told("kill", time_to_full=60.0).seconds_left is None
+    assert told("ask", "full in about 0.8 s", time_to_full=60.0).seconds_left is None
 
 
 def test_who_only_watches_does_nothing(told: Any) -> None:
