@@ -20,8 +20,21 @@ _LONGEST = 1 << 20  # bytes; a pyproject.toml has some thousand
 PassedOver = dict[str, str]  # file or variable -> why it does not count
 # variables of ours that are no settings: what a run tells its job, and who looks for a bug
 _NO_SETTINGS = {
-    f"OOMPROOF_{name}" for name in ("RUN", "SAVE_FILE", "AGENT", "AGENT_SETTINGS", "AGENT_SOCKET", "DEBUG")
+    f"OOMPROOF_{name}"
+    for name in (
+        "RUN",
+        "SAVE_FILE",
+        "AGENT",
+        "AGENT_SETTINGS",
+        "AGENT_SOCKET",
+        "DEBUG",
+        "DISABLE",
+        "NO_ALERTS",
+    )
 }
+_FACTS = "OOMPROOF_ALERT_"  # what a command of --on-alert is told; a few settings begin alike
+# Commands, and whom something is sent to: a folder that somebody cloned must not name them.
+PERSONAL = frozenset(("on_alert", "on_end", "alert_desktop", "alert_webhook", "alert_mail"))
 OLD_NAMES = {"freeze_max": "pause_max"}  # still understood
 _said: set[str] = set()  # files whose being passed over was told
 
@@ -153,12 +166,18 @@ def _layers(folder: Path | None = None) -> tuple[list[tuple[Path, dict[str, Any]
                 passed_over[str(path)] = f"{own.name} beside it comes first"
         if layers:
             break
-    for path in (user_file(), SYSTEM):
-        values = _load(path, passed_over)
-        if values:
-            layers.append((path, values))
-    named = [(path, renamed(values)) for path, values in layers]
-    return named, passed_over
+    projects = [(path, _without_personal(path, renamed(values), passed_over)) for path, values in layers]
+    others = [(path, renamed(_load(path, passed_over))) for path in (user_file(), SYSTEM)]
+    return projects + [(path, values) for path, values in others if values], passed_over
+
+
+def _without_personal(path: Path, values: dict[str, Any], passed_over: PassedOver) -> dict[str, Any]:
+    for name in sorted(PERSONAL & values.keys()):
+        passed_over[where(path, name)] = (
+            "commands and receivers count only as a flag, "
+            f"as the variable OOMPROOF_{name.upper()} or in {user_file()}, never from a project's file"
+        )
+    return {name: value for name, value in values.items() if name not in PERSONAL}
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,6 +292,7 @@ def _misspelt(names: set[str]) -> PassedOver:
         variable: f"unknown setting{near}"
         for variable in sorted(set(os.environ) - known - _NO_SETTINGS)
         if variable.startswith("OOMPROOF_")
+        and not (variable.startswith(_FACTS) and f"{_FACTS}KIND" in os.environ)
         and (
             near := did_you_mean(
                 variable.removeprefix("OOMPROOF_"), (name.upper() for name in names), "OOMPROOF_"

@@ -143,3 +143,47 @@ def test_a_run_below_another_users_file_is_guarded_all_the_same(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("passed over") == 1
     assert "theirs" not in done.stderr
+
+
+PERSONAL_LINES = """grace = 7
+on-alert = "touch /tmp/owned"
+alert_webhook = "https://example.org/theirs"
+"""
+
+
+@pytest.mark.parametrize(("name", "head"), [("oomproof.toml", ""), ("pyproject.toml", "[tool.oomproof]\n")])
+def test_a_projects_file_names_no_command_and_no_receiver(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, head: str
+) -> None:
+    """Whoever clones a folder must not thereby run its commands, or tell its author what runs here."""
+    path = project(tmp_path, name, head + PERSONAL_LINES)
+    given = settings.resolve({}, {"grace", *settings.PERSONAL}, path.parent / "work")
+    assert given["grace"] == 7 and given["on_alert"] is None and given["alert_webhook"] is None
+    told = capsys.readouterr().err
+    assert (
+        f"passed over {path}, line {2 + head.count(chr(10))}: on_alert: commands and receivers count only"
+        in told
+    )
+    assert "alert_webhook" in told and "example.org" not in told and "owned" not in told
+
+
+def test_the_users_own_file_and_variables_do(
+    folders_of_their_own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders_of_their_own / "config" / "oomproof"
+    folder.mkdir()
+    (folder / "config.toml").write_text(PERSONAL_LINES)
+    monkeypatch.setenv("OOMPROOF_ON_END", "echo end")
+    given = settings.resolve({}, {"grace", *settings.PERSONAL}, tmp_path)
+    assert given["on_alert"] == "touch /tmp/owned" and given["on_end"] == "echo end"
+
+
+def test_what_an_alerts_command_is_told_is_no_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OOMPROOF_DISABLE", "0")
+    monkeypatch.setenv("OOMPROOF_ALERT_MAILS", "x")
+    names = {"grace", "alert_above", *settings.PERSONAL}
+    assert "OOMPROOF_ALERT_MAILS" in settings.resolve({}, names, tmp_path, tell=False).passed_over
+    monkeypatch.setenv("OOMPROOF_ALERT_KIND", "end")
+    assert not settings.resolve({}, names, tmp_path, tell=False).passed_over

@@ -18,8 +18,9 @@ import signal
 import sys
 from typing import Any
 
+from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import run_in_background
-from oomproof.cli.exit_status import exit_status
+from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.errors import USAGE, OomproofError
 from oomproof.recording import run_folders
 from oomproof.records import replace
@@ -45,7 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = of_adopt(vars(arguments))
     asked = Asked(need=chosen.need, ledger=chosen.ledger)
     # nothing gets into a Python that runs already
-    order = Order(adopted.argv, replace(chosen, no_agent=True), arguments.detach, agent=False, asked=asked)
+    order = Order(
+        adopted.argv,
+        replace(chosen, no_agent=True),
+        arguments.detach,
+        agent=False,
+        asked=asked,
+        alerts=Alerts(chosen.alert_settings()),
+    )
     if arguments.detach:
         return run_in_background(lambda said: _watch(adopted, order, quiet=True, said=said))
     return _watch(adopted, order, quiet=False)
@@ -82,6 +90,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     finally:
         os.close(adopted.pidfd)
     if not ended:
+        order.alerts.close()
         say(
             f"\noomproof: left; pid {adopted.pid} keeps running, unguarded. To guard it again: oomproof watch {run.id}"
         )
@@ -93,4 +102,6 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     say(three_lines(conclusion.verdict))
     if (run.exit() or {}).get("status") is None:
         say("oomproof: its exit status cannot be known: only its parent has learnt it")
-    return exit_status(run, conclusion)
+    status = exit_status(run, conclusion)
+    tell_end(order.alerts, run, conclusion, status)
+    return status

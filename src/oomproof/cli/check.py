@@ -9,6 +9,7 @@ examples:
   oomproof check --need 20G --gpu-need 12G:0     ... and 12 GiB on GPU 0?
   oomproof check --need 20G --json | jq .answers
   oomproof check --need 20G && python train.py   start only when it fits
+  oomproof check --together train=19G,glm=20G    do both fit at the same time? what would make them?
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from oomproof.cli.command_parser import refuse
 from oomproof.errors import OomproofError
 from oomproof.ledger.budget import Answer, Budget, answer, answer_gpu
 from oomproof.ledger.ledger_folder import is_there
@@ -40,10 +42,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu-need", metavar="SIZE[:GPU]", help="does this much fit on the GPU? (12G: any GPU, 12G:1: GPU 1)"
     )
+    parser.add_argument(
+        "--together",
+        metavar="JOBS",
+        help="do these fit at the same time, in which order, and what would make them: train=19G,glm=20G,desktop=3G "
+        "(a run's name alone: what it held before)",
+    )
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the screen")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.together is not None:
+        from oomproof.cli import check_together
+
+        refuse(
+            args,
+            ("need", "gpu_need"),
+            "does nothing beside --together",
+            "name the job there: --together big=20G",
+        )
+        check_together.parse(args.together)  # before the machine is looked at
+        facts = gather()
+        return check_together.run(args.together, facts, look_at_ledger(facts)[0], args.json)
     need = parse_size(args.need) if args.need else None
     gpu_need = parse_gpu_need(args.gpu_need) if args.gpu_need else None
     question = f" --need {args.need}" if args.need else ""

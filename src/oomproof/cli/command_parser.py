@@ -49,9 +49,10 @@ class _Once(argparse.Action):
     ) -> None:
         given = vars(namespace).setdefault("given_flags", set())
         if flag is not None and self.dest in given:
-            raise OomproofError(
-                f"{flag} is given twice: {getattr(namespace, self.dest)} and {values}", "give it once", USAGE
-            )
+            words = f"{getattr(namespace, self.dest)} and {values}"
+            if self.dest == "alert_webhook":  # as a whole a secret
+                raise OomproofError(f"{flag} is given twice", f"give both at once: {flag} 'URL URL'", USAGE)
+            raise OomproofError(f"{flag} is given twice: {words}", "give it once", USAGE)
         if flag is not None:
             given.add(self.dest)
         setattr(namespace, self.dest, values)

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from oomproof import settings
+from oomproof.alerts import receivers
 from oomproof.guard.host_view import HostView
 from oomproof.printable import terminal_columns
+from oomproof.recording.secrets import MASK
 from oomproof.reports.table_text import folded, table
-from oomproof.runner.run_flags import FLAGS, add_flags, settle
+from oomproof.runner.run_flags import FLAGS, add_flags, may_be_secret, settle
 from oomproof.runner.supervise import guard_settings
 from oomproof.units import format_size
 
@@ -39,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     guard = guard_settings(chosen, HostView())
     rows = []
     for name in FLAGS:
-        value, source = getattr(chosen, name), given.source(name)
-        text = str(given[name])
+        value, source = shown(name, getattr(chosen, name)), given.source(name)
+        text = str(given[name]) if name not in settings.PERSONAL else _default(value)
         if source == "default":
             value = {"margin": guard.margin, "floor": guard.floor}.get(name, value)
             text = format_size(value) if name in ("margin", "floor") else _default(value)
@@ -90,7 +92,18 @@ def _text(rows: list[dict[str, Any]], given: settings.Resolved, whole: bool) -> 
     return "\n".join(lines)
 
 
+def shown(name: str, value: Any) -> Any:
+    """Commands and receivers without what is secret in them."""
+    if name == "alert_webhook":
+        return [receivers.shown(webhook) for webhook in value]
+    return (
+        MASK if isinstance(value, str) and name in settings.PERSONAL and may_be_secret(name, value) else value
+    )
+
+
 def _default(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
+    if value and isinstance(value, list) and isinstance(value[0], str):
+        return ", ".join(value)
     return "-" if value in (None, [], (None, None)) else str(value)

@@ -8,10 +8,12 @@ Nothing else on the machine is touched: the job lives under a limit of 256 MiB.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from oomproof.alerts.receivers import OFF
 from oomproof.errors import INTERRUPTED, NOT_NOW
 from oomproof.own_command import OWN_COMMAND
 from oomproof.printable import terminal_columns
@@ -33,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     # As a user would: a command of its own, with the terminal as it is.
     command = [*OWN_COMMAND, "run", "--limit", "256M", "--grace", "4"]
     job = [sys.executable, "-I", str(JOB)]
-    done = subprocess.run([*command, "--name", "demo", "--", *job], check=False)
+    done = subprocess.run([*command, "--name", "demo", "--", *job], check=False, env={**os.environ, OFF: "1"})
     if done.returncode not in (NOT_NOW, INTERRUPTED):
         _say("", f"The demo did not go as planned (status {done.returncode}): oomproof runs show demo")
         return done.returncode

@@ -1,9 +1,11 @@
-"""The status a shell sees for a run that has ended."""
+"""The status a shell sees for a run that has ended, and the last word to those who are told of its end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oomproof.alerts.alert import QUIET
+from oomproof.alerts.alert_channel import WAIT_AT_END, Alerts
 from oomproof.errors import NOT_NOW, OUR_FAILURE
 from oomproof.recording.run_folders import Run
 
@@ -25,3 +27,19 @@ def exit_status(run: Run, conclusion: Conclusion | None, ended: dict[str, Any] |
         return 128 + int(ended["signal"])
     stopped = conclusion is not None and conclusion.verdict.kind.stopped_by == "guard"
     return NOT_NOW if stopped and ended["code"] == 0 else int(ended["code"])
+
+
+def tell_end(alerts: Alerts, run: Run, conclusion: Conclusion | None, status: int) -> None:
+    """Waits two seconds at most; what is not delivered by then is delivered without us. Never fails: the status matters more."""
+    if not alerts.is_on:
+        return
+    awaited = True
+    try:
+        from oomproof.reports.end_alert import end_alert
+
+        alert = end_alert(run, conclusion, status)
+        alerts.send(alert)
+        awaited = alert.level != QUIET or alerts.hears_every_end
+    except Exception:  # whatever is wrong with the message, those who wait for us are not to wait longer
+        pass
+    alerts.close(WAIT_AT_END if awaited else 0.0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Thread
 
+from oomproof.alerts.receivers import OFF
 from oomproof.errors import OUR_FAILURE, OomproofError
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.run_folders import Run, newest_runs
@@ -30,7 +31,7 @@ def run_experiment(
     before = {run.id for run in newest_runs(100)}
     process = subprocess.Popen(
         [*OWN_COMMAND, "run", "--name", name, *flags, "--", *command],
-        env=dict(environment),
+        env={**environment, OFF: "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # it is in output.log
         stderr=subprocess.PIPE,

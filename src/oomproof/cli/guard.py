@@ -24,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 
+from oomproof.alerts.alert import Alert
+from oomproof.alerts.alert_channel import Alerts
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.guard.machine_guard import MachineGuard, compiled
@@ -35,8 +37,9 @@ from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.records import asdict, replace
 from oomproof.runner import guard_service
-from oomproof.runner.run_flags import RunSettings, seconds, size
+from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
 from oomproof.runner.supervise import guard_settings
+from oomproof.settings import PERSONAL
 from oomproof.units import format_duration, format_size
 
 _ACTIONS = ("install", "uninstall", "status")
@@ -74,6 +77,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", action="store_true", help="for all users; needs root")
     parser.add_argument("--print", action="store_true", help="with install: show the unit, install nothing")
     parser.add_argument("--json", action="store_true", help="with status: machine-readable output")
+    add_receiver_flags(parser, ends=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,7 +126,15 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
     host = HostView()
     settings = replace(guard_settings(chosen, host), may_end_unmanaged=arguments.may_kill_unmanaged)
     folder = _system_folder() if arguments.system else runtime_folder()
+    alerts = Alerts(receivers_of(vars(arguments)), tell)
     lock = guard_lease.take(folder, arguments.dry_run)
+    alerts.start()
+
+    def on_action(kind: str, text: str, job: JobKey) -> None:
+        tell(text)
+        if kind == "warn" or kind.endswith("-unmanaged"):
+            alerts.send(Alert(kind, "this machine", text))
+
     stop, wake = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(wake, b"."))
@@ -132,16 +144,13 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
         f"guarding this machine: {left} left, warns below {format_size(settings.margin)}, {what} at {format_size(settings.floor)}"
     )
     try:
-        run_guard(MachineGuard(host, settings, choice, _on_action, tell, lambda: folder), stop)
+        run_guard(MachineGuard(host, settings, choice, on_action, tell, lambda: folder), stop)
     finally:
+        alerts.close()
         guard_lease.leave(folder)
         os.close(lock)
     tell("the guard has ended; nothing is paused by it any more")
     return 0
-
-
-def _on_action(kind: str, text: str, job: JobKey) -> None:
-    tell(text)
 
 
 def _system_folder() -> Path:
@@ -152,6 +161,12 @@ def _system_folder() -> Path:
 
 
 def _install(arguments: argparse.Namespace) -> int:
+    if any(getattr(arguments, name, None) for name in PERSONAL):
+        raise OomproofError(
+            "a service has its receivers of alerts from your settings file: an address may be secret, a unit is not",
+            "write them there: oomproof config tells where it is; see docs/alerts.md",
+            USAGE,
+        )
     flags = []
     for name in ("protect", "prefer"):
         flags += [word for pattern in getattr(arguments, name) for word in (f"--{name}", pattern)]

@@ -11,10 +11,12 @@ kernel picks a victim.
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
   oomproof run --protect -- python train.py       newer runs give way first
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
+  oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
 75 not now, for want of memory (--no-wait, --wait-max; also when the guard asked the job to stop and it exited with code 0)
-or the same job runs already, 69 can never fit on this machine.
+or the same job runs already, 69 can never fit on this machine. With OOMPROOF_DISABLE=1 in the environment it is the command
+alone: no guard, no limit, no recording.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import Announce, run_in_background
-from oomproof.cli.exit_status import exit_status
+from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.guard_actions import STOP_TEXT
 from oomproof.guard.host_view import HostView
@@ -42,7 +45,7 @@ from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED
-from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, typed
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, truth, typed
 from oomproof.runner.supervise import (
     Order,
     Outcome,
@@ -96,6 +99,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if truth(os.environ.get("OOMPROOF_DISABLE", "")):
+        return _run_alone(_command(arguments), arguments)
     order = _order(arguments)
     _check_command(order.argv)
     _check_stop_file(order.chosen.stop_file)
@@ -234,10 +239,27 @@ def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: li
         )
 
 
-def _order(arguments: argparse.Namespace) -> Order:
-    argv = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+def _command(arguments: argparse.Namespace) -> list[str]:
+    argv: list[str] = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not argv:
         raise OomproofError("no command to run", "oomproof run -- python train.py", USAGE)
+    return argv
+
+
+def _run_alone(argv: list[str], arguments: argparse.Namespace) -> int:
+    """The panic switch: the command as if oomproof were not there. No setting is read, so none can be in the way."""
+    _check_command(argv)
+    if not arguments.quiet:
+        _tell("oomproof: OOMPROOF_DISABLE is set: not guarded, not limited, not recorded")
+    if not arguments.detach:
+        os.execvp(argv[0], argv)
+    null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    print(os.posix_spawnp(argv[0], argv, os.environ, file_actions=null, setsid=True))
+    return 0
+
+
+def _order(arguments: argparse.Namespace) -> Order:
+    argv = _command(arguments)
     chosen = of_run(vars(arguments))
     if arguments.quiet and arguments.verbose:
         raise OomproofError("--quiet and --verbose exclude each other", "give one of them", USAGE)
@@ -249,6 +271,7 @@ def _order(arguments: argparse.Namespace) -> Order:
         asked=asked_of(chosen),
         typed=typed(vars(arguments)),
         verbosity=int(arguments.verbose) - int(arguments.quiet),
+        alerts=Alerts(chosen.alert_settings()),
     )
 
 
@@ -361,7 +384,10 @@ def _finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int
             signals.close()
     except _Enough:
         pass
-    return exit_status(outcome.run, conclusion, outcome.exit)
+    status = exit_status(outcome.run, conclusion, outcome.exit)
+    outcome.alerts.tell = (lambda _: None) if verbosity is None else lambda text: _tell(f"oomproof: {text}")
+    tell_end(outcome.alerts, outcome.run, conclusion, status)
+    return status
 
 
 def _ended(record: dict[str, Any]) -> str:

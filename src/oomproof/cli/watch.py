@@ -12,7 +12,8 @@ import argparse
 import os
 import sys
 
-from oomproof.cli.exit_status import exit_status
+from oomproof.alerts.alert_channel import Alerts
+from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.cli.pause import live_run
 from oomproof.errors import OomproofError
 from oomproof.guard.host_view import HostView
@@ -20,7 +21,7 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders, state_files
-from oomproof.runner.run_flags import from_json
+from oomproof.runner.run_flags import add_receiver_flags, of_watch
 from oomproof.runner.supervise import Watch, guard_settings
 
 
@@ -28,6 +29,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="id, part of an id, or name (default: the newest)"
     )
+    add_receiver_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,11 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     started = target.started()
     adopted = os.pidfd_open(int(started["job"]["pid"])) if target.info.get("adopted") else None
-    chosen, host = from_json(target.info.get("settings") or {}), HostView()
+    chosen, host = of_watch(target.info.get("settings") or {}, vars(arguments)), HostView()
+    alerts = Alerts(chosen.alert_settings())
     settings = guard_settings(chosen, host, target.info.get("claim"))
     agent = not chosen.no_agent and adopted is None
     watch = Watch(
-        target, started, settings, host, lambda text: print(text, file=sys.stderr, flush=True), chosen, agent
+        target,
+        started,
+        settings,
+        host,
+        lambda text: print(text, file=sys.stderr, flush=True),
+        chosen,
+        agent,
+        alerts=alerts,
     )
     state_files.write_json(
         target.attempt.started_file,
@@ -68,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             stand_in.revive(target)
             follow(target, from_end=True)
     except KeyboardInterrupt:
+        alerts.close()
         print(f"\noomproof: left; {target.name} runs on without its guard", file=sys.stderr)
         return 0
     finally:
@@ -83,4 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     conclusion = conclude(target)
     print(at_end(conclusion.verdict, sys.stderr), file=coloured_stream(sys.stderr))
-    return exit_status(target, conclusion)
+    status = exit_status(target, conclusion)
+    tell_end(alerts, target, conclusion, status)
+    return status

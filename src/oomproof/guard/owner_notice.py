@@ -14,11 +14,9 @@ def tell_owner(pid: int, text: str, proc: str = "/proc") -> bool:
     """Only where the terminal is that user's and shows lines: a program that draws the whole screen is left alone."""
     terminal = terminal_of(pid, proc)
     try:
-        if (
-            not terminal
-            or os.stat(terminal).st_uid != os.stat(f"{proc}/{pid}").st_uid
-            or reads_keys(terminal)
-        ):
+        if not terminal or os.stat(terminal).st_uid != os.stat(f"{proc}/{pid}").st_uid:
+            return False
+        if reads_keys(terminal) and _in_front(pid, proc) not in LAUNCHERS:  # a shell's prompt is only a line
             return False
         fd = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

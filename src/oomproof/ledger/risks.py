@@ -69,7 +69,7 @@ def _swap_full(facts: Facts, budget: Budget) -> Iterator[Risk]:
     why = f"{format_size(total - free)} of {format_size(total)} used: the next burst must come out of RAM."
     if holder and holder.swap:
         why += f" {format_size(holder.swap)} of it belong to pid {holder.pid}."
-    yield Risk("swap-full", "swap is full", why, *_add_swap(facts))
+    yield Risk("swap-full", "swap is full", why, *add_swap(facts))
 
 
 def _twins(facts: Facts, budget: Budget) -> Iterator[Risk]:
@@ -118,7 +118,7 @@ def _zram(facts: Facts, budget: Budget) -> Iterator[Risk]:
         if budget.available - budget.margin > zram.saved:
             yield Risk("zram", "zram that helps nobody", why, "Switch it off:", f"sudo swapoff {area.path}")
         else:
-            yield Risk("zram", "zram that helps nobody", why, *_add_swap(facts, before_zram=True))
+            yield Risk("zram", "zram that helps nobody", why, *add_swap(facts, before_zram=True))
 
 
 def _shm(facts: Facts, budget: Budget) -> Iterator[Risk]:
@@ -167,7 +167,7 @@ def _no_swap(facts: Facts, budget: Budget) -> Iterator[Risk]:
     if facts.swaps or not facts.overcommit:  # macOS makes its swap itself
         return
     why = "Idle pages cannot leave RAM, and it is seconds from fine to killed."
-    yield Risk("no-swap", "no swap at all", why, *_add_swap(facts))
+    yield Risk("no-swap", "no swap at all", why, *add_swap(facts))
 
 
 def _no_daemon(facts: Facts, budget: Budget) -> Iterator[Risk]:
@@ -193,9 +193,9 @@ def _gpu(facts: Facts, budget: Budget) -> Iterator[Risk]:
         )
 
 
-def _add_swap(facts: Facts, before_zram: bool = False) -> tuple[str, str]:
-    """(remedy, command): up to half of RAM, 4, 8 or 16 GiB, made as this place and file system want it."""
-    size = next((size for size in (16, 8) if facts.memory.total >= 2 * size * GIB), 4)
+def add_swap(facts: Facts, before_zram: bool = False, size: int | None = None) -> tuple[str, str]:
+    """(remedy, command), made as this place and file system want it. ``size`` in GiB: by default up to half of RAM, 4, 8 or 16."""
+    size = size or next((size for size in (16, 8) if facts.memory.total >= 2 * size * GIB), 4)
     if facts.place.wsl:
         return (
             f"Write swap={size}GB under [wsl2] in Windows' .wslconfig, then restart WSL:",

@@ -57,6 +57,8 @@ _FOLDER = re.compile(
     r"|lustre|share|shared|content|kaggle|app|code|Users|Volumes|private)(?:/.*)?)?|[A-Za-z]:[\\/]Users[\\/].*",
     re.DOTALL,
 )
+# Settings of ours: a line of shell may hold a token anywhere, and who is told is nobody's business.
+_PERSONAL = {"OOMPROOF_ON_ALERT", "OOMPROOF_ON_END", "OOMPROOF_ALERT_WEBHOOK", "OOMPROOF_ALERT_MAIL"}
 _WANDB = re.compile(r"\b[0-9a-f]{40}\b")
 
 # Only what explains a run's memory or its launch is worth keeping of the environment.
@@ -123,6 +125,8 @@ def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for name, value in sorted(environment.items()):
         if not _KEPT.match(name):
             continue
-        secret = _NAME.search(name) or (name.startswith("WANDB_") and _WANDB.search(value))
+        secret = (
+            name in _PERSONAL or _NAME.search(name) or (name.startswith("WANDB_") and _WANDB.search(value))
+        )
         kept[name] = MASK if secret else mask_text(value)
     return kept

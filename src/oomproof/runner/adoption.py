@@ -155,7 +155,7 @@ def watch(
         "counters": read_counters(backend.counters()),
     }
     state_files.write_json(run.attempt.started_file, started)
-    guard = Watch(run, started, settings, host, say, order.chosen, agent=False)
+    guard = Watch(run, started, settings, host, say, order.chosen, agent=False, alerts=order.alerts)
     lock_memory()
     guard.start()
     over = threading.Event()

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oomproof.alerts import receivers
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.view import PAUSE_MAX
-from oomproof.records import dataclass, field
-from oomproof.settings import Resolved, names_of, renamed, resolve
+from oomproof.recording.secrets import mask_argv, mask_text
+from oomproof.records import dataclass, field, replace
+from oomproof.settings import PERSONAL, Resolved, names_of, renamed, resolve
 from oomproof.units import GIB, MIB, format_size, parse_duration, parse_gpu_need, parse_size
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ CENSUS_LEAST = 10.0  # seconds: a look takes up to 0.3 s of the job's own time
 GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 RELEASE = ("warn", "auto", "always", "never")
-MEMORY, QUEUE, GPU, OUTPUT = "memory", "queue", "GPU", "output"  # the headings of --help
+# the headings of --help
+MEMORY, QUEUE, GPU, ALERTS, OUTPUT = "memory", "queue", "GPU", "alerts", "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,11 @@ _STOP_FILE = "a file the job already watches: created to ask it to save and stop
 _ALERT = "tell when the job holds more than this"
 _ALERT_GPU = "tell when the job holds more than this of GPU memory"
 _ALERT_SWAP = "tell when the job's swap grows"
+_ON_ALERT = "run this line of shell at every alert; what it is about: OOMPROOF_ALERT_*, and JSON on its standard input"
+_ON_END = "run this line of shell when the job has ended, however it ended"
+_DESKTOP = "show alerts on the desktop, and the end of a long run"
+_WEBHOOK = "send alerts there, and the end: Slack, Discord, ntfy, or JSON to any other ([slack:|discord:|ntfy:|json:]URL)"
+_MAIL = "mail alerts there by sendmail, and the end"
 _STOP_SIGNAL = "a signal on which the job saves and stops, such as USR1"
 
 
@@ -263,13 +271,21 @@ class RunSettings:
         "time to save between asking and ending (default 30); also what left-behind processes get",
         default=GRACE, adopt="time to save between asking and ending (default 30)", load=float,
     )
-    alert_above: int | None = flag(size, "SIZE", _ALERT, adopt=_ALERT, load=_whole)
+    alert_above: int | None = flag(size, "SIZE", _ALERT, adopt=_ALERT, load=_whole, group=ALERTS)
     alert_gpu_above: int | None = flag(
-        size, "SIZE", _ALERT_GPU, adopt=_ALERT_GPU, load=_whole, group=GPU,
+        size, "SIZE", _ALERT_GPU, adopt=_ALERT_GPU, load=_whole, group=ALERTS,
     )
     alert_swap_growth: bool = flag(
-        truth, "", _ALERT_SWAP, adopt=_ALERT_SWAP, default=False, load=_boolean
+        truth, "", _ALERT_SWAP, adopt=_ALERT_SWAP, default=False, load=_boolean, group=ALERTS,
     )
+    # not in run.json: what a receiver is called by is often its key
+    on_alert: str | None = flag(receivers.command_line, "CMD", _ON_ALERT, adopt=_ON_ALERT, group=ALERTS)
+    on_end: str | None = flag(receivers.command_line, "CMD", _ON_END, adopt=_ON_END, group=ALERTS)
+    alert_desktop: bool = flag(truth, "", _DESKTOP, adopt=_DESKTOP, default=False, group=ALERTS)
+    alert_webhook: list[str] = flag(
+        receivers.webhooks, "URL", _WEBHOOK, adopt=_WEBHOOK, default=[], group=ALERTS,
+    )
+    alert_mail: list[str] = flag(receivers.addresses, "ADDRESS", _MAIL, adopt=_MAIL, default=[], group=ALERTS)
     stop_file: Path | None = flag(
         path, "PATH", _STOP_FILE, adopt="a file the job watches: created to ask it to save and stop", load=Path
     )
@@ -333,6 +349,12 @@ class RunSettings:
         """What the agent inside the job is told."""
         return {"release": self.release, "gpu_limit": self.gpu_limit, "trace_alloc": self.trace_alloc}
 
+    def alert_settings(self) -> receivers.AlertSettings:
+        """Who is told."""
+        return receivers.AlertSettings(
+            self.on_alert, self.on_end, self.alert_desktop, self.alert_webhook, self.alert_mail
+        )
+
 
 for _made, _flag in _DECLARED:
     FLAGS[_made.name] = _flag
@@ -342,19 +364,23 @@ def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str,
     """Under their headings, which are returned: a verb has flags of its own to add."""
     import argparse
 
-    groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, GPU, OUTPUT)}
+    groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, GPU, ALERTS, OUTPUT)}
     for name, known in FLAGS.items():
         text = known.adopt if adopt else known.help
         if not text:
             continue
-        word, group = f"--{name.replace('_', '-')}", groups[known.group]
-        if known.metavar:
-            group.add_argument(word, metavar=known.metavar, help=text)
-            for old in names_of(name)[1:]:
-                group.add_argument(f"--{old.replace('_', '-')}", dest=name, help=argparse.SUPPRESS)
-        else:
-            group.add_argument(word, action="store_true", default=None, help=text)
+        _add(groups[known.group], name, text)
+        for old in names_of(name)[1:]:
+            groups[known.group].add_argument(f"--{old.replace('_', '-')}", dest=name, help=argparse.SUPPRESS)
     return groups
+
+
+def _add(group: argparse._ArgumentGroup, name: str, text: str) -> None:
+    word = f"--{name.replace('_', '-')}"
+    if FLAGS[name].metavar:
+        group.add_argument(word, metavar=FLAGS[name].metavar, help=text)
+    else:
+        group.add_argument(word, action="store_true", default=None, help=text)
 
 
 def settle(given: Resolved) -> RunSettings:
@@ -414,8 +440,21 @@ def typed(flags: Mapping[str, Any]) -> dict[str, str]:
     """run.json's ``flags``: what stood on the command line, as it stood there; a switch has no value."""
     given = {name: flags.get(name) for name, known in FLAGS.items() if known.help}
     return {
-        name: str(value) if FLAGS[name].metavar else "" for name, value in given.items() if value is not None
+        name: str(value) if FLAGS[name].metavar else ""
+        for name, value in given.items()
+        if value is not None and not (name in PERSONAL and may_be_secret(name, str(value)))
     }
+
+
+def may_be_secret(name: str, value: str) -> bool:
+    """Then it is not written down. A webhook's address always is one: who knows it may write there."""
+    if name == "alert_webhook":
+        return True
+    try:
+        words = shlex.split(value)
+    except ValueError:  # a quote without its other half
+        words = value.split()
+    return mask_text(value) != value or mask_argv(words) != words
 
 
 def as_typed(flags: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -431,6 +470,33 @@ def of_adopt(flags: Mapping[str, Any]) -> RunSettings:
         if name in ("name", "need") or not (known.adopt or name in ("margin", "floor", "ledger")):
             given[name] = flags.get(name)
     return settle(given)
+
+
+def of_watch(kept: Mapping[str, Any], flags: Mapping[str, Any]) -> RunSettings:
+    """The settings a run has; who is told of it is not in run.json, and comes from flags, variables and the user's file."""
+    told = _personal(flags)
+    return replace(from_json(kept), **{name: getattr(told, name) for name in PERSONAL})
+
+
+def receivers_of(flags: Mapping[str, Any]) -> receivers.AlertSettings:
+    """Who is told, for a verb that has only those flags (``add_receiver_flags``)."""
+    return _personal(flags).alert_settings()
+
+
+def _personal(flags: Mapping[str, Any]) -> RunSettings:
+    given = resolve(dict(flags), set(FLAGS))
+    for name in FLAGS:
+        if name not in PERSONAL:
+            given[name] = None
+    return settle(given)
+
+
+def add_receiver_flags(parser: argparse.ArgumentParser, ends: bool = True) -> None:
+    """Those that say who is told, for verbs without the others. ``ends``: of a job, which can end."""
+    group = parser.add_argument_group(ALERTS)
+    for name in FLAGS:
+        if name in PERSONAL and (ends or name != "on_end"):
+            _add(group, name, FLAGS[name].help)
 
 
 def to_json(chosen: RunSettings, margin: int, floor: int) -> dict[str, Any]:

@@ -41,7 +41,7 @@ _WITHOUT = "single processes may be missing in the recording"
 
 
 @dataclass(frozen=True)
-class Alerts:
+class AlertThresholds:
     """What the user asked to be told about."""
 
     above: int | None = None
@@ -56,14 +56,14 @@ class Sampler:
         moment: Moment,
         writer: Writer,
         gpu: GpuFeed | None,
-        alerts: Alerts,
-        alert: Callable[[str], None],
+        thresholds: AlertThresholds,
+        alert: Callable[[str, str], None],
         warm_up: WarmUp,
         run_id: str,
         on_leak: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._job, self._moment, self._writer, self._gpu = job, moment, writer, gpu
-        self._alerts, self._alert, self._warm_up, self._on_leak = alerts, alert, warm_up, on_leak
+        self._thresholds, self._alert, self._warm_up, self._on_leak = thresholds, alert, warm_up, on_leak
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
@@ -101,7 +101,7 @@ class Sampler:
             self._try("a sample of the processes", lambda: self.sample(boottime()), None, _WITHOUT)
             spent = time.thread_time() - begun
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
-            eager = self._gpu is not None or self._alerts != Alerts()
+            eager = self._gpu is not None or self._thresholds != AlertThresholds()
             pause = self._moment.sample_seconds * (1 if eager else 4)
             if self._stop.wait(max(_SHORTEST, min(_LONGEST, spent / _SHARE))):
                 return
@@ -179,8 +179,9 @@ class Sampler:
         if kills > self._kills:
             self._kills = kills
             self._alert(
+                "worker-killed",
                 f"the kernel killed a process of the job for memory ({kills} so far). If the job waits for its result, as "
-                "multiprocessing.Pool does, it never ends: stop it, then fewer or smaller workers"
+                "multiprocessing.Pool does, it never ends: stop it, then fewer or smaller workers",
             )
 
     def _shm(self, heaviest: list[processes.ProcessMemory]) -> tuple[int, int] | None:
@@ -217,26 +218,26 @@ class Sampler:
         memory = self._moment.memory
         if memory is None:
             return
-        above = self._alerts.above
+        above = self._thresholds.above
         self._once(
             "above", above is not None and memory.use > above,
             f"the job held {format_size(memory.use)}, above {format_size(above)}",
         )  # fmt: skip
-        gpu_above = self._alerts.gpu_above
+        gpu_above = self._thresholds.gpu_above
         self._once(
-            "gpu", gpu_above is not None and gpu_use > gpu_above,
+            "gpu-above", gpu_above is not None and gpu_use > gpu_above,
             f"the job held {format_size(gpu_use)} of GPU memory, above {format_size(gpu_above)}",
         )  # fmt: skip
-        if self._alerts.swap_growth:
+        if self._thresholds.swap_growth:
             before = self._swap_before if self._swap_before is not None else memory.swap
             grown = memory.swap - before
             self._once(
-                "swap",
+                "swap-growth",
                 grown > 64 * MIB,
                 f"the job's swap grew by {format_size(grown)} to {format_size(memory.swap)}",
             )
             self._swap_before = memory.swap if grown > 64 * MIB else min(before, memory.swap)
-            self._alerted.discard("swap")  # each further growth is news
+            self._alerted.discard("swap-growth")  # each further growth is news
 
     def _look_for_a_leak(self, t: float) -> None:
         moment = self._moment
@@ -275,13 +276,13 @@ class Sampler:
             for watch in (self._leaks, *self._gpu_leaks.values()) if wrong else ():
                 watch.was_wrong(t)
             return
-        self._alert(alert)
-        self._on_leak(moment.headroom)
         if trend.get("kind") in grows and isinstance(full, dict):
             left, end = full.get("expected"), trend.get("last_sample_boottime")
             moment.full_at = (
                 (end if isinstance(end, float) else t) + left if isinstance(left, float) else None
             )
+        self._alert("leak", alert)
+        self._on_leak(moment.headroom)
 
     def _begin_mappings(self) -> None:
         from oomproof.runner.mapping_watch import MappingWatch  # most runs are over by then
@@ -295,9 +296,9 @@ class Sampler:
             self._mappings.look(boottime(), self._heaviest)
 
     def _once(self, name: str, now: bool, text: str) -> None:
-        """Tell when a line is crossed, and again only after it was crossed back."""
+        """``name`` is the alert's kind. Tell when a line is crossed, and again only after it was crossed back."""
         if now and name not in self._alerted:
             self._alerted.add(name)
-            self._alert(text)
+            self._alert(name, text)
         elif not now:
             self._alerted.discard(name)

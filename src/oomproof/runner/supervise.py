@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oomproof import __version__
+from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_limit import TREND_WARNING, default_limit_floor
 from oomproof.guard.gpu_pause import host_memory_problem
@@ -41,9 +42,10 @@ from oomproof.runner.admission_request import Asked, Ticket
 from oomproof.runner.agent_feed import AgentFeed
 from oomproof.runner.census_watch import AT_STOP, AT_WARNING
 from oomproof.runner.front import Front, Launch
+from oomproof.runner.job_alerts import JobAlerts
 from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.run_flags import RunSettings, to_json
-from oomproof.runner.sampler import Alerts, Sampler
+from oomproof.runner.sampler import AlertThresholds, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
 
@@ -68,6 +70,7 @@ class Order:
     # the flags of the command line: the next one has them too
     typed: dict[str, str] = field(default_factory=dict)
     verbosity: int = 0  # -1: only what oomproof did or could not do; 1: details too
+    alerts: Alerts = field(default_factory=Alerts)  # closed by whoever tells the end
 
 
 def asked_of(chosen: RunSettings) -> Asked:
@@ -170,6 +173,7 @@ class Watch:
         chosen: RunSettings,
         agent: bool = True,
         gpu: GpuFeed | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
         self._say = say
         self._saved_at: float | None = None
@@ -194,7 +198,7 @@ class Watch:
             self.job, self._attempt, self.task_thread, stop_files, chosen.stop_signal, tell=self._on_alert
         )
         actions.keep_file_open()
-        alerts = Alerts(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)
+        thresholds = AlertThresholds(chosen.alert_above, chosen.alert_gpu_above, chosen.alert_swap_growth)
         info = run.info
         self._pause = Pause(
             self.job, self._attempt, self.task_thread, self._on_alert, run.argv, info.get("env") or {}
@@ -211,6 +215,10 @@ class Watch:
             best_effort,
         )
         self.guarded.on_growth = self._on_growth if agent else None
+        alerts = alerts or Alerts()
+        alerts.tell = self._tell_locally
+        self._alerts = JobAlerts(alerts, run, self.guarded)
+        _or_none(say, "alerts reach nobody", self._alerts.start)
         self.guard = Guard(host, [self.guarded], best_effort, f"run {run.name}")
         self._gpu = gpu
         if gpu is None and nvidia.driver_present():
@@ -219,7 +227,15 @@ class Watch:
             self._gpu = _or_none(say, "no GPU figures", gpu_feed.start)
         moment, warm_up = self.guarded.moment, self.guarded.growth.warm_up
         self.sampler = Sampler(
-            self.job, moment, self.writer, self._gpu, alerts, self._on_alert, warm_up, run.id, self._on_leak
+            self.job,
+            moment,
+            self.writer,
+            self._gpu,
+            thresholds,
+            self._on_event,
+            warm_up,
+            run.id,
+            self._on_leak,
         )
         self.agents: AgentFeed | None = None
         if agent:
@@ -312,10 +328,13 @@ class Watch:
             "thaw": "resumed",
             "withdraw": "took back the request to save and stop",
         }
-        text = f"{words[kind]}: {why}" if kind in words else why
+        text, terms = f"{words[kind]}: {why}" if kind in words else why, ""
         if kind == "freeze":
-            text += f". {self.guard.pause_terms(self.guarded)}; now: oomproof resume {self._run.name}"
+            terms = self.guard.pause_terms(self.guarded)
+            text += f". {terms}; now: oomproof resume {self._run.name}"
         self._tell(text)
+        if kind in words or kind.endswith("-unmanaged"):
+            self._alerts.action(kind, why, terms)
         if kind == "warn" and self.guarded.growth.time_to_full is not None:  # by its own growth
             self._on_leak(self.guarded.moment.headroom)
         elif kind in ("warn", "ask"):
@@ -343,7 +362,14 @@ class Watch:
         self._saved_at = now
         requests.ask_to_save(self._attempt, f"full in about {format_duration(left)}")
         self.writer.event(now, "save", f"asked {who[0]} to save and continue")
-        self._tell(f"asked {who[0]} to save and continue: full in about {format_duration(left)}")
+        text = f"asked {who[0]} to save and continue: full in about {format_duration(left)}"
+        self._tell(text)
+        self._alerts.event("save", text)
+
+    def _on_event(self, kind: str, text: str) -> None:
+        """From the sampler: what the user asked to be told about, a leak, a killed worker."""
+        self._on_alert(text)
+        self._alerts.event(kind, text)
 
     def _on_alert(self, text: str) -> None:
         self.writer.event(boottime(), "alert", text)
@@ -356,6 +382,10 @@ class Watch:
             self.writer.event(boottime(), "trouble", text)
         except Exception:  # the recording may be what failed, and the user has heard it
             pass
+
+    def _tell_locally(self, text: str) -> None:
+        """The process that sends has written it down itself."""
+        self._say(f"oomproof: {text}")
 
     def _tell(self, text: str) -> None:
         text = printable(text)
@@ -421,6 +451,7 @@ class Outcome:
     run: run_folders.Run
     exit: dict[str, Any]
     trouble: str | None  # what the recording misses, in words
+    alerts: Alerts = field(default_factory=Alerts)
 
 
 def more_descriptors(wanted: int = 256) -> tuple[int, int] | None:
@@ -506,7 +537,7 @@ def supervise(
         raise
     # The signals stay caught after the end too: one that comes now must not replace the job's status.
     record, trouble = _stay(run, order, front, settings, host, info, started, on_started, ticket, share)
-    return Outcome(run, record, trouble)
+    return Outcome(run, record, trouble, order.alerts)
 
 
 def _stay(
@@ -537,6 +568,7 @@ def _stay(
             order.chosen,
             agent=order.agent,
             gpu=share.feed if share else None,
+            alerts=order.alerts,
         ),
     )
     if watch is None:

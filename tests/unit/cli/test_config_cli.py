@@ -100,3 +100,21 @@ def test_a_wrong_value_is_refused_as_run_refuses_it(
         assert (
             f"{project}/oomproof.toml, line 1: limit: cannot read 'lots' as a size" in capsys.readouterr().err
         )
+
+
+def test_receivers_are_shown_without_their_secrets(
+    folders_of_their_own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = folders_of_their_own / "config" / "oomproof" / "config.toml"
+    own.parent.mkdir()
+    lines = 'alert-webhook = ["https://ntfy.sh/hidden-topic", "slack:https://chat.org/hidden"]\n'
+    own.write_text(f'{lines}on-alert = "curl --token hidden example.org"\non-end = "echo done"\n')
+    told = config(capsys)
+    assert told["alert_webhook"]["value"] == ["ntfy (ntfy.sh)", "slack (chat.org)"]
+    assert told["on_alert"]["value"] == "•••" and told["on_end"]["value"] == "echo done"
+    assert main(["config", "--all"]) == 0
+    shown = capsys.readouterr().out
+    assert "hidden" not in shown and "ntfy (ntfy.sh), slack (chat.org)" in shown
+    assert main(["config", "--alert-webhook", "https://a/hidden", "--alert-webhook", "https://b/hidden"]) == 2
+    assert main(["config", "--alert-webhook", "a/hidden"]) == 2
+    assert "hidden" not in capsys.readouterr().err

@@ -29,7 +29,7 @@ from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
-from oomproof.runner.sampler import Alerts, Sampler
+from oomproof.runner.sampler import AlertThresholds, Sampler
 from oomproof.trend.growth import WarmUp
 from oomproof.units import GIB, MIB
 
@@ -380,20 +380,31 @@ def test_without_a_descriptor_for_its_wake_up_it_looks_as_often(
 
 def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
     """`oomproof watch` comes to a job whose kills its first guard has told."""
-    kills, alerts = [2], []
+    kills: list[int] = [2]
+    alerts: list[tuple[str, str]] = []
     scene.job.kernel_kills = lambda: kills[0]  # type: ignore[method-assign]
-    sampler = Sampler(scene.job, Moment(), Rows(), None, Alerts(), alerts.append, WarmUp(), "none")  # type: ignore[arg-type]
+    sampler = Sampler(
+        scene.job,
+        Moment(),
+        Rows(),  # type: ignore[arg-type]
+        None,
+        AlertThresholds(),
+        lambda kind, text: alerts.append((kind, text)),
+        WarmUp(),
+        "none",
+    )
     sampler._look_at_kills()
     assert not alerts
     kills[0] = 3
     sampler._look_at_kills()
-    assert len(alerts) == 1 and "(3 so far)" in alerts[0]
+    [(kind, text)] = alerts
+    assert kind == "worker-killed" and "(3 so far)" in text
 
 
 def test_the_sampler_survives_anything(scene: Scene) -> None:
     rows = Rows()
     moment = Moment(sample_seconds=0.05)
-    sampler = Sampler(scene.job, moment, rows, None, Alerts(), lambda _: None, WarmUp(), "none")  # type: ignore[arg-type]
+    sampler = Sampler(scene.job, moment, rows, None, AlertThresholds(), lambda *_: None, WarmUp(), "none")  # type: ignore[arg-type]
     enough = threading.Event()
     calls = 0
 

@@ -119,3 +119,13 @@ def test_a_path_under_another_name_stays_hidden() -> None:
     redactor = Redactor({})
     assert "/home/x9" not in redactor.text("DB_PWD=/home/x9", "log")
     assert "/Zk3/9q" not in redactor.text("UID=sa;PWD=/Zk3/9q", "log")
+
+
+def test_who_is_told_is_not_kept() -> None:
+    """An ntfy topic is a secret without a shape, and a line of shell may hold one anywhere."""
+    names = ("ON_ALERT", "ON_END", "ALERT_WEBHOOK", "ALERT_MAIL")
+    kept = mask_environment({f"OOMPROOF_{name}": "https://ntfy.sh/topic" for name in names})
+    assert kept == {f"OOMPROOF_{name}": MASK for name in names}
+    assert mask_environment({"OOMPROOF_LIMIT": "20G"}) == {"OOMPROOF_LIMIT": "20G"}
+    words = ["oomproof", "run", "--alert-webhook", "https://ntfy.sh/topic", "--", "python", "train.py"]
+    assert "topic" not in " ".join(mask_argv(words)) and mask_argv(words)[-1] == "train.py"

@@ -109,7 +109,15 @@ def an_hour(gpu: Any = None) -> tuple[list[str], Moment]:
     moment = Moment()
     rows = type("Rows", (), {"put": lambda *_: None, "event": lambda *_, **__: None})()
     watch = sampler.Sampler(
-        Job(), moment, rows, gpu, sampler.Alerts(), alerts.append, WarmUp(), "a-run", leaks.append
+        Job(),
+        moment,
+        rows,
+        gpu,
+        sampler.AlertThresholds(),
+        lambda _, text: alerts.append(text),
+        WarmUp(),
+        "a-run",
+        leaks.append,
     )  # type: ignore[arg-type]
     for t in range(0, 3600, 5):
         use = 4 * GIB + (0 if gpu else t * MIB // 2)

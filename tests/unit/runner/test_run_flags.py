@@ -10,27 +10,32 @@ from typing import Any
 
 import pytest
 
+from oomproof.alerts.receivers import AlertSettings
 from oomproof.errors import OomproofError
 from oomproof.runner.run_flags import (
     FLAGS,
     RunSettings,
     add_flags,
+    add_receiver_flags,
     as_typed,
     from_json,
     gpu_limits,
     of_adopt,
     of_run,
+    of_watch,
+    receivers_of,
     to_json,
     typed,
 )
-from oomproof.settings import resolve
+from oomproof.settings import PERSONAL, resolve
 
 GIB = 1 << 30
 GIVEN = {  # a word for each flag that takes one
     "limit": "20G", "need": "19G", "gpu_need": "12G:1", "priority": "3", "wait_max": "2h",
     "not_before": "2030-01-31T06:00", "name": "big", "margin": "4G", "floor": "1G", "grace": "60",
     "alert_above": "8G", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
-    "gpu_limit": "14G:0,20G:1", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
+    "on_alert": "echo a", "on_end": "echo b", "alert_webhook": "slack:https://chat.example.org/hook",
+    "alert_mail": "me@example.org", "gpu_limit": "14G:0,20G:1", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
 }  # fmt: skip
 
 
@@ -71,12 +76,15 @@ def test_every_flag_changes_its_setting(leave_out: tuple[str, ...]) -> None:
 
 @apart
 def test_a_settings_file_says_the_same_as_the_flags(tmp_path: Path, leave_out: tuple[str, ...]) -> None:
-    lines = [
-        f"{name} = {json.dumps(GIVEN.get(name, True))}"
+    lines = {
+        name: f"{name} = {json.dumps(GIVEN.get(name, True))}\n"
         for name in FLAGS
         if name not in (*leave_out, "ledger")
-    ]
-    (tmp_path / "oomproof.toml").write_text("\n".join(lines))
+    }
+    (tmp_path / "config" / "oomproof").mkdir(parents=True)
+    user_file = tmp_path / "config" / "oomproof" / "config.toml"
+    user_file.write_text("".join(line for name, line in lines.items() if name in PERSONAL))
+    (tmp_path / "oomproof.toml").write_text("".join(lines[name] for name in lines if name not in PERSONAL))
     assert of_run({}) == of_run(parsed(*everything(leave_out)))
 
 
@@ -94,11 +102,37 @@ def test_run_json_gives_back_what_was_asked_for(leave_out: tuple[str, ...]) -> N
 
 @apart
 def test_what_was_typed_is_typed_again(leave_out: tuple[str, ...]) -> None:
-    words = everything(leave_out)
+    words = everything((*leave_out, "alert_webhook"))
     kept = json.loads(json.dumps(typed(parsed(*words))))
     again = shlex.split(" ".join(f"{name} {value}" for name, value in as_typed(kept)))
     assert of_run(parsed(*again)) == of_run(parsed(*words)) and len(again) == len(words)
     assert again[0] == "--name"
+
+
+def test_what_may_be_secret_is_not_written_down() -> None:
+    """run.json has neither a webhook's address nor a command with a token in it."""
+    url, token = "https://ntfy.sh/topic-that-nobody-knows", "hf_" + "abcdefghij0123456789"
+    words = parsed(
+        "--alert-webhook", url, "--on-alert", f"curl -H 'X: {token}'", "--on-end", "send --token abc", "--alert-mail", "root"
+    )  # fmt: skip
+    chosen = of_run(words)
+    assert chosen.alert_settings() == AlertSettings(
+        f"curl -H 'X: {token}'", "send --token abc", False, [f"ntfy:{url}"], ["root"]
+    )
+    assert typed(words) == {"alert_mail": "root"}
+    assert "topic" not in json.dumps(to_json(chosen, 1, 2)) and "curl" not in json.dumps(
+        to_json(chosen, 1, 2)
+    )
+
+
+def test_a_guard_that_is_taken_up_again_has_receivers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OOMPROOF_ON_END", "echo variable")
+    monkeypatch.setenv("OOMPROOF_LIMIT", "1G")
+    parser = argparse.ArgumentParser()
+    add_receiver_flags(parser)
+    chosen = of_watch({"limit": 7, "agent": True}, vars(parser.parse_args(["--on-alert", "echo flag"])))
+    assert chosen == RunSettings(limit=7, on_alert="echo flag", on_end="echo variable")
+    assert receivers_of({"alert_desktop": True}) == AlertSettings(None, "echo variable", True)
 
 
 def test_a_settings_file_is_not_typed_and_an_odd_name_is_quoted(tmp_path: Path) -> None:
@@ -139,6 +173,7 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
         "alert_above",
         "alert_gpu_above",
         "alert_swap_growth",
+        *PERSONAL,
     }
     assert of_adopt(words) == RunSettings(margin=2 * GIB, grace=7.0, stop_signal=10, watch_only=True)
 
@@ -153,6 +188,9 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
         (["--priority", "1000"], "--priority: '1000' is not a priority"),
         (["--oom-exit-code", "300"], "--oom-exit-code 300 is not an exit status"),
         (["--stop-signal", "KILL"], "--stop-signal KILL: no signal"),
+        (["--on-alert", " "], "--on-alert: a command is a line of shell"),
+        (["--alert-webhook", "hooks.example.org/x"], "--alert-webhook: this is no webhook's address"),
+        (["--alert-mail", "a b@"], "--alert-mail: 'b@' is not a mail address"),
         (["--release", "often"], "--release often"),
         (["--gpu-limit", "14G", "--no-agent"], "--no-agent"),
     ],
