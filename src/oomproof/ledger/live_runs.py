@@ -209,6 +209,15 @@ def _read(path: Path) -> Live:
         return Live(path.name)
 
 
+def listed(folder: Path | None = None) -> list[Live]:
+    """Every live run of this user, oldest first; none where that cannot be told. For readers."""
+    try:
+        live = (folder or runtime_folder()) / "live"
+        return [_read(path) for path in sorted(live.iterdir()) if is_locked(path)]
+    except (OSError, OomproofError):
+        return []
+
+
 def count(folder: Path | None = None) -> int:
     """How many runs of this user are alive; 0 where that cannot be told."""
     try:

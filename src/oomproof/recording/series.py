@@ -314,10 +314,12 @@ class Series:
             for t, kind, text in self._ask(query, besides, *kinds)
         ][::-1]
 
-    def told_numbers(self, kind: str) -> list[tuple[float, dict[str, Any]]]:
-        """What an agent told in numbers, oldest first."""
+    def told_numbers(self, kind: str, last: int | None = None) -> list[tuple[float, dict[str, Any]]]:
+        """What an agent told in numbers, oldest first. ``last``: so many of the newest."""
         told = []
-        for t, data in self._ask(f"SELECT t, data FROM event WHERE kind = ? AND {NUMBERS} ORDER BY t", kind):
+        newest = f"ORDER BY rowid DESC LIMIT {int(last)}" if last is not None else ""
+        rows = f"SELECT t, data, rowid AS place FROM event WHERE kind = ? AND {NUMBERS} {newest}"
+        for t, data in self._ask(f"SELECT t, data FROM ({rows}) ORDER BY t, place", kind):
             try:
                 value = parse(data) if isinstance(data, str) else None
             except ValueError:

@@ -1,0 +1,80 @@
+"""The selected job, closer: what it held by time, its phases, its last lines. Read for one job at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from oomproof.live.live_reader import LiveReader
+from oomproof.live.live_snapshot import JobState
+from oomproof.live.run_reader import SPAN
+from oomproof.machine.clock import boottime
+from oomproof.printable import one_line
+from oomproof.recording.attempt import Attempt
+from oomproof.recording.phase_spans import Span, spans_of
+from oomproof.recording.series import GpuRow
+from oomproof.records import dataclass
+
+_TAIL = 16 << 10  # bytes of the output in which the last lines are looked for
+_LINES = 12
+_COLOURS = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]"
+)  # a job's own; every other control character is shown as text
+
+Points = tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """Times are seconds since boot; ``begin`` to ``end`` is what the axis shows."""
+
+    id: str
+    begin: float
+    end: float
+    host: Points = ()
+    card: Points = ()
+    card_total: int | None = None
+    phases: tuple[Span, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+def read_detail(reader: LiveReader, job: JobState) -> JobDetail:
+    now = boottime()
+    host = reader.points_of(job)
+    if job.use is not None:
+        host = (*host, (now, job.use))
+    begin = max(now - SPAN, host[0][0]) if host else now - SPAN
+    of_run = reader.reader_of(job)
+    if of_run is None:
+        return JobDetail(job.id, begin, now, host)
+    attempt = of_run.run.attempt
+    with attempt.recording().series() as series:
+        rows = series.newest(GpuRow, SPAN)
+        phases = tuple(span for span in spans_of(series, now) if span.end >= begin)
+    return JobDetail(job.id, begin, now, host, _of_cards(rows), _total(rows), phases, _last_lines(attempt))
+
+
+def _of_cards(rows: list[GpuRow]) -> Points:
+    """All cards together, at each look."""
+    looks: dict[float, int] = {}
+    for row in rows:
+        if row.job_used is not None:
+            looks[row.t] = looks.get(row.t, 0) + row.job_used
+    return tuple(looks.items()) if any(looks.values()) else ()
+
+
+def _total(rows: list[GpuRow]) -> int | None:
+    totals = {row.idx: row.total for row in rows if row.job_used}
+    return sum(totals.values()) or None
+
+
+def _last_lines(attempt: Attempt) -> tuple[str, ...]:
+    """Of a progress bar, which writes over its own line, what one would see."""
+    try:
+        with open(attempt.output_file, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            text = file.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
+    return tuple(one_line(_COLOURS.sub("", line)) for line in lines if line)[-_LINES:]
