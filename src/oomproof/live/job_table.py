@@ -15,6 +15,7 @@ from oomproof.units import MIB, format_duration, format_size
 
 _NOBODY = float("inf")
 _BAR = 6  # cells of a limit's bar
+_NARROW = 60
 _WIDE = 100  # columns of a terminal that has space for the limit's size
 _BELOW = "    "  # before the line below a row
 
@@ -157,7 +158,7 @@ def job_rows(jobs: Sequence[JobState], width: int, selected: str = "", below: bo
     texts = table(
         rows,
         width - 2,
-        shrink={0: 12},
+        shrink={0: 16 if width >= _NARROW else 10},
         drop=[titles.index(title) for title in _DROPPED_FIRST if title in titles],
         right=[number for number, column in enumerate(columns) if column.right],
     )

@@ -98,7 +98,7 @@ def _title(snapshot: LiveSnapshot, choice: Choice) -> Line:
 def _nothing(choice: Choice) -> str:
     if choice.wanted:
         return f"  no job has {choice.wanted!r} in its name, command or state (Esc shows all)"
-    return "  nothing runs; start a job: oomproof run -- python train.py"
+    return "  no run, and no other job of 64 MiB or more; start one: oomproof run -- python train.py"
 
 
 def _window(rows: JobRows, height: int, selected: str, offset: int) -> tuple[JobRows, int, int]:

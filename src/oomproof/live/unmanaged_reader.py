@@ -16,6 +16,9 @@ from oomproof.records import replace
 
 _AT_LEAST = 64 << 20  # bytes; smaller ones are many and change nothing
 _SHOWN = 12
+_HIDDEN = (
+    "other users' processes are hidden here (hidepid): what they hold counts as unmanaged, without a row"
+)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Key = tuple[int, int]  # pid and start
@@ -43,7 +46,7 @@ class UnmanagedReader:
             self._next = now + self._every
             try:
                 self._jobs = self._look(set(runs), now)
-                self.problem = ""
+                self.problem = "" if os.path.exists(f"{self._proc}/1") else _HIDDEN
             except OSError as error:
                 self._jobs, self.problem = (), f"other jobs cannot be listed: {error.strerror}"
         return self._jobs

@@ -178,12 +178,15 @@ def test_unmanaged_jobs_and_their_growth(tmp_path: Path) -> None:
     made.process(15, "oomproof", 10, argv=("oomproof", "run", "--", "python", "theirs.py"), anon=70)
     reader = UnmanagedReader(5.0, made.proc, made.sys)
     job, theirs = reader.read({13}, 100.0)
+    assert "hidden" in reader.problem, "this /proc does not even show the first process"
     assert (theirs.name, theirs.state, theirs.mine) == ("python theirs.py", "running", False)
     assert job.state == "unmanaged" and not job.mine and job.processes == 2 and job.rate is None
     assert "secretsecret" not in job.command
     made.process(11, "python", 10, argv=("python", "load.py"), anon=1100)
     assert reader.read({13}, 102.0)[0].use == job.use, "not looked at again before its time"
+    made.process(1, "systemd", 0)
     grown = reader.read({13}, 110.0)[0]
+    assert not reader.problem
     assert grown.rate == pytest.approx(60 * MIB, rel=0.01) and len(reader.points(grown)) == 2
 
 

@@ -204,7 +204,7 @@ def test_what_fails_while_reading_is_said_and_read_again(monkeypatch: pytest.Mon
         assert "\x1b" not in screen_text(stage.app)
         stage.reader.error = None
         stage.reader.snapshot = snapshot(jobs=())
-        await stage.shows("nothing runs; start a job")
+        await stage.shows("no other job of 64 MiB")
 
     play(monkeypatch, script)
 
