@@ -36,6 +36,14 @@ def soon_full(points: Sequence[tuple[float, int]], headroom: int | None) -> Rang
     return Range(low, 2 * headroom / (latest + steady), high)
 
 
+def warm(points: Sequence[tuple[float, int]], series: Series) -> list[tuple[float, int]]:
+    """Those after loading and the first steps, where the job tells of them: a model that is loaded is no growth."""
+    from oomproof.evidence.phase_growth import warm_since
+
+    begin = warm_since(series.phase_marks())
+    return [point for point in points if begin is not None and point[0] >= begin]
+
+
 def trend_full(series: Series) -> tuple[bool, Range | None]:
     """(whether `oomproof trend` has an opinion, its time to full)."""
     use = series.use

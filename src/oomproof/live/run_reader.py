@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oomproof.ledger.live_runs import Live
-from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend_full
+from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend_full, warm
 from oomproof.live.live_snapshot import PAUSED, WAITING, JobState
 from oomproof.machine.processes import boot_id
 from oomproof.printable import one_line
@@ -150,6 +150,8 @@ class RunReader:
         """A trend over the whole run takes tens of milliseconds: asked once a minute, of one that grows."""
         recorded = self.recorded
         soon = soon_full(recorded.points, recorded.headroom)
+        if soon is not None:
+            soon = soon_full(warm(recorded.points, series), recorded.headroom)
         grows = soon is not None or (rate_of(recorded.points, now) or 0.0) > _GROWS
         if not grows:
             self._full, self.wants_trend = None, False

@@ -35,7 +35,7 @@ from oomproof.live.verb_actions import (
     WHY,
     VerbCall,
     call_of,
-    last_words,
+    outcome,
     run_verb,
 )
 from oomproof.records import replace
@@ -316,7 +316,7 @@ class TopApp(App[None]):
             self._say("")
             self.push_screen(TextScreen(call.text, text or "nothing was printed"))
         else:
-            self._say(last_words(text))
+            self._say(outcome(call, text))
         self._wake.set()
 
     def _say(self, text: str, lasting: bool = False) -> None:

@@ -63,7 +63,9 @@ def run_verb(call: VerbCall, columns: int = 80) -> tuple[int, str]:
     return done.returncode, printable(done.stdout.decode("utf-8", "replace")).strip()
 
 
-def last_words(text: str) -> str:
-    """Of what a verb printed, what fits on a line: the first line says what happened."""
+def outcome(call: VerbCall, text: str) -> str:
+    """Of what a verb printed, the line that says what happened: the first, or the last of those that take several steps."""
     lines = [line.removeprefix("oomproof: ").strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else "done"
+    if not lines:
+        return "done"
+    return lines[-1] if call.words[0] in ("stop", "save") else lines[0]

@@ -98,6 +98,14 @@ def test_steady_growth_has_a_range_and_what_is_flat_has_none(live: LiveFolder) -
     assert rate_of([(0.0, 1), (3.0, 9)], 3.0) is None, "three seconds tell nothing of a minute"
 
 
+def test_loading_is_no_growth(live: LiveFolder) -> None:
+    """A model that is loaded for a minute does not fill the machine in half an hour."""
+    live.row("phase", live.now - 80, "load", None, 1, None, None)
+    live.samples([GIB + n * 8 * MIB for n in range(90)])
+    job = RunReader(live.run).read(None, boottime())
+    assert job is not None and job.full_in is None and job.rate is not None and job.rate > 0
+
+
 def test_the_recording_is_read_again_only_when_it_grew(
     live: LiveFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from oomproof.live import top_screen
 from oomproof.live.live_reader import LiveReader
 from oomproof.live.live_snapshot import JobState, LiveSnapshot
 from oomproof.live.top_screen import TopApp
-from oomproof.live.verb_actions import PAUSE, PAUSE_CARD, SAVE, STOP, VerbCall, call_of, last_words, run_verb
+from oomproof.live.verb_actions import PAUSE, PAUSE_CARD, SAVE, STOP, VerbCall, call_of, outcome, run_verb
 
 GREYS = ("default", "bright_black", "black", "white", "bright_white")
 
@@ -131,7 +131,7 @@ def test_keys_call_the_verb_a_user_would_type(monkeypatch: pytest.MonkeyPatch) -
         ):
             await stage.press(key)
             await stage.until(lambda words=words: stage.calls and stage.calls[-1].words == words, str(words))
-        await stage.shows("done so")
+        await stage.shows("more")
         await stage.press("j")
         await stage.shows("› evaluation")
         await stage.press("p")
@@ -274,5 +274,7 @@ def test_actions_that_make_no_sense_are_not_begun() -> None:
 def test_a_verb_is_really_run_and_its_words_are_printable() -> None:
     status, text = run_verb(VerbCall(("pause", "no\x1b[2Jsuch")))
     assert status != 0 and "\x1b" not in text and "runs" in text
-    assert last_words("oomproof: small is paused\noomproof: to resume it") == "small is paused"
-    assert last_words("") == "done"
+    pause, stop = VerbCall(("pause", "r")), VerbCall(("stop", "r"))
+    assert outcome(pause, "oomproof: small is paused\noomproof: to resume it") == "small is paused"
+    assert outcome(stop, "oomproof: asked it\noomproof: small has ended") == "small has ended"
+    assert outcome(pause, "") == "done"
