@@ -20,9 +20,9 @@ def rate_of(points: Sequence[tuple[float, int]], now: float) -> float | None:
     return mean_rate(recent)
 
 
-def headroom_of(jobs: Sequence[JobRow], hosts: Sequence[HostRow]) -> int | None:
+def headroom_of(job: JobRow | None, hosts: Sequence[HostRow]) -> int | None:
     """What the job can still take: up to its limit, or what the machine has left; as its last samples tell."""
-    limits = [jobs[-1].headroom if jobs else None, hosts[-1].mem_available if hosts else None]
+    limits = [job.headroom if job else None, hosts[-1].mem_available if hosts else None]
     return min((size for size in limits if size is not None), default=None)
 
 
@@ -34,14 +34,6 @@ def soon_full(points: Sequence[tuple[float, int]], headroom: int | None) -> Rang
     latest = max(steady, mean_rate([point for point in points if points[-1][0] - point[0] <= LOOK_BACK]))
     low, high = headroom / latest, headroom / steady
     return Range(low, 2 * headroom / (latest + steady), high)
-
-
-def warm(points: Sequence[tuple[float, int]], series: Series) -> list[tuple[float, int]]:
-    """Those after loading and the first steps, where the job tells of them: a model that is loaded is no growth."""
-    from oomproof.evidence.phase_growth import warm_since
-
-    begin = warm_since(series.phase_marks())
-    return [point for point in points if begin is not None and point[0] >= begin]
 
 
 def trend_full(series: Series) -> tuple[bool, Range | None]:

@@ -13,10 +13,11 @@ from oomproof.printable import one_line
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import Span, spans_of
 from oomproof.recording.series import GpuRow
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 
 _TAIL = 16 << 10  # bytes of the output in which the last lines are looked for
 _LINES = 12
+_CARD_ROWS, _MARKS = 2400, 1500  # of the newest: ten minutes of four cards, and of steps
 _COLOURS = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]"
 )  # a job's own; every other control character is shown as text
@@ -48,10 +49,18 @@ def read_detail(reader: LiveReader, job: JobState) -> JobDetail:
     if of_run is None:
         return JobDetail(job.id, begin, now, host)
     attempt = of_run.run.attempt
-    with attempt.recording().series() as series:
-        rows = series.newest(GpuRow, SPAN)
-        phases = tuple(span for span in spans_of(series, now) if span.end >= begin)
+    rows, spans = reader.kept((job.id, of_run.stamp), lambda: _read_recording(attempt, now - SPAN))
+    phases = spans[:-1] + tuple(replace(span, end=now) for span in spans[-1:])
     return JobDetail(job.id, begin, now, host, _of_cards(rows), _total(rows), phases, _last_lines(attempt))
+
+
+def _read_recording(attempt: Attempt, begin: float) -> tuple[list[GpuRow], tuple[Span, ...]]:
+    with attempt.recording().series() as series:
+        rows = [row for row in series.after(GpuRow, 0, _CARD_ROWS)[0] if row.t >= begin]
+        spans = spans_of(series, newest=_MARKS)
+    return rows, tuple(
+        span for number, span in enumerate(spans) if span.end >= begin or number == len(spans) - 1
+    )
 
 
 def _of_cards(rows: list[GpuRow]) -> Points:

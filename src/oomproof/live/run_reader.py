@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oomproof.ledger.live_runs import Live
-from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend_full, warm
+from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend_full
 from oomproof.live.live_snapshot import PAUSED, WAITING, JobState
 from oomproof.machine.processes import boot_id
 from oomproof.printable import one_line
@@ -23,6 +23,8 @@ from oomproof.trend.leaks import Range
 STALE = 10.0  # seconds: an older word of a run about itself is not of now
 SPAN = 600.0  # seconds that a chart shows
 _TREND_EVERY = 60.0  # seconds
+_ROWS = 6000  # samples that are read at first: ten minutes of the fastest
+_CARD_ROWS = 32  # of the newest: a row a card
 _GROWS = 64 << 10  # bytes a second: 4 MiB a minute; a trend of less is not asked for
 # what the guard did or said, as the recording calls it
 _MESSAGES = (
@@ -45,7 +47,6 @@ class Recorded:
     gpu_t: float = float("-inf")
     allocated: int | None = None
     gpu_reserved: int | None = None
-    peak: int | None = None
     message: str = ""
     message_t: float | None = None
 
@@ -54,12 +55,16 @@ class RunReader:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.recorded = Recorded()
-        self._stamp: object = None
+        self.stamp: object = None  # of the recording as it was read last
+        self._place = 0  # of the last row of samples that was read
+        self._last: JobRow | None = None
         self._peak: int | None = None
         self._full: Range | None = None
+        self._warm: float | None = None  # when loading was over
         self._next_trend = float("-inf")
         self.pids: tuple[int, ...] = ()  # its first process and its keeper
         self.wants_trend = False
+        self._tells_phase = False  # by a small file of the agent's
 
     def read(self, live: Live | None, now: float, trend: bool = True) -> JobState | None:
         """None when it has ended. ``trend``: whether there is time for one, where it is due."""
@@ -73,6 +78,8 @@ class RunReader:
         self.pids = tuple(
             pid for who in ("job", "keeper") if isinstance(pid := (started.get(who) or {}).get("pid"), int)
         )
+        position = best(read_all(attempt.agent_folder)) if attempt.agent_folder.is_dir() else None
+        self._tells_phase = position is not None
         self._look(attempt, now, trend)
         recorded = self.recorded
         use = live.use if live is not None and now - live.t <= STALE else None
@@ -80,9 +87,9 @@ class RunReader:
             use = recorded.points[-1][1]
         points = [*recorded.points, *([(live.t, live.use)] if live is not None and use is not None else [])]
         self._peak = max(
-            (size for size in (self._peak, recorded.peak, use) if size is not None), default=None
+            (size for size in (self._peak, *(size for _, size in recorded.points), use) if size is not None),
+            default=None,
         )
-        position = best(read_all(attempt.agent_folder)) if attempt.agent_folder.is_dir() else None
         mark = attempt.pause_mark()  # an unguarded run may be paused as well
         since = started.get("boottime")
         gpu = [size for size in recorded.gpu.values() if size is not None]
@@ -136,22 +143,48 @@ class RunReader:
 
     def _look(self, attempt: Attempt, now: float, trend: bool) -> None:
         stamp = _stamp(attempt)
-        if stamp == self._stamp:
+        if stamp == self.stamp:
             return
         recording = attempt.recording()
+        if self.stamp is None:
+            self._peak = recording.figures().peaks.use  # once: a pass over all of it
         with recording.series() as series:
-            if self._stamp is None:
-                self._peak = recording.figures().peaks.use  # once: a pass over all of it
-            self.recorded = read_series(series)
+            self.recorded = self._read(series, now)
             self._forecast(series, now, trend)
-        self._stamp = stamp
+        self.stamp = stamp
+
+    def _read(self, series: Series, now: float) -> Recorded:
+        """Only rows that were not read before: a recording of a week has millions."""
+        jobs, self._place = series.after(JobRow, self._place, _ROWS)
+        self._last = jobs[-1] if jobs else self._last
+        points = [*self.recorded.points, *((row.t, row.use) for row in jobs)]
+        newest = {row.idx: row for row in series.after(GpuRow, 0, _CARD_ROWS)[0]}
+        phase = series.last_phase() if not self._tells_phase else None  # a look over all steps
+        told = series.told_numbers("agent:allocator", last=_CARD_ROWS)
+        allocated, reserved = _allocator([numbers for t, numbers in told if t >= told[-1][0] - 30.0])
+        messages = series.events(*_MESSAGES, last=1)
+        return Recorded(
+            points=tuple(point for point in points if now - point[0] <= SPAN),
+            swap=(self._last.swap or 0) if self._last else 0,
+            processes=self._last.processes if self._last else None,
+            headroom=headroom_of(self._last, series.after(HostRow, 0, 1)[0]),
+            phase=phase[0] if phase else "",
+            step=phase[1] if phase else None,
+            gpu={index: row.job_used for index, row in newest.items()},
+            cards={index: (row.used, row.total) for index, row in newest.items()},
+            gpu_t=max((row.t for row in newest.values()), default=float("-inf")),
+            allocated=allocated,
+            gpu_reserved=reserved,
+            message=f"{messages[0].kind}: {one_line(messages[0].text)}" if messages else "",
+            message_t=messages[0].t if messages else None,
+        )
 
     def _forecast(self, series: Series, now: float, trend: bool) -> None:
         """A trend over the whole run takes tens of milliseconds: asked once a minute, of one that grows."""
         recorded = self.recorded
         soon = soon_full(recorded.points, recorded.headroom)
         if soon is not None:
-            soon = soon_full(warm(recorded.points, series), recorded.headroom)
+            soon = soon_full(self._since_loaded(series), recorded.headroom)
         grows = soon is not None or (rate_of(recorded.points, now) or 0.0) > _GROWS
         if not grows:
             self._full, self.wants_trend = None, False
@@ -168,6 +201,15 @@ class RunReader:
         if not known:
             self._next_trend = now  # cheap as long as it is too young for one
 
+    def _since_loaded(self, series: Series) -> list[tuple[float, int]]:
+        """Those after loading and the first steps, where the job tells of them: a model that is loaded is no growth."""
+        if self._warm is None:
+            from oomproof.evidence.phase_growth import warm_since
+
+            self._warm = warm_since(series.phase_marks())
+        begin = self._warm
+        return [point for point in self.recorded.points if begin is not None and point[0] >= begin]
+
 
 def _stamp(attempt: Attempt) -> tuple[tuple[int, int], ...]:
     """When the recording and its log of writes were last changed."""
@@ -179,32 +221,6 @@ def _stamp(attempt: Attempt) -> tuple[tuple[int, int], ...]:
         except OSError:
             stamps.append((0, 0))
     return tuple(stamps)
-
-
-def read_series(series: Series) -> Recorded:
-    jobs, hosts = series.newest(JobRow, SPAN), series.newest(HostRow, 60.0)
-    cards = series.newest(GpuRow, 1.0)
-    newest = {row.idx: row for row in cards}
-    phase = series.last_phase()
-    told = series.told_numbers("agent:allocator", last=32)
-    allocated, reserved = _allocator([numbers for t, numbers in told if t >= told[-1][0] - 30.0])
-    messages = series.events(*_MESSAGES, last=1)
-    return Recorded(
-        points=tuple((row.t, row.use) for row in jobs),
-        swap=(jobs[-1].swap or 0) if jobs else 0,
-        processes=jobs[-1].processes if jobs else None,
-        headroom=headroom_of(jobs, hosts),
-        phase=phase[0] if phase else "",
-        step=phase[1] if phase else None,
-        gpu={index: row.job_used for index, row in newest.items()},
-        cards={index: (row.used, row.total) for index, row in newest.items()},
-        gpu_t=max((row.t for row in cards), default=float("-inf")),
-        allocated=allocated,
-        gpu_reserved=reserved,
-        peak=max((row.use for row in jobs), default=None),
-        message=f"{messages[0].kind}: {one_line(messages[0].text)}" if messages else "",
-        message_t=messages[0].t if messages else None,
-    )
 
 
 def _allocator(told: Sequence[dict[str, Any]]) -> tuple[int | None, int | None]:

@@ -211,6 +211,7 @@ def test_what_fails_while_reading_is_said_and_read_again(monkeypatch: pytest.Mon
 
 def test_the_selected_run_ends_and_the_next_is_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(stage: Stage) -> None:
+        await stage.shows("› big")
         await stage.press("j")
         await stage.shows("› evaluation")
         stage.reader.snapshot = snapshot(jobs=jobs()[:1])
