@@ -140,6 +140,18 @@ def test_keys_call_the_verb_a_user_would_type(monkeypatch: pytest.MonkeyPatch) -
     play(monkeypatch, script)
 
 
+def test_a_click_selects(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(stage: Stage) -> None:
+        await stage.shows("› big")
+        line = next(
+            number for number, text in enumerate(screen_text(stage.app).splitlines()) if "chromium" in text
+        )
+        await stage.pilot.click(offset=(6, line))
+        await stage.shows("› chromium")
+
+    play(monkeypatch, script)
+
+
 def test_stop_asks_first_and_no_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(stage: Stage) -> None:
         await stage.shows("› big")
