@@ -59,7 +59,8 @@ class RunReader:
         self._place = 0  # of the last row of samples that was read
         self._last: JobRow | None = None
         self._peak: int | None = None
-        self._full: Range | None = None
+        self._full: tuple[float, Range] | None = None  # when it was told, and in how many seconds from then
+        self._is_flat = False  # as its trend said
         self._warm: float | None = None  # when loading was over
         self._next_trend = float("-inf")
         self.pids: tuple[int, ...] = ()  # its first process and its keeper
@@ -113,7 +114,7 @@ class RunReader:
             cap=run.limit,
             limit_by=run.limit_enforcer(),
             rate=None if state == PAUSED else rate_of(points, now),
-            full_in=None if state == PAUSED else self._full,
+            full_in=None if state == PAUSED else self._full_from(now),
             peak=self._peak,
             protected=bool((info.get("settings") or {}).get("protect")),
             paused_by=str(mark.get("by") or ""),
@@ -190,16 +191,25 @@ class RunReader:
             self._full, self.wants_trend = None, False
             return
         self.wants_trend = now >= self._next_trend
-        if not self.wants_trend:
-            return
-        if not trend:
-            self._full = self._full or soon
+        if not (self.wants_trend and trend):
+            told = self._full_from(now)
+            # it grows faster by now; a trend that saw all of it and found none knows better for a while
+            if soon is not None and (not self._is_flat if told is None else soon.high < told.low):
+                self._full = (now, soon)
             return
         self._next_trend, self.wants_trend = now + _TREND_EVERY, False
         known, full = trend_full(series)
-        self._full = full if known else soon
+        self._is_flat = known and full is None
+        full = full if known else soon
+        self._full = (now, full) if full is not None else None
         if not known:
             self._next_trend = now  # cheap as long as it is too young for one
+
+    def _full_from(self, now: float) -> Range | None:
+        if self._full is None:
+            return None
+        t, full = self._full
+        return Range(*(max(0.0, seconds - (now - t)) for seconds in (full.low, full.expected, full.high)))
 
     def _since_loaded(self, series: Series) -> list[tuple[float, int]]:
         """Those after loading and the first steps, where the job tells of them: a model that is loaded is no growth."""

@@ -93,6 +93,11 @@ def test_steady_growth_has_a_range_and_what_is_flat_has_none(live: LiveFolder) -
     left = (8 * GIB - GIB - 89 * 8 * MIB) / (8 * MIB)
     assert job.full_in.low <= left * 1.05 and job.full_in.high >= left * 0.95
     assert abs(job.rate - 8 * MIB) < MIB
+    later = reader.read(None, boottime() + 30)
+    assert later is not None and later.full_in is not None
+    assert later.full_in.low == pytest.approx(job.full_in.low - 30, abs=1.0), (
+        "time passes between two looks at it"
+    )
     claim.leave()
     assert soon_full([(float(n), GIB) for n in range(90)], GIB) is None
     assert rate_of([(0.0, 1), (3.0, 9)], 3.0) is None, "three seconds tell nothing of a minute"
