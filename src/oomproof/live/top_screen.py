@@ -53,8 +53,9 @@ q    quit; the jobs stay as they are
 
 Bars are in GiB. Runs are jobs started by `oomproof run`, shared pages counted
 once. Reserved is memory a run has yet to take. Below the margin the guard
-warns, below the floor it acts. "full in" is right 4 times in 5. * is a run
-with --protect: newer runs give way first.
+warns, below the floor it acts. "full in" is the range of `oomproof trend`,
+right 4 times in 5; of a run of minutes, only what its last samples bring.
+* is a run with --protect: newer runs give way first.
 Unmanaged jobs are only looked at; to guard one: oomproof adopt PID
 """
 
