@@ -98,6 +98,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/agent.py
 	$(BIN)/python bench/readers.py
+	$(BIN)/python bench/top.py
 	$(BIN)/python bench/trend.py
 	$(BIN)/python bench/leak_kinds.py
 	$(BIN)/python bench/false_stops.py

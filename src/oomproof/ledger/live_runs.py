@@ -208,18 +208,18 @@ def _read(path: Path) -> Live:
         return Live(path.name)
 
 
-def everybody(now: float, folder: Path | None = None) -> list[Live]:
-    """Every live run of this user, oldest first, for who is no run itself; nobody where that cannot be told."""
+def everybody(now: float | None = None, folder: Path | None = None) -> list[Live]:
+    """Every live run of this user, oldest first, for who is no run itself; nobody where that cannot be told. Given ``now``, what
+    a silent guard said of its growth is not believed."""
     try:
         live = (folder or runtime_folder()) / "live"
-        runs = [_read(live / name) for name in sorted(os.listdir(live)) if is_locked(live / name)]
+        runs = [_read(path) for path in sorted(live.iterdir()) if is_locked(path)]
     except (OSError, OomproofError):
         return []
-    return [_believed(run, now) for run in runs]
+    return runs if now is None else [_believed(run, now) for run in runs]
 
 
 def _believed(run: Live, now: float) -> Live:
-    """What a silent guard said of its growth is not."""
     return run if now - run.t <= _STALE else replace(run, rate=0)
 
 

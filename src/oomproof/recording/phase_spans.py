@@ -40,11 +40,11 @@ class PhaseRow:
     floor: int | None = None
 
 
-def spans_of(series: Series, end: float | None = None) -> list[Span]:
-    """In the order of time; the last one lasts to the end of the recording."""
+def spans_of(series: Series, end: float | None = None, newest: int | None = None) -> list[Span]:
+    """In the order of time; the last one lasts to the end of the recording. ``newest``: of so many marks only."""
     end = end if end is not None else series.end()
     spans: list[Span] = []
-    for mark in series.phase_marks() if end is not None else ():
+    for mark in series.phase_marks(newest) if end is not None else ():
         if spans and mark.name != "unknown" == spans[-1].name and mark.t - spans[-1].begin < _MOMENT:
             spans.pop()  # only the moment between two
         if spans and spans[-1].name == mark.name:

@@ -192,6 +192,18 @@ class Series:
             reach *= 4
         return []
 
+    def after(self, kind: type[Row], place: int, most: int) -> tuple[list[Row], int]:
+        """(Rows written since ``place``, the newest ``most`` at most; the place of the last one): for a reader that comes
+        again while the run lives, whose end nobody has seen yet."""
+        of = _KINDS[kind]
+        answer = self._ask(f"SELECT max(rowid) FROM {of.table}")
+        last = answer[0][0] if answer and isinstance(answer[0][0], int) else 0
+        first = max(
+            place if place <= last else 0, last - most
+        )  # a recording that was begun anew counts from one
+        query = f"SELECT {_columns(kind)} FROM {of.table} WHERE rowid > ? AND rowid <= ? AND {NUMBERS} AND {of.there}"
+        return _clean(kind, self._ask(f"{query} ORDER BY rowid", first, last)), last
+
     def highest(self, kind: type[Row], edges: Sequence[float]) -> list[Row]:
         """Of each slice of time between two edges the row (of each card) to show: the highest, the least available."""
         of = _KINDS[kind]
@@ -314,10 +326,12 @@ class Series:
             for t, kind, text in self._ask(query, besides, *kinds)
         ][::-1]
 
-    def told_numbers(self, kind: str) -> list[tuple[float, dict[str, Any]]]:
-        """What an agent told in numbers, oldest first."""
+    def told_numbers(self, kind: str, last: int | None = None) -> list[tuple[float, dict[str, Any]]]:
+        """What an agent told in numbers, oldest first. ``last``: so many of the newest."""
         told = []
-        for t, data in self._ask(f"SELECT t, data FROM event WHERE kind = ? AND {NUMBERS} ORDER BY t", kind):
+        newest = f"ORDER BY rowid DESC LIMIT {int(last)}" if last is not None else ""
+        rows = f"SELECT t, data, rowid AS place FROM event WHERE kind = ? AND {NUMBERS} {newest}"
+        for t, data in self._ask(f"SELECT t, data FROM ({rows}) ORDER BY t, place", kind):
             try:
                 value = parse(data) if isinstance(data, str) else None
             except ValueError:
@@ -326,9 +340,10 @@ class Series:
                 told.append((float(t), value))
         return told
 
-    def phase_marks(self) -> list[PhaseMark]:
-        """In the order of time; the job's own last word is the last."""
-        query = f"SELECT t, name, step, anon, gpu FROM phase WHERE {NUMBERS} ORDER BY t"
+    def phase_marks(self, last: int | None = None) -> list[PhaseMark]:
+        """In the order of time; the job's own last word is the last. ``last``: of so many of the newest rows."""
+        newest = f"AND rowid > (SELECT max(rowid) FROM phase) - {int(last)}" if last is not None else ""
+        query = f"SELECT t, name, step, anon, gpu FROM phase WHERE {NUMBERS} {newest} ORDER BY t"
         # a recording of the first version has no such columns
         rows = self._ask(query) or self._ask(query.replace("anon, gpu", "NULL, NULL"))
         marks = [PhaseMark(float(t), str(name), *map(_whole, figures)) for t, name, *figures in rows]

@@ -108,6 +108,23 @@ def test_samples_by_name_and_time(recording: Recording) -> None:
         assert len(list(series.exported())) == 1000 and series.cards_used(set()) == {0, 1}
 
 
+def test_a_reader_that_comes_again_gets_what_is_new(recording: Recording) -> None:
+    with recording.series() as series:
+        first, place = series.after(JobRow, 0, 10)
+        assert [row.t for row in first] == [float(t) for t in range(990, 1000)], "the newest, at first"
+        assert series.after(JobRow, place, 10) == ([], place)
+    with sqlite3.connect(recording.path) as connection:
+        connection.execute(INSERTS["job"], (1000.0, 5, 0, 0, 0, 0, None, 1, None, None))
+        connection.execute(INSERTS["job"], ("damaged", 5, 0, 0, 0, 0, None, 1, None, None))
+    with recording.series() as series:
+        new, later = series.after(JobRow, place, 10)
+        assert [row.t for row in new] == [1000.0] and later == place + 2
+        begun_anew, _ = series.after(JobRow, later + 999, 3)
+        assert len(begun_anew) == 2, "a place behind the end is of another recording"
+        assert series.after(OtherJobRow, 0, 5)[0] == []
+        assert len(series.phase_marks(1)) <= len(series.phase_marks())
+
+
 def test_events_phases_and_processes(recording: Recording) -> None:
     with recording.series() as series:
         assert series.events("warn", last=1) == [Event(4, "warn", "lower")]
