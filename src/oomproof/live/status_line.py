@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomproof.ledger import current_budget, live_runs
+from oomproof.ledger import current_budget, live_runs, paused_jobs
 from oomproof.ledger.budget import default_floor
 from oomproof.ledger.live_runs import Live
 from oomproof.machine.clock import boottime
@@ -47,7 +47,7 @@ def read_status() -> Status:
         margin=budget.margin,
         floor=default_floor(budget.total),
         runs=len(live),
-        paused=sum(Run(runs_folder() / run.id).paused() for run in live),
+        paused=sum(Run(runs_folder() / run.id).paused() for run in live) + len(paused_jobs.read()),
         waiting=sum(run.waits() for run in newest_runs(_LOOKED_AT)),
         held=sum(run.use for run in live) if fresh else None,
         swap_total=budget.swap_total,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from oomproof.leaf.command_lines import short_name
+from oomproof.ledger import paused_jobs
+from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.live.growth_forecast import LOOK_BACK, rate_of
 from oomproof.live.live_snapshot import RUNNING, UNMANAGED, JobState
 from oomproof.live.run_reader import SPAN, command_text
@@ -30,6 +32,14 @@ def _what_runs(job: jobs.Job) -> tuple[str, ...]:
     if job.managed and "--" in job.command[:-1]:
         return job.command[job.command.index("--") + 1 :]
     return job.command
+
+
+def _with_pause(state: JobState, paused: Mapping[str, PausedJob]) -> JobState:
+    """A guard may have paused it for want of memory."""
+    pause = paused.get(state.id)
+    if pause is None:
+        return state
+    return replace(state, paused_by="guard", paused_until=pause.until, reasons=(one_line(pause.why),))
 
 
 class UnmanagedReader:
@@ -66,7 +76,8 @@ class UnmanagedReader:
         )  # fmt: skip
         us = os.getpid()
         others = [job for job in heaviest if us not in job.pids and not runs.intersection(job.pids)][:_SHOWN]
-        states = tuple(self._state(job, now) for job in others)
+        paused = {f"{job.pid}-{job.start}": job for job in paused_jobs.read()}
+        states = tuple(_with_pause(self._state(job, now), paused) for job in others)
         alive = {state.id for state in states}
         self._points = {key: points for key, points in self._points.items() if key in alive}
         return tuple(

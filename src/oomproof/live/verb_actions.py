@@ -29,6 +29,8 @@ def call_of(action: str, job: JobState | None) -> VerbCall:
     """Which command an action on a job is."""
     if job is None:
         return VerbCall(problem="there is no job to act on")
+    if not job.managed and job.paused_by and action in (PAUSE, PAUSE_CARD):
+        return VerbCall(("resume", str(job.pid)))
     if not job.managed:
         return VerbCall(problem=f"{job.name} was not started by oomproof; watch it: oomproof adopt {job.pid}")
     if not job.mine:

@@ -54,7 +54,7 @@ def parsed(*words: str, adopt: bool = False) -> dict[str, Any]:
 
 
 # flags that make others needless, and those others: never typed together
-APART = [("no_agent", "no_wait", "protect", "watch_only"), ("no_agent", "wait_max", "pause_max")]
+APART = [("no_agent", "no_wait", "protect", "watch_only"), ("no_agent", "wait_max", "pause_max", "leave_unmanaged")]
 apart = pytest.mark.parametrize("leave_out", APART)
 
 
@@ -170,6 +170,7 @@ def test_adopt_has_its_own_few_and_no_start(tmp_path: Path) -> None:
         "stop_file",
         "stop_signal",
         "watch_only",
+        "leave_unmanaged",
         "alert_above",
         "alert_gpu_above",
         "alert_swap_growth",
