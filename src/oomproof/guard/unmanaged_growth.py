@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # read in by the first look, in its own thread
     from oomproof.machine.jobs import Job
 
 _WORTH_NAMING = 32 * MIB  # growth; browsers breathe by less
+_WORTH_A_LOOK = 8 * MIB  # the same where it is only asked whether a pause would hurt somebody
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
-_RECENT = 3.0  # seconds; more than a look over all processes takes on a slow machine
 _LEAST_SECONDS = 0.2  # between the closest looks
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -77,7 +77,10 @@ class Culprit:
 
 
 def fastest(
-    before: MachineLook, now: MachineLook, prefer: Callable[[Key], bool] = lambda key: False
+    before: MachineLook,
+    now: MachineLook,
+    prefer: Callable[[Key], bool] = lambda key: False,
+    least: int = _WORTH_NAMING,
 ) -> Grown | None:
     """The unmanaged job that grew most between two looks, where one did; of those that are preferred first."""
     grown = [
@@ -85,7 +88,7 @@ def fastest(
         for key, seen in now.jobs.items()
         if not seen.managed
     ]
-    worth = [candidate for candidate in grown if candidate[0] >= _WORTH_NAMING]
+    worth = [candidate for candidate in grown if candidate[0] >= least]
     if not worth:
         return None
     growth, key, seen = max(worth, key=lambda candidate: (prefer(candidate[1]), candidate[0]))
@@ -111,10 +114,9 @@ class UnmanagedGrowth:
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
         self.culprit: Culprit | None = None
 
-    def knows(self, t: float) -> bool:
-        """Whether two looks lie close enough behind us to tell who grows now."""
-        recent = [look for look in list(self._looks)[-2:] if t - look.t <= _RECENT]
-        return len(recent) == 2
+    def knows(self) -> bool:
+        """Whether the last look found somebody who fills the machine."""
+        return self.culprit is not None
 
     def look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
@@ -136,7 +138,8 @@ class UnmanagedGrowth:
             grown = self._grown(now, lambda key: self._prefer(jobs[key]))
             self.culprit = culprit = self._culprit(grown, others)
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
-            self.named = f"{grown.text}{not_paused}" if grown is not None else ""
+            worth = grown is not None and grown.bytes >= _WORTH_NAMING
+            self.named = f"{grown.text}{not_paused}" if grown is not None and worth else ""
             for job in others[:_ROWS]:
                 held = job.use + job.swap
                 if held >= _WORTH_A_ROW and self._rows.is_news(t, (job.pid, job.start), held):
@@ -167,7 +170,7 @@ class UnmanagedGrowth:
         looks = self._looks
         while len(looks) > 1 and now.t - looks[1].t >= _LOOK_BACK:
             looks.popleft()
-        grown = fastest(looks[0], now, prefer) if looks else None
+        grown = fastest(looks[0], now, prefer, _WORTH_A_LOOK) if looks else None
         looks.append(now)
         return grown
 

@@ -87,11 +87,12 @@ class UnmanagedGuard:
         return tuple(views.values())
 
     def is_searching(self, t: float) -> bool:
-        """Asked near the margin: whether the next looks may name somebody who can be paused. Not waited for for long."""
+        """Asked while a machine near its margin fills: whether the next looks may name somebody who can be paused. Not waited
+        for for long."""
         if t - self._asked_at > _SEARCH_SECONDS:
             self._search_began = t
         self._asked_at = t
-        if not self._settings.pause_unmanaged or self.growth.knows(t):
+        if not self._settings.pause_unmanaged or self.growth.knows():
             return False
         return t - self._search_began < _SEARCH_SECONDS
 

@@ -41,6 +41,7 @@ class ViewReader:
         jobs = [view for job in self._jobs if (view := job.read(t, available, swap_free)) is not None]
         if headroom is not None:
             self._headroom.add(t, available + swap_free)
+        shrink = -self._headroom.rate(0.3)
         near = any(is_near(job.settings, available, swap_free) for job in self._jobs)
         unmanaged = self._unmanaged_jobs(near)
         waits = any(job.paused == "guard" for job in unmanaged)
@@ -54,13 +55,13 @@ class ViewReader:
             available,
             swap_free,
             stall,
-            shrink=-self._headroom.rate(0.3),
+            shrink=shrink,
             drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
             jobs=tuple(jobs),
             others=tuple(map(seen, others)),
             others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
             unmanaged=unmanaged,
-            searching=near and self._unmanaged is not None and self._unmanaged.is_searching(t),
+            searching=near and shrink > 0 and self._unmanaged is not None and self._unmanaged.is_searching(t),
         )
 
     def _unmanaged_jobs(self, near: bool) -> tuple[UnmanagedView, ...]:

@@ -54,7 +54,10 @@ def parsed(*words: str, adopt: bool = False) -> dict[str, Any]:
 
 
 # flags that make others needless, and those others: never typed together
-APART = [("no_agent", "no_wait", "protect", "watch_only"), ("no_agent", "wait_max", "pause_max", "leave_unmanaged")]
+APART = [
+    ("no_agent", "no_wait", "protect", "watch_only"),
+    ("no_agent", "wait_max", "pause_max", "leave_unmanaged"),
+]
 apart = pytest.mark.parametrize("leave_out", APART)
 
 
