@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oomproof.machine import cgroups
@@ -21,6 +21,8 @@ _WORTH_A_LOOK = 8 * MIB  # the same where it is only asked whether a pause would
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
+_LARGE_PART = 0.25  # of the fastest one's growth
+_ASKED = 3  # jobs of one look: each costs a read of all its open files
 _LEAST_SECONDS = 0.2  # between the closest looks
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -76,23 +78,15 @@ class Culprit:
         return self.job.use + self.job.swap
 
 
-def fastest(
-    before: MachineLook,
-    now: MachineLook,
-    prefer: Callable[[Key], bool] = lambda key: False,
-    least: int = _WORTH_NAMING,
-) -> Grown | None:
-    """The unmanaged job that grew most between two looks, where one did; of those that are preferred first."""
-    grown = [
-        (seen.use - (before.jobs[key].use if key in before.jobs else 0), key, seen)
-        for key, seen in now.jobs.items()
-        if not seen.managed
-    ]
-    worth = [candidate for candidate in grown if candidate[0] >= least]
-    if not worth:
-        return None
-    growth, key, seen = max(worth, key=lambda candidate: (prefer(candidate[1]), candidate[0]))
-    return Grown(key, seen, growth, max(_LEAST_SECONDS, min(now.t - before.t, now.t - key[1] / _TICKS)))
+def growing(before: MachineLook, now: MachineLook, least: int = _WORTH_NAMING) -> list[Grown]:
+    """The unmanaged jobs that grew by so much between two looks, the fastest first."""
+    grown = []
+    for key, seen in now.jobs.items():
+        growth = seen.use - (before.jobs[key].use if key in before.jobs else 0)
+        if growth >= least and not seen.managed:
+            seconds = max(_LEAST_SECONDS, min(now.t - before.t, now.t - key[1] / _TICKS))
+            grown.append(Grown(key, seen, growth, seconds))
+    return sorted(grown, key=lambda job: -job.bytes)
 
 
 class UnmanagedGrowth:
@@ -134,12 +128,11 @@ class UnmanagedGrowth:
         try:
             others = self._others(ours, used)
             jobs = {(job.pid, job.start): job for job in others}
-            now = MachineLook(t, {key: _seen(job) for key, job in jobs.items()})
-            grown = self._grown(now, lambda key: self._prefer(jobs[key]))
-            self.culprit = culprit = self._culprit(grown, others)
+            grown = self._growing(MachineLook(t, {key: _seen(job) for key, job in jobs.items()}))
+            self.culprit = culprit = self._culprit(grown, jobs)
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
-            worth = grown is not None and grown.bytes >= _WORTH_NAMING
-            self.named = f"{grown.text}{not_paused}" if grown is not None and worth else ""
+            worth = grown and grown[0].bytes >= _WORTH_NAMING
+            self.named = f"{grown[0].text}{not_paused}" if worth else ""
             for job in others[:_ROWS]:
                 held = job.use + job.swap
                 if held >= _WORTH_A_ROW and self._rows.is_news(t, (job.pid, job.start), held):
@@ -166,19 +159,26 @@ class UnmanagedGrowth:
             proc=self._proc,
         )
 
-    def _grown(self, now: MachineLook, prefer: Callable[[Key], bool]) -> Grown | None:
+    def _growing(self, now: MachineLook) -> list[Grown]:
         looks = self._looks
         while len(looks) > 1 and now.t - looks[1].t >= _LOOK_BACK:
             looks.popleft()
-        grown = fastest(looks[0], now, prefer, _WORTH_A_LOOK) if looks else None
+        grown = growing(looks[0], now, _WORTH_A_LOOK) if looks else []
         looks.append(now)
         return grown
 
-    def _culprit(self, grown: Grown | None, others: Sequence[Job]) -> Culprit | None:
-        job = next((job for job in others if grown is not None and (job.pid, job.start) == grown.key), None)
-        if grown is None or job is None or self._tie is None:
+    def _culprit(self, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Culprit | None:
+        """Of those that have a large part in it the newest that may be paused, as with our own runs; else the fastest."""
+        if self._tie is None or not grown:
             return None
-        return Culprit(job, grown.seen.name, grown.bytes / grown.seconds, self._tie(job))
+        part = [job for job in grown if job.bytes >= grown[0].bytes * _LARGE_PART]
+        part.sort(key=lambda job: (self._prefer(jobs[job.key]), job.key[1]), reverse=True)
+        for candidate in (*part[:_ASKED], grown[0]):
+            tie, rate = self._tie(jobs[candidate.key]), candidate.bytes / candidate.seconds
+            culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie)
+            if not tie:
+                break
+        return culprit
 
 
 def _seen(job: Job) -> Seen:

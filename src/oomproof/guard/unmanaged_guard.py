@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oomproof.errors import OomproofError
 from oomproof.guard import detect_unmanaged
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.machine import processes
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -103,8 +106,14 @@ class UnmanagedGuard:
             return
         actions, self.state = detect_unmanaged.decide(self._settings, view, self.state)
         for action in actions:
-            if may_act(action.kind == detect_unmanaged.RESUME):
+            if self._can_act(action) and may_act(action.kind == detect_unmanaged.RESUME):
                 self._act(action)
+
+    def _can_act(self, action: Action) -> bool:
+        """A pause that could not be undone without us is not made; it is tried again at the next look."""
+        if self._pauses is None or action.kind != detect_unmanaged.PAUSE or self._choice.dry_run:
+            return self._pauses is not None
+        return self._pauses.is_ready()
 
     def _is_decided_elsewhere(self) -> bool:
         """A guard of the whole machine lives, and it is not us. What we paused before it came we resume ourselves."""
@@ -165,7 +174,8 @@ class UnmanagedGuard:
         for job in view.unmanaged:
             if not job.paused and pauses.has(job.key):
                 pauses.resume(job.key)
-                self._tell_later("hand", f"{_who(job)} was resumed by hand, or has ended", job.key)
+                if processes.is_alive(*job.key):
+                    self._tell_later("hand", f"{_who(job)} was resumed by hand; it is left alone", job.key)
 
     def _tell_later(self, kind: str, text: str, key: JobKey, why: str = "") -> None:
         """From a thread of its own: a file, another terminal and our own may all be slow."""
@@ -176,7 +186,10 @@ class UnmanagedGuard:
     def _tell_now(self, kind: str, text: str, key: JobKey, why: str) -> None:
         pauses = self._pauses
         if kind == detect_unmanaged.PAUSE and pauses is not None:
-            pauses.write_down(key, why)
+            with contextlib.suppress(
+                OSError, OomproofError
+            ):  # no runtime folder: then only others do not know
+                pauses.write_down(key, why)
         self._tell(kind, text, key)
         if kind in (detect_unmanaged.PAUSE, detect_unmanaged.RESUME):
             from oomproof.guard.owner_notice import tell_owner

@@ -6,6 +6,7 @@ It is stopped by signals, for its cgroup is not ours. Before the first is sent, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -96,8 +97,7 @@ class UnmanagedPauses:
         key = culprit.key
         if not processes.is_alive(*key, self._proc):
             return "it has ended"
-        self.prepare()
-        if not self._resumer_is_ready():
+        if not self.is_ready():
             return NOT_YET
 
         def members() -> list[int]:
@@ -116,18 +116,23 @@ class UnmanagedPauses:
             self._wake(key, pause)
             return "it starts processes faster than they can be stopped"
         self._pauses[key] = pause
-        self._tell_resumer(key, pause)
+        with contextlib.suppress(OSError):  # it knows the first process, and finds the others below it
+            self._tell_resumer(key, pause)
         return ""
 
     def write_down(self, key: JobKey, why: str) -> None:
         """For other guards, `oomproof status` and `oomproof resume`. After the pause: it may wait on a disk."""
-        pause = self._pauses[key]
+        pause = self._pauses.get(key)
+        if pause is None:
+            return  # it was resumed meanwhile
         now, left = time.time(), pause.until - boottime()
         culprit, members = pause.culprit, tuple(pause.members)
         job = PausedJob(
             *key, culprit.name, culprit.held, why, self._by, now, now + left, members, tuple(pause.skip)
         )
         paused_jobs.write(job, pause.file)
+        if key not in self._pauses:
+            pause.file.unlink(missing_ok=True)
 
     def resume(self, key: JobKey) -> None:
         if (pause := self._pauses.pop(key, None)) is not None:
@@ -135,7 +140,8 @@ class UnmanagedPauses:
 
     def _wake(self, key: JobKey, pause: _Pause) -> None:
         resumer.resume_tree(*key, pause.members, pause.skip)
-        pause.file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            pause.file.unlink(missing_ok=True)
         self._send({"pid": key[0], "start": key[1], "over": True})
 
     def end(self, key: JobKey, number: int) -> None:
@@ -160,7 +166,9 @@ class UnmanagedPauses:
                 self._resumer.kill()
             self._resumer = None
 
-    def _resumer_is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether somebody would resume after us what we pause now; it is seen to that somebody soon does."""
+        self.prepare()
         if not self._ready and self._resumer is not None and self._resumer.stdout is not None:
             readable, _, _ = select.select([self._resumer.stdout], [], [], 0)
             self._ready = bool(readable) and os.read(self._resumer.stdout.fileno(), 16).startswith(b"ready")

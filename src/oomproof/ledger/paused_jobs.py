@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
@@ -45,7 +46,7 @@ def write(job: PausedJob, path: Path) -> None:
 
 
 def read(folder: Callable[[], Path] = runtime_folder) -> list[PausedJob]:
-    """Those that live, oldest pause first: of this user's guards, and of the system's."""
+    """Those that are stopped now, oldest pause first: of this user's guards, and of the system's."""
     jobs: list[PausedJob] = []
     for place in (folder, lambda: SYSTEM_FOLDER):
         try:
@@ -54,8 +55,13 @@ def read(folder: Callable[[], Path] = runtime_folder) -> list[PausedJob]:
         except (OSError, OomproofError):
             continue
         jobs += [job for path in files if (job := _read(path)) is not None]
-    living = {(job.pid, job.start): job for job in jobs if processes.is_alive(job.pid, job.start)}
-    return sorted(living.values(), key=lambda job: job.since)
+    stopped = {(job.pid, job.start): job for job in jobs if _is_stopped(job)}
+    return sorted(stopped.values(), key=lambda job: job.since)
+
+
+def _is_stopped(job: PausedJob) -> bool:
+    """A file may outlive the pause, where a guard and its resumer were both killed."""
+    return processes.is_alive(job.pid, job.start) and is_stopped(job.pid)
 
 
 def forget(job: PausedJob) -> None:

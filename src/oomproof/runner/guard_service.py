@@ -13,7 +13,7 @@ from oomproof.own_command import OWN_COMMAND
 
 NAME = "oomproof-guard.service"
 _MARK = "# Written by `oomproof guard install`; `oomproof guard uninstall` removes it.\n"
-_SECONDS = 30.0
+_SECONDS = 120.0  # a stop waits until everybody runs again
 # What a guard does not need is closed to it. Signals, /proc and the terminals of others it needs; a filter of system calls
 # it has none of: one such filter once ended a well-known guard at each shortage, unnoticed.
 _USER = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_machine import FakeMachine
 
-from oomproof.guard.unmanaged_growth import MachineLook, Seen, UnmanagedGrowth, fastest
+from oomproof.guard.unmanaged_growth import MachineLook, Seen, UnmanagedGrowth, growing
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording.schema import INSERTS
 
@@ -25,18 +25,18 @@ def look(t: float, **held: int) -> MachineLook:
 
 
 def test_the_fastest_is_named_with_what_it_held_and_in_how_long() -> None:
-    grown = fastest(look(100, p1=500, p2=100), look(105, p1=510, p2=300))
-    assert grown is not None and grown.text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, held 300 MiB"
+    (grown,) = growing(look(100, p1=500, p2=100), look(105, p1=510, p2=300))
+    assert grown.text == "python load.py (pid 2) grew by 200 MiB in 5.0 s, held 300 MiB"
 
 
 def test_one_that_has_just_begun_grew_from_nothing() -> None:
-    grown = fastest(look(100, p1=500), look(105, p1=500, p3=200))
-    assert grown is not None and "(pid 3) grew by 200 MiB" in grown.text
+    (grown,) = growing(look(100, p1=500), look(105, p1=500, p3=200))
+    assert "(pid 3) grew by 200 MiB" in grown.text
 
 
 @pytest.mark.parametrize("now", [{"p1": 520}, {"p1": 400}, {"p1": 500, "r2": 900}, {}])
 def test_a_breath_and_a_run_of_ours_are_not_named(now: dict[str, int]) -> None:
-    assert fastest(look(100, p1=500), look(105, **now)) is None
+    assert growing(look(100, p1=500), look(105, **now)) == []
 
 
 class Scene:
@@ -101,3 +101,36 @@ def test_who_is_gone_is_forgotten(tmp_path: Path) -> None:
     shutil.rmtree(f"{scene.machine.proc}/30")
     scene.look(131.0)
     assert scene.growth._rows._written == {}
+
+
+@pytest.mark.parametrize(
+    ("ties", "prefer", "expected"),
+    [
+        ({}, "", 31),  # the newest of those that have a part in it, not the fastest
+        ({31: "it has a window"}, "", 30),
+        (
+            {30: "it has a window", 31: "it is another user's"},
+            "",
+            30,
+        ),  # nobody: then the fastest, with its reason
+        ({}, "old.py", 30),
+    ],
+)
+def test_the_newest_that_may_be_paused(
+    tmp_path: Path, ties: dict[int, str], prefer: str, expected: int
+) -> None:
+    scene = Scene(tmp_path)
+    scene.growth = UnmanagedGrowth(
+        None,
+        scene.machine.proc,
+        tie=lambda job: ties.get(job.pid, ""),
+        prefer=lambda job: bool(prefer) and prefer in job.command,
+    )
+    for t, old, new, small in ((100.0, 100, 50, 50), (102.0, 300, 150, 60)):
+        scene.machine.process(30, "python", 1, argv=("python", "old.py"), anon=old, start=10)
+        scene.machine.process(31, "python", 1, argv=("python", "new.py"), anon=new, start=20)
+        scene.machine.process(32, "python", 1, argv=("python", "small.py"), anon=small, start=30)
+        scene.look(t)
+    culprit = scene.growth.culprit
+    assert culprit is not None and culprit.key[0] == expected and culprit.tie == ties.get(expected, "")
+    assert "old.py (pid 30) grew by 200 MiB" in scene.growth.named, "the fastest is the one that is blamed"
