@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "see it work in 15 seconds: a leaking job is warned about, asked to stop, explained"),
     "why": ("why", "why a job died, with proof: a run, or any log"),
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
+    "system": ("system", "which settings of this machine to change for your jobs: swap, kernel, cgroups"),
     "runs": ("runs", "the history: show, compare, export"),
     "trend": ("trend", "whether memory grows without end, and when it will be full: a run, or any table"),
     "inspect": (
