@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from oomproof.ledger.budget import default_floor
 from oomproof.ledger.job_history import JobHistory
 from oomproof.machine.daemon_thresholds import Threshold
+from oomproof.printable import one_line
 from oomproof.remedies.system_change import Change, Fine
 from oomproof.remedies.system_facts import SystemFacts
 from oomproof.units import GIB, MIB, format_size
@@ -209,20 +211,20 @@ def notes(facts: SystemFacts) -> tuple[str, ...]:
 def _zram_note(facts: SystemFacts) -> str:
     assert facts.sampled is not None
     job, pages = facts.sampled.job, facts.sampled.pages
+    name = f"{one_line(os.path.basename(job.command[0]))} (pid {job.pid})"
     if pages is None:
         why = facts.sampled.problem
         more = " (as root it may)" if facts.kernel.ptrace_scope and why == "Permission denied" else ""
-        return f"whether zram would help: the pages of pid {job.pid} could not be sampled: {why}{more}"
+        return f"whether zram would help: the pages of {name} could not be sampled: {why}{more}"
     size, share = pages.pages * 4096, pages.share
-    told = (
-        f"{format_size(size)} of pid {pages.pid}'s pages compress to {max(0.01, share):.0%} of their size: "
-    )
+    percent = f"{max(0.01, share):.0%}"
+    told = f"zram: {format_size(size)} of the pages of {name} compress to {percent} of their size: "
     if share > _SAVES_LITTLE:
-        return told + "zram is no extra memory for this job"
+        return told + "it is no extra memory for this job"
     gain = format_size(int(job.use * (1 - share)) // MIB * MIB)
     if share > _SAVES_MUCH:
-        return told + f"zram would give at most {gain} for its {format_size(job.use)}, and cost CPU time"
+        return told + f"it would give at most {gain} for its {format_size(job.use)}, and cost CPU time"
     return (
         told
-        + f"zram would give about {gain} for its {format_size(job.use)} (your distribution's zram-generator)"
+        + f"it would give about {gain} for its {format_size(job.use)} (your distribution's zram-generator)"
     )

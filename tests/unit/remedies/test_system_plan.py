@@ -140,11 +140,14 @@ def test_before_zram_that_saves_nothing(facts: SystemFacts) -> None:
     add = change(tensors, I0, "swap")
     assert add is not None and isinstance(add.step, SwapFile) and add.step.priority == 200
     assert "Priority=200" in add.step.unit_text
-    assert any("zram is no extra memory for this job" in note for note in plan(tensors, I0).notes)
+    assert any(
+        "it is no extra memory for this job" in note and "python (pid 4242)" in note
+        for note in plan(tensors, I0).notes
+    )
     text = replace(busy, sampled=SampledJob(job, PageSample(job.pid, 1024, 1024 * 1000)))
     add = change(text, I0, "swap")
     assert add is not None and isinstance(add.step, SwapFile) and add.step.priority is None
-    assert any("zram would give about" in note for note in plan(text, I0).notes)
+    assert any("it would give about" in note for note in plan(text, I0).notes)
 
 
 def test_zram_is_no_disk(facts: SystemFacts) -> None:
