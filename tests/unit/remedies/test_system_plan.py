@@ -209,6 +209,10 @@ def test_overcommit(facts: SystemFacts, mode: int) -> None:
     assert ("protects nothing" in told.why) is (mode == 1)
 
 
+def test_a_low_swappiness_is_a_choice(facts: SystemFacts) -> None:
+    assert change(replace(facts, kernel=KernelSettings(swappiness=1)), NONE, "swappiness") is None
+
+
 def test_what_the_kernel_does_not_tell_is_no_change(facts: SystemFacts) -> None:
     told = plan(with_host(replace(facts, kernel=KernelSettings()), overcommit=None), NONE)
     assert not {"swappiness", "victim", "sysrq", "overcommit"} & {change.name for change in told.changes}
