@@ -6,6 +6,7 @@ Only pages that are in RAM are read (``pagemap`` tells): looking must not fetch 
 from __future__ import annotations
 
 import os
+import random
 import re
 import time
 import zlib
@@ -59,21 +60,25 @@ def sample(pid: int, uid: int, proc: str = "/proc", most: int = MOST_PAGES) -> t
 
 def _measure(memory: int, pagemap: int, maps: bytes, most: int) -> tuple[int, int]:
     """Evenly over all of its anonymous memory; (pages, their size when compressed)."""
-    regions = [(int(a, 16) // PAGE, int(b, 16) // PAGE) for a, b, _ in _ANONYMOUS.findall(maps)]
-    total = sum(end - begin for begin, end in regions)
-    step = max(1, total // (2 * most))  # half of what is mapped may never have been touched
+    regions = [range(int(a, 16) // PAGE, int(b, 16) // PAGE) for a, b, _ in _ANONYMOUS.findall(maps)]
+    step = max(1, sum(map(len, regions)) // (2 * most))  # half of what is mapped may never have been touched
+    numbers: list[int] = []
+    skip = 0
+    for region in regions:
+        numbers += region[skip::step]
+        skip = (skip - len(region)) % step
+    random.Random(0).shuffle(
+        numbers
+    )  # in any order: one that is cut short must not know the heap's beginning only
     pages = compressed = 0
     deadline = time.monotonic() + _SECONDS
-    wanted = 0  # of all pages of all regions, the number of the next to look at
-    before = 0
-    for begin, end in regions:
-        while wanted < before + end - begin and pages < most and time.monotonic() < deadline:
-            page = _page(memory, pagemap, begin + wanted - before)
-            wanted += step
-            if page is not None:
-                pages += 1
-                compressed += cost(page)
-        before += end - begin
+    for number in numbers:
+        if pages == most or time.monotonic() > deadline:
+            break
+        page = _page(memory, pagemap, number)
+        if page is not None:
+            pages += 1
+            compressed += cost(page)
     return pages, compressed
 
 
