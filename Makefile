@@ -104,6 +104,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/false_stops.py
 	$(BIN)/python bench/data.py
 	$(BIN)/python bench/census.py
+	$(BIN)/python bench/system.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "how this machine uses its memory, what is safe to start now, what is risky"),
     "top": ("top", "the machine and its jobs, live: bars, growth, time to full; keys pause, save, stop"),
     "status": ("status", "one line for a prompt or a tmux bar"),
+    "system": ("system", "which settings of this machine to change for your jobs: swap, kernel, cgroups"),
     "runs": ("runs", "the history: show, compare, export"),
     "trend": ("trend", "whether memory grows without end, and when it will be full: a run, or any table"),
     "inspect": (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.machine_facts import Facts
+from oomproof.ledger.swap_commands import add_swap_file, free_path
 from oomproof.machine import swap
 from oomproof.records import dataclass
 from oomproof.units import GIB, MIB, format_size
@@ -203,9 +204,6 @@ def add_swap(facts: Facts, before_zram: bool = False, size: int | None = None) -
         )
     remedy = "Add a swap file" + (" that is used before zram" if before_zram else "")
     remedy += ", on the host:" if facts.place.container else ":"
-    taken = {area.path for area in facts.swaps}
-    path = next(name for name in ("/swapfile", *(f"/swapfile{n}" for n in range(2, 99))) if name not in taken)
-    on = f"swapon -p 200 {path}" if before_zram else f"swapon {path}"
-    if facts.place.root_filesystem == "btrfs":
-        return remedy, f"sudo sh -c 'btrfs filesystem mkswapfile --size {size}G {path} && {on}'"
-    return remedy, f"sudo sh -c 'fallocate -l {size}G {path} && chmod 600 {path} && mkswap {path} && {on}'"
+    priority = 200 if before_zram else None
+    path = free_path(facts.swaps)
+    return remedy, add_swap_file(path, size * GIB, facts.place.root_filesystem, priority)

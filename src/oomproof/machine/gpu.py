@@ -41,6 +41,7 @@ class Gpu:
     free: int | None
     processes: tuple[GpuProcess, ...] = ()
     note: str | None = None  # what the figures do not show, and why
+    persistence: bool | None = None  # whether the driver stays loaded while nobody uses the card
 
     @property
     def unified(self) -> bool:
@@ -137,7 +138,8 @@ def query_nvml(nvml: Any, wsl: bool) -> Gpus:
             gpus.append(Gpu(index, name, None, None, None, _nvml_processes(nvml, handle), note))
             continue
         processes = _nvml_processes(nvml, handle)
-        gpus.append(Gpu(index, name, *memory, processes, _hidden(wsl, bool(processes), memory[1])))
+        hidden = _hidden(wsl, bool(processes), memory[1])
+        gpus.append(Gpu(index, name, *memory, processes, hidden, _persistence(nvml, handle)))
     return Gpus(tuple(gpus))
 
 
@@ -154,6 +156,13 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int, int] | None:
     except nvml.NVMLError:
         return None
     return int(memory.total), int(memory.total - memory.free), int(memory.free)
+
+
+def _persistence(nvml: Any, handle: Any) -> bool | None:
+    try:
+        return bool(nvml.nvmlDeviceGetPersistenceMode(handle))
+    except (nvml.NVMLError, AttributeError):  # Windows' driver under WSL2 has no such mode
+        return None
 
 
 def _nvml_processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:

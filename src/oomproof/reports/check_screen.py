@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +12,10 @@ from oomproof.ledger.memory_rows import Row
 from oomproof.ledger.risks import Risk
 from oomproof.machine.gpu import Gpu
 from oomproof.machine.jobs import Job
-from oomproof.printable import coloured_stream, one_line, printable, terminal_columns, wants_colour
+from oomproof.printable import one_line
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass
+from oomproof.reports.styled_lines import Line, fact, folded_fact, print_lines, wrapped
 from oomproof.reports.table_text import cut, folded
 from oomproof.units import format_size
 
@@ -26,16 +25,9 @@ if TYPE_CHECKING:  # the ledger is read only where there is one
 
 SCHEMA = 1
 JOBS_SHOWN = 5
-_PIPE_WIDTH = 110
-_LABEL = 13  # width of the first column
 _NOTEWORTHY_SWAP = 64 << 20
 _TINY = 1 << 20  # rows below a MiB are left off the screen (never out of the JSON)
 _OVERCOMMIT = {0: "refuses only the absurd", 1: "refuses nothing", 2: "refuses all past the commit limit"}
-
-_COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-
-Span = tuple[str, str]  # text, style: words of _COLOURS
-Line = list[Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +46,12 @@ class Check:
 
 def show(check: Check) -> None:
     """Prints for whoever reads: colours and bars on a terminal, plain text into a pipe or with NO_COLOR."""
-    if not wants_colour(sys.stdout):
-        width = terminal_columns() if sys.stdout.isatty() else _PIPE_WIDTH
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # an ASCII pipe gets question marks, not a traceback
-        print("\n".join("".join(text for text, _ in line).rstrip() for line in screen(check, width)))
-        return
-    lines = screen(check, terminal_columns(), bars=True)
-    coloured_stream(sys.stdout).write("".join(f"{_coloured(line)}\n" for line in lines))
-
-
-def _coloured(line: Line) -> str:
-    parts = []
-    for text, style in line:
-        codes = ";".join(_COLOURS[word] for word in style.split())
-        parts.append(f"\x1b[{codes}m{printable(text)}\x1b[0m" if codes else printable(text))
-    return "".join(parts)
+    print_lines(lambda width, bars: screen(check, width, bars))
 
 
 def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
     """The whole screen as styled lines; commands to copy are never broken."""
-    facts = [line for fact in _machine(check.facts) for line in _folded(fact, width)]
+    facts = [part for line in _machine(check.facts) for part in folded_fact(line, width)]
     # whoever asked reads the answer first; the figures behind it follow
     lines = [*_answers(check.answers, width), []] if check.answers else []
     lines += [*facts, [], *_rows(check.rows, check.facts, width, bars), []]
@@ -84,7 +61,7 @@ def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
     if check.risks:
         lines += [*_risks(check.risks, width), []]
     when, command = check.next_step
-    lines += _wrapped("Next: ", when, width, "bold")
+    lines += wrapped("Next: ", when, width, "bold")
     lines.append([("  ", ""), (command, "cyan")])
     return lines
 
@@ -95,66 +72,66 @@ def screen(check: Check, width: int, bars: bool = False) -> list[Line]:
 def _machine(facts: Facts) -> Iterable[Line]:
     here = facts.here
     machine = f" (the limit here; the machine has {format_size(facts.memory.total)})" if facts.limited else ""
-    yield _fact("RAM", f"{format_size(here.available)} available of {format_size(here.total)}{machine}")
+    yield fact("RAM", f"{format_size(here.available)} available of {format_size(here.total)}{machine}")
     yield from _swaps(facts)
     yield _limit(facts)
     if facts.pressure:
         some, full = facts.pressure.some_avg10, facts.pressure.full_avg10
         style = "yellow" if some >= 10 else ""
-        yield _fact(
+        yield fact(
             "pressure", f"some tasks waited {some:.1f} %, all tasks {full:.1f} % of the last 10 s", style
         )
     if facts.overcommit:
         mode = facts.overcommit.mode
-        yield _fact("overcommit", f"mode {mode}: the kernel {_OVERCOMMIT.get(mode, 'does as it likes')}")
+        yield fact("overcommit", f"mode {mode}: the kernel {_OVERCOMMIT.get(mode, 'does as it likes')}")
     if facts.shm:
-        yield _fact("/dev/shm", f"{format_size(facts.shm.free)} free of {format_size(facts.shm.total)}")
+        yield fact("/dev/shm", f"{format_size(facts.shm.free)} free of {format_size(facts.shm.total)}")
     if facts.daemons:
-        yield _fact("OOM daemon", ", ".join(f"{daemon.name} (pid {daemon.pid})" for daemon in facts.daemons))
+        yield fact("OOM daemon", ", ".join(f"{daemon.name} (pid {daemon.pid})" for daemon in facts.daemons))
     elif facts.overcommit:
         hidden = " seen from this container" if facts.place.container else ""
-        yield _fact("OOM daemon", f"none{hidden}", "dim")
+        yield fact("OOM daemon", f"none{hidden}", "dim")
     if facts.place.wsl:
-        yield _fact("WSL2", "this is the virtual machine's RAM; what Windows itself uses is not seen")
+        yield fact("WSL2", "this is the virtual machine's RAM; what Windows itself uses is not seen")
     yield from _gpus(facts)
 
 
 def _swaps(facts: Facts) -> Iterable[Line]:
     if not facts.swaps:
-        yield _fact("swap", "none", "dim")
+        yield fact("swap", "none", "dim")
     for area in facts.swaps:
         if area.zram:
             held, taken = format_size(area.zram.stored), format_size(area.zram.in_ram)
             saves = f"saves {format_size(max(0, area.zram.saved))}; not counted as memory"
-            yield _fact("zram", f"holds {held} in {taken} of RAM, {saves}")
+            yield fact("zram", f"holds {held} in {taken} of RAM, {saves}")
         else:
             full = area.free <= area.total * 0.05
             size = format_size(area.total)
             text = f"full, {size}" if full else f"{format_size(area.free)} free of {size}"
-            yield _fact("swap", f"{text} on disk ({area.path})", "red" if full else "")
+            yield fact("swap", f"{text} on disk ({area.path})", "red" if full else "")
 
 
 def _limit(facts: Facts) -> Line:
     tightest = facts.limits.tightest
     if tightest is None:
-        return _fact("limit", "none over this shell", "dim")
+        return fact("limit", "none over this shell", "dim")
     used, limit = format_size(tightest.used), format_size(tightest.limit)
-    return _fact("limit", f"{used} used of {limit} ({tightest.file} in {tightest.path})")
+    return fact("limit", f"{used} used of {limit} ({tightest.file} in {tightest.path})")
 
 
 def _gpus(facts: Facts) -> Iterable[Line]:
     if facts.gpus.problem:
-        yield _fact("GPU", facts.gpus.problem, "yellow")
+        yield fact("GPU", facts.gpus.problem, "yellow")
     elif not facts.gpus.gpus:
-        yield _fact("GPU", "none", "dim")
+        yield fact("GPU", "none", "dim")
     for gpu in facts.gpus.gpus:
-        yield _fact(f"GPU {gpu.index}", _gpu_text(gpu))
+        yield fact(f"GPU {gpu.index}", _gpu_text(gpu))
         for process in sorted(gpu.processes, key=lambda process: -(process.used or 0))[:4]:
             job = next((job for job in facts.jobs if process.pid in job.pids), None)
             who = cut(_command(job), 40) if job else "a process not seen from here"
-            yield _fact("", f"{format_size(process.used):>9}  {who}  (pid {process.pid})", "dim")
+            yield fact("", f"{format_size(process.used):>9}  {who}  (pid {process.pid})", "dim")
         if gpu.note:
-            yield _fact("", gpu.note, "dim")
+            yield fact("", gpu.note, "dim")
 
 
 def _gpu_text(gpu: Gpu) -> str:
@@ -162,19 +139,6 @@ def _gpu_text(gpu: Gpu) -> str:
         return gpu.name
     used, total, free = (format_size(size) for size in (gpu.used, gpu.total, gpu.free))
     return f"{used} used of {total}, {free} free ({gpu.name})"
-
-
-def _fact(label: str, text: str, style: str = "") -> Line:
-    return [(f"{label:<{_LABEL}}", "bold"), (text, style)]
-
-
-def _folded(fact: Line, width: int) -> Iterable[Line]:
-    """A fact that is too long for its line continues below, under its text."""
-    (label, bold), (text, style) = fact
-    for number, part in enumerate(
-        textwrap.wrap(text, max(30, width - 1 - len(label)), break_on_hyphens=False)
-    ):
-        yield [(label if number == 0 else " " * len(label), bold), (part, style)]
 
 
 # --- rows, budget, risks, answers ---------------------------------------------------------------------------
@@ -227,7 +191,7 @@ def _budget(budget: Budget) -> Iterable[Line]:
 def _ledger(check: Check, width: int) -> Iterable[Line]:
     """Who has memory reserved, and who waits for it."""
     for trouble in check.ledger_troubles:
-        yield from _wrapped("  ! ", trouble, width, "yellow", indent="    ")
+        yield from wrapped("  ! ", trouble, width, "yellow", indent="    ")
     snapshot = check.snapshot
     if snapshot is None or not (snapshot.running or snapshot.waiting):
         return
@@ -262,9 +226,7 @@ def _on_gpu(entry: Entry) -> str:
 def _risks(risks: Sequence[Risk], width: int) -> Iterable[Line]:
     yield [("Risks", "bold")]
     for risk in risks:
-        yield from _wrapped(
-            f"  ! {risk.title}. ", f"{risk.why} {risk.remedy}", width, "yellow", indent="    "
-        )
+        yield from wrapped(f"  ! {risk.title}. ", f"{risk.why} {risk.remedy}", width, "yellow", indent="    ")
         yield [("      ", ""), (risk.command, "cyan")]
 
 
@@ -278,16 +240,7 @@ def _answers(answers: Sequence[Answer], width: int) -> Iterable[Line]:
         title, style = words[answer.status]
         # the title says it already
         sentence = answer.sentence.replace(": never fits, ", ": ").replace(": never fits", "")
-        yield from _wrapped(title, sentence, width, style)
-
-
-def _wrapped(head: str, text: str, width: int, style: str, indent: str = "  ") -> Iterable[Line]:
-    """``head`` in its style, then the text, folded between words."""
-    folded = textwrap.wrap(head + text, max(40, width - 1), subsequent_indent=indent, break_on_hyphens=False)
-    first = folded[0] if folded else head
-    yield [(first[: len(head)], style), (first[len(head) :], "")]
-    for line in folded[1:]:
-        yield [(line, "")]
+        yield from wrapped(title, sentence, width, style)
 
 
 def _command(job: Job) -> str:

@@ -11,6 +11,7 @@ from oomproof import __version__
 from oomproof.evidence.gpu_oom import GpuOom
 from oomproof.leaf.proc_files import read_text
 from oomproof.machine import processes
+from oomproof.machine.nvidia import driver_version
 from oomproof.recording.run_folders import Run
 from oomproof.reports.bundle_machine import job_python
 
@@ -92,5 +93,5 @@ def _cards(proc: str = "/proc") -> list[tuple[str, str]]:
     for number, path in enumerate(sorted(Path(f"{proc}/driver/nvidia/gpus").glob("*/information"))[:8]):
         model = re.search(r"^Model:\s*(.+)$", read_text(str(path)), re.MULTILINE)
         rows.append((f"GPU {number}", model[1].strip() if model else "?"))
-    driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", read_text(f"{proc}/driver/nvidia/version"))
-    return [*rows, ("NVIDIA driver", driver[1])] if driver else rows
+    driver = driver_version(proc)
+    return [*rows, ("NVIDIA driver", driver)] if driver else rows

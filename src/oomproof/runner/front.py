@@ -16,7 +16,7 @@ from typing import Any
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofError
 from oomproof.leaf import start_by_path
 from oomproof.leaf.process_signals import become_subreaper
-from oomproof.machine import cgroups, processes
+from oomproof.machine import cgroups, processes, systemd_manager
 from oomproof.printable import one_line
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
@@ -207,7 +207,7 @@ class Front:
 
     def _scopes(self, reasons: list[str]) -> Any:
         launch = self.launch
-        if not limit_backends.has_systemd():
+        if not systemd_manager.has_systemd():
             return  # not worth a word: nothing the user could change
         is_root = os.geteuid() == 0
         note = ""
@@ -218,7 +218,7 @@ class Front:
                 )
                 return
             user = _user_name()
-            if not limit_backends.lingers(user):
+            if not systemd_manager.lingers(user):
                 note = f"your last logout may end it; to rule that out: loginctl enable-linger {user}"
                 if launch.detached:
                     reasons.append("a systemd user scope would end with your last logout")

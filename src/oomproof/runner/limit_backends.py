@@ -76,16 +76,6 @@ class LimitBackend:
         return text
 
 
-def has_systemd(run: str = "/run") -> bool:
-    return os.path.isdir(f"{run}/systemd/system") and any(
-        os.access(os.path.join(folder, "systemd-run"), os.X_OK) for folder in os.get_exec_path()
-    )
-
-
-def lingers(user: str, linger: str = "/var/lib/systemd/linger") -> bool:
-    return os.path.exists(f"{linger}/{user}")
-
-
 def scope_command(unit: str, user_manager: bool) -> list[str]:
     """Starts the rest of the command line in a scope of its own, whose cgroup we may shape (Delegate)."""
     return [

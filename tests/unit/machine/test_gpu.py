@@ -48,6 +48,11 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetComputeRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.get("compute", [])]
 
+    def nvmlDeviceGetPersistenceMode(self, handle: dict[str, Any]) -> int:
+        if "persistence" not in handle:
+            raise NVMLError("Not Supported")
+        return int(handle["persistence"])
+
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
         if handle.get("wsl"):
             raise NVMLError("Not Supported")
@@ -194,3 +199,12 @@ def test_amd_from_sysfs(tmp_path: Path) -> None:
     assert (card.index, card.name, card.total, card.used) == (1, "Radeon RX 7800 XT", 16 * GIB, 4 * GIB)
     assert card.processes == (gpu.GpuProcess(4242, 3 * GIB),)
     assert gpu.read_amd(str(tmp_path / "nothing")) == ()
+
+
+def test_persistence_mode() -> None:
+    cards = [
+        {"memory": (24 << 30, 24 << 30), **mode} for mode in ({"persistence": 1}, {"persistence": 0}, {})
+    ]
+    told = gpu.query_nvml(FakeNvml(*cards), wsl=False)
+    assert [card.persistence for card in told.gpus] == [True, False, None]
+    assert gpu.from_json(gpu.to_json(told)) == told
