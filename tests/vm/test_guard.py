@@ -77,9 +77,8 @@ def test_the_loader_was_started_by_hand(
     assert f"(pid {pid}), which was not started by oomproof" in training.words()
 
 
-@pytest.mark.parametrize(
-    "system", [pytest.param(True, id="system"), pytest.param(False, id="user", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("system", [True, False], ids=["system", "user"])
 def test_neither_was_started_by_us(
     system: bool,
     guest: Machine,
