@@ -44,6 +44,7 @@ from lab import (
 from oomproof.guard import ladder
 from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.view import Done, Facts, Settings
+from oomproof.own_command import OWN_COMMAND
 
 # Root without CAP_IPC_LOCK and with Debian's default limit: mlockall fails, as it does for an ordinary user.
 UNLOCKED = ["prlimit", "--memlock=8388608", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
@@ -86,10 +87,14 @@ def processes_of(here: Lab, name: str) -> dict[str, int]:
     return found
 
 
-def at_rest(seconds: float, settle: float) -> None:
+def at_rest(seconds: float, settle: float, crowd_size: int) -> None:
     with lab() as here:
         here.start("--", "true").wait()  # compiles bytecode, as an installation does
         others = peers(here.folder)
+        words = [*OWN_COMMAND, "guard"]
+        with open(here.folder / "guard.log", "wb") as log:
+            others["oomproof guard (machine)"] = subprocess.Popen(words, env=here.environment, stderr=log)
+        crowd = [subprocess.Popen(["sleep", "100000"]) for _ in range(crowd_size)]
         length = str(int(seconds + settle + 60))
         runs = {
             "locked": here.start("--name", "locked", "--", "sleep", length),
@@ -108,7 +113,7 @@ def at_rest(seconds: float, settle: float) -> None:
         for name, pid in watched.items():
             share = (cpu_seconds(pid) - before[name]) / elapsed
             results[name] = {"cpu_percent": 100 * share, "cpu_at_start_s": before[name], **memory(pid)}
-        for process in (*runs.values(), *others.values()):
+        for process in (*runs.values(), *others.values(), *crowd):
             end(process)
     rows = [
         [
@@ -128,8 +133,10 @@ def at_rest(seconds: float, settle: float) -> None:
         "locked MiB",
         "CPU to start, ms",
     ]
-    table(f"At rest, {elapsed:.0f} s, all at once (load {os.getloadavg()[0]:.1f})", header, rows)
-    save("rest", {"seconds": elapsed, "settle_s": settle, "processes": results})
+    beside = f", beside {crowd_size} sleeping processes" if crowd_size else ""
+    table(f"At rest, {elapsed:.0f} s, all at once (load {os.getloadavg()[0]:.1f}){beside}", header, rows)
+    name = "rest-crowd" if crowd_size else "rest"
+    save(name, {"seconds": elapsed, "settle_s": settle, "crowd": crowd_size, "processes": results})
 
 
 # --- reaction --------------------------------------------------------------------------------------------------------
@@ -382,12 +389,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["rest", "reaction", "scale"])
     parser.add_argument("--seconds", type=float, default=90.0, help="length of each look at rest")
+    parser.add_argument(
+        "--crowd", type=int, default=0, help="with rest: so many sleeping processes beside it"
+    )
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--cases", nargs="*", default=[case.key for case in CASES])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what we started is ended
     if "rest" in arguments.parts:
-        at_rest(arguments.seconds, settle=10.0)
+        at_rest(arguments.seconds, settle=10.0, crowd_size=arguments.crowd)
     if "reaction" in arguments.parts:
         reaction(arguments.repeats, arguments.cases)
     if "scale" in arguments.parts:

@@ -23,8 +23,7 @@ from oomproof.machine.clock import boottime
 from oomproof.trend import growth
 from oomproof.units import MIB, format_size
 
-_CALM_SCAN = 60.0  # seconds between looks at all processes; 300 of them take 5 ms
-_SEARCH = 0.25  # the same while the machine is short and fills
+_SEARCH = 0.25  # seconds between looks at all processes while the machine fills; 300 of them take 5 ms
 _SEARCH_AHEAD = 5.0
 _WARN_EVERY = 600.0
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
@@ -47,7 +46,7 @@ class MachineGuard:
         self._unmanaged = UnmanagedGuard(
             settings, "oomproof guard", self._pids_of_runs, tell, host.limit_folder, choice, folder
         )
-        self._next_scan = 0.0
+        self._next_look = 0.0
         self._warned_at: float | None = None
         self._runs: list[Live] = []
 
@@ -64,8 +63,8 @@ class MachineGuard:
         # some seconds before the margin: two looks, and a process that is started for the case
         ahead = view.available - int(max(0.0, view.shrink) * _SEARCH_AHEAD)
         fills = view.shrink > MIB and is_near(self._settings, ahead, view.swap_free)
-        if t >= self._next_scan or (fills and self._next_scan - t > _SEARCH):
-            self._next_scan = t + (_SEARCH if fills else _CALM_SCAN)
+        if fills and t >= self._next_look:
+            self._next_look = t + _SEARCH
             self._try("looking at all processes", lambda: self._look(t), None)
         if short:
             self._warn(t, view)
