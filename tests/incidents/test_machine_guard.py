@@ -304,3 +304,20 @@ def test_bad_words(lab: Lab) -> None:
     assert lab.run("guard", "--print").returncode == 2
     unit = lab.run("guard", "install", "--print", "--protect", "my server").stdout
     assert 'guard --protect "my server"' in unit and "[Install]" in unit
+
+
+def test_who_was_killed_is_written_down(
+    lab: Lab, machine: Cgroup, guard: Callable[..., Guard], tmp_path: Path
+) -> None:
+    """By the kernel, in another corner of the machine: it outlives the log that tells it."""
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("the kernel's log is not ours to read here")
+    guard(machine, "--dry-run")  # else the victim would be paused
+    small = [*machine.prefix, sys.executable, "-c", "held = bytearray(b'x' * (1 << 30))"]
+    victim = subprocess.Popen(small)
+    assert victim.wait() == -signal.SIGKILL
+    kept = lab.state / "oomproof" / "kills.jsonl"
+    until(
+        lambda: kept.exists() and f'"pid": {victim.pid},' in kept.read_text(), "the kill to be written down"
+    )
+    assert f"({victim.pid})" in lab.run("runs", "kills").stdout

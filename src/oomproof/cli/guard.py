@@ -5,11 +5,11 @@ window, mount or container and leads no session), it is paused, its terminal is 
 itself when there is room, after an hour at the latest. Anything else is only warned of; nothing is ever ended, unless you
 allow that.
 
-  oomproof guard                          in this terminal; Ctrl-C ends it and resumes what it paused
-  oomproof guard --dry-run                only say what it would do
+  oomproof guard                       until Ctrl-C
+  oomproof guard --dry-run             only say what it would do
   oomproof guard --protect 'postgres|my_server.py'
-  oomproof guard install                  as a service of yours, from each login on
-  sudo oomproof guard install --system    for all users of the machine
+  oomproof guard install               a service of yours
+  sudo oomproof guard install --system for all users
   oomproof guard status
 """
 
@@ -20,12 +20,14 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
+from oomproof.cli.runs import KEEP_FOR_ALL
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.host_view import HostView
 from oomproof.guard.machine_guard import MachineGuard, compiled
@@ -35,6 +37,7 @@ from oomproof.guard.view import JobKey
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.own_command import OWN_COMMAND
 from oomproof.records import asdict, replace
 from oomproof.runner import guard_service
 from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
@@ -143,14 +146,32 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
     tell(
         f"guarding this machine: {left} left, warns below {format_size(settings.margin)}, {what} at {format_size(settings.floor)}"
     )
+    keeping = _KillKeeper(arguments.system)
+    keeping.keep()
+    guard = MachineGuard(host, settings, choice, on_action, tell, lambda: folder, keeping.keep)
     try:
-        run_guard(MachineGuard(host, settings, choice, on_action, tell, lambda: folder), stop)
+        run_guard(guard, stop)
     finally:
         alerts.close()
         guard_lease.leave(folder)
         os.close(lock)
     tell("the guard has ended; nothing is paused by it any more")
     return 0
+
+
+class _KillKeeper:
+    """Writes down who was killed, in a process of its own: reading logs takes memory that a guard should not hold."""
+
+    def __init__(self, system: bool) -> None:
+        self._environment = {**os.environ, **({KEEP_FOR_ALL: "1"} if system else {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def keep(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return  # it is at it; what it misses the next one finds
+        null = subprocess.DEVNULL
+        words = [*OWN_COMMAND, "runs", "kills", "--keep"]
+        self._process = subprocess.Popen(words, env=self._environment, stdin=null, stdout=null, stderr=null)
 
 
 def _system_folder() -> Path:

@@ -4,6 +4,7 @@
   oomproof runs show [RUN]              one in full, with a chart and the verdict
   oomproof runs compare BEFORE AFTER    peaks, times, settings and code side by side
   oomproof runs export RUN --csv        the samples, for a spreadsheet
+  oomproof runs kills                   what was killed for memory on this machine, how often, when next
   oomproof runs --failed                only those that did not end well
   oomproof runs rm RUN...               removes them, after a question; never a running one
   oomproof runs prune --keep 50         which recordings would go; --yes removes them
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import shlex
 import sys
 import time
@@ -35,6 +37,9 @@ from oomproof.units import parse_size
 if TYPE_CHECKING:
     from oomproof.recording.prune import Rules
 
+_DAY = 86400.0
+KEEP_FOR_ALL = "OOMPROOF_KEEP_FOR_ALL"  # set by the system's guard
+
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output")
@@ -50,6 +55,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     export.add_argument("run", nargs="?", metavar="RUN", help="default: the newest")
     export.add_argument(
         "--csv", action="store_true", help="comma-separated, on standard output (the only form so far)"
+    )
+    kills = actions.add_parser("kills", help="what was killed for memory on this machine, and how often")
+    kills.add_argument(
+        "--since", metavar="WHEN", help='"2 hours ago", 30d, a date (default: all that is known)'
+    )
+    kills.add_argument(
+        "--keep", action="store_true", help="write them down, so that they outlive the logs; print nothing"
     )
     rm = actions.add_parser("rm", help="remove runs: recording, output, verdict")
     rm.add_argument("runs", nargs="+", metavar="RUN", help="id, the end of an id, or name (the newest of it)")
@@ -84,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if action == "export":
         refuse(arguments, ("json",), "does not go with export", "oomproof runs export RUN --csv")
     verbs = {
-        "list": _list, "show": _show, "compare": _compare, "export": _export, "rm": _remove, "prune": _prune,
+        "list": _list, "show": _show, "compare": _compare, "export": _export, "kills": _kills, "rm": _remove, "prune": _prune,
     }  # fmt: skip
     return verbs[action](arguments)
 
@@ -107,6 +119,27 @@ def _list(arguments: argparse.Namespace) -> int:
             if arguments.failed
             else f"({len(listed) - most} older: oomproof runs --all)"
         )
+    return 0
+
+
+def _kills(arguments: argparse.Namespace) -> int:
+    from oomproof.diagnosis.system_history import system_history
+    from oomproof.evidence import kept_kills
+    from oomproof.evidence.system_kills import system_kills
+    from oomproof.evidence.time_expressions import parse_since
+    from oomproof.reports.system_kill_table import system_text
+
+    since = parse_since(arguments.since, time.time()) if arguments.since else 0.0
+    if arguments.keep:
+        system = os.environ.get(KEEP_FOR_ALL) == "1"
+        since = since or kept_kills.last_time(system) - _DAY  # not each time the whole journal
+        kept_kills.keep(system_kills(max(0.0, since), kept=()).kills, system)
+        return 0
+    history = system_history(since)
+    if arguments.json:
+        print(json.dumps(history.to_json(), indent=1))
+    else:
+        print(system_text(history, width=_width()))
     return 0
 
 

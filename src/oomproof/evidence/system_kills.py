@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from oomproof.causes import cause_of
 from oomproof.errors import OomproofError
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.journal import feed_journal
+from oomproof.evidence.kept_kills import kept_kills
 from oomproof.evidence.kill_owners import OurRuns, guard_stops
-from oomproof.evidence.texts.finding import Finding, KernelFacts, TaskJob
+from oomproof.evidence.system_kill import SystemKill
+from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guard_parser import ANCHORS as GUARD_ANCHORS
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as KERNEL_ANCHORS
@@ -28,64 +30,6 @@ from oomproof.records import dataclass, replace
 
 LOG_FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
 _MACOS = "log show --last 2h --predicate 'eventMessage CONTAINS \"memorystatus\"' | oomproof why -"
-
-
-@dataclass(frozen=True, slots=True)
-class SystemKill:
-    """``held`` is what the victim had of its own, in bytes: never address space."""
-
-    wall: float | None
-    cause: str
-    pid: int | None
-    name: str | None
-    held: int | None
-    certainty: Literal["proven", "likely", "possible"]
-    source: str
-    text: str
-    cgroup: str | None = None
-    limit: int | None = None
-    run: str | None = None  # the id of the run of ours it belonged to
-    run_name: str | None = None
-    facts: KernelFacts = KernelFacts()  # who held what, and the machine, where the kernel's report has them
-
-    @property
-    def job(self) -> TaskJob | None:
-        return self.facts.job_of(self.pid)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "time": self.wall,
-            "cause": self.cause,
-            "victim": {"pid": self.pid, "name": self.name},
-            "held_bytes": self.held,
-            "certainty": self.certainty,
-            "ours": self.run is not None,
-            "run": self.run,
-            "run_name": self.run_name,
-            "cgroup": self.cgroup,
-            "limit_bytes": self.limit,
-            "source": self.source,
-            "text": self.text,
-            "jobs": [
-                {
-                    "name": job.name,
-                    "uid": job.uid,
-                    "pids": list(job.pids),
-                    "ram_bytes": job.ram,
-                    "swap_bytes": job.swap,
-                    "victim": self.pid in job.pids,
-                }
-                for job in self.facts.jobs
-            ],
-            "machine": {
-                "ram_bytes": self.facts.machine.ram,
-                "free_bytes": self.facts.machine.free,
-                "swap_total_bytes": self.facts.machine.swap_total,
-                "swap_free_bytes": self.facts.machine.swap_free,
-            },
-            "asked_by": self.facts.asked_by,
-            "asked_bytes": self.facts.asked,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +70,10 @@ def system_kills(
     logs: Sequence[str] = LOG_FILES,
     runs: Sequence[Run] | None = None,
     now: float | None = None,
+    kept: Sequence[SystemKill] | None = None,
 ) -> SystemKills:
-    """``since`` in epoch seconds. Never raises for what it reads."""
+    """``since`` in epoch seconds. ``kept``: told by an earlier look, of logs that may be gone by now. Never raises for what it
+    reads."""
     now = time.time() if now is None else now
     missing: list[Missing] = []
     sources: list[str] = []
@@ -150,15 +96,18 @@ def system_kills(
         all_kills += of_files
         if not read:
             missing.append(gap)
+    if earlier := list(kept_kills() if kept is None else kept):
+        sources.append("what was kept of earlier logs")
     known = list_runs() if runs is None else runs
-    kept = [kill for kill in _joined(all_kills) if kill.wall is None or kill.wall >= since]
+    told = _joined([*all_kills, *earlier])
+    kills = [kill for kill in told if kill.wall is None or kill.wall >= since]
     ours = OurRuns(known, proc)
-    kept = [_owned(kill, ours) for kill in kept]
-    kept += _by_our_guards(known, since, kept)
+    kills = [kill if kill.run else _owned(kill, ours) for kill in kills]
+    kills += _by_our_guards(known, since, kills)
     counted = machine_kills(proc)
     if counted is None:
         missing.append(Missing("/proc/vmstat", "it has no count of OOM kills", ""))
-    if not ours.pids_comparable and kept:
+    if not ours.pids_comparable and kills:
         missing.append(
             Missing(
                 "pids",
@@ -168,7 +117,7 @@ def system_kills(
         )
     return SystemKills(
         since,
-        tuple(sorted(kept, key=lambda kill: kill.wall or 0.0)),
+        tuple(sorted(kills, key=lambda kill: kill.wall or 0.0)),
         counted,
         sum(cause_of(kill.cause).kernel_kill for kill in of_boot),
         cgroup_kills(proc),

@@ -20,11 +20,13 @@ from oomproof.ledger import live_runs
 from oomproof.ledger.live_runs import Live
 from oomproof.machine.cgroups import JobMemory
 from oomproof.machine.clock import boottime
+from oomproof.machine.kill_counters import machine_kills
 from oomproof.trend import growth
 from oomproof.units import MIB, format_size
 
 _SEARCH = 0.25  # seconds between looks at all processes while the machine fills; 300 of them take 5 ms
 _SEARCH_AHEAD = 5.0
+_COUNT_EVERY = 10.0
 _WARN_EVERY = 600.0
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
 
@@ -38,8 +40,10 @@ class MachineGuard:
         tell: Tell,
         on_trouble: Callable[[str], None],
         folder: Callable[[], Path],
+        on_kills: Callable[[], None] = lambda: None,
     ) -> None:
-        """``folder``: where it writes down whom it has paused."""
+        """``folder``: where it writes down whom it has paused. ``on_kills``: the kernel killed somebody for want of memory."""
+        self._on_kills, self._kills, self._next_count = on_kills, machine_kills(), 0.0
         self._host, self._settings, self._tell = host, settings, tell
         self._try = BestEffort(on_trouble)
         self._headroom = growth.Growth()
@@ -68,6 +72,9 @@ class MachineGuard:
             self._try("looking at all processes", lambda: self._look(t), None)
         if short:
             self._warn(t, view)
+        if t >= self._next_count:
+            self._next_count = t + _COUNT_EVERY
+            self._try("counting kills", self._count_kills, None)
         return self._seconds(view, fills)
 
     def _read(self, t: float) -> View | None:
@@ -93,6 +100,11 @@ class MachineGuard:
 
     def _look(self, t: float) -> None:
         self._unmanaged.growth.look(t, {os.getpid()}, _NOTHING, lambda table, row: None)
+
+    def _count_kills(self) -> None:
+        before, self._kills = self._kills, machine_kills()
+        if self._kills != before:
+            self._on_kills()
 
     def _warn(self, t: float, view: View) -> None:
         """Once in ten minutes, and only where somebody can be named or nothing is left to be done."""

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import textwrap
+import time
+from collections.abc import Iterable
+from itertools import pairwise
 
 from oomproof.causes import cause_of
 from oomproof.diagnosis.system_history import SystemHistory
-from oomproof.evidence.system_kills import SystemKill
+from oomproof.evidence.system_kill import SystemKill
 from oomproof.reports.outage_report import outage_text
 from oomproof.reports.table_text import table
-from oomproof.units import format_size, format_time, format_zone
+from oomproof.units import format_duration, format_size, format_time, format_zone
 
 _JOBS = 6
+_SHORTEST, _ALIKE = (
+    3600.0,
+    0.3,
+)  # seconds between kills that are worth a forecast; of their middle, by which they may differ
 
 
 def system_text(history: SystemHistory, *, width: int = 110) -> str:
     report = history.kills
-    since = format_time(report.since)
+    since = f"since {format_time(report.since)}" if report.since else "on record"
     read = ", ".join(report.sources)
     kernel_read = not any(gap.source.startswith("kernel log") for gap in report.missing)
     if report.kills:
         ours = sum(kill.run is not None for kill in report.kills)
         count = len(report.kills)
-        head = f"{count} kill{'s' * (count != 1)} for memory since {since}, {ours} of them of runs of ours"
-        parts = [textwrap.fill(head, width), _table(report.kills, width), *_shortage(report.kills, width)]
+        head = f"{count} kill{'s' * (count != 1)} for memory {since}, {ours} of them of runs of ours"
+        parts = [textwrap.fill(head, width), _table(report.kills, width), *_regular(report.kills, width)]
+        parts += _shortage(report.kills, width)
     elif report.sources:
-        told = f"no kill for memory since {since} (read: {read})"
+        told = f"no kill for memory {since} (read: {read})"
         if not kernel_read:
             told += "; but the kernel's own log could not be read, so there may have been some"
         parts = [textwrap.fill(told, width)]
     else:
-        parts = [f"whether anything was killed since {since} cannot be told: no log could be read"]
+        parts = [f"whether anything was killed {since} cannot be told: no log could be read"]
     lines = []
     if report.counted is not None:
         told = f"the kernel counted {report.counted} OOM kill{'s' * (report.counted != 1)} since boot"
@@ -77,6 +85,33 @@ def _table(kills: tuple[SystemKill, ...], width: int) -> str:
             )
         )
     return "\n".join(table(rows, width, shrink={3: 14, 1: 12, 4: 8}, drop=(5, 4), right=(2,)))
+
+
+def _regular(kills: tuple[SystemKill, ...], width: int) -> list[str]:
+    """Programs that were killed at regular intervals, and when the next would be due."""
+    lines = []
+    for name, (interval, last, count) in sorted(regular_kills(kills).items()):
+        due = last + interval
+        when = (
+            f"next about {format_time(due, zone=False)}" if due > time.time() else "the next one is overdue"
+        )
+        lines.append(f"{name} was killed every {format_duration(interval)} ({count} times); {when}")
+    return ["\n".join(textwrap.fill(line, width) for line in lines)] if lines else []
+
+
+def regular_kills(kills: Iterable[SystemKill]) -> dict[str, tuple[float, float, int]]:
+    """Program → seconds between its kills, the last one's time, how many; of those with at least two alike intervals."""
+    times: dict[str, list[float]] = {}
+    for kill in kills:
+        if kill.name and kill.wall is not None:
+            times.setdefault(kill.run_name or kill.name, []).append(kill.wall)
+    regular = {}
+    for name, walls in times.items():
+        between = [later - earlier for earlier, later in pairwise(sorted(walls))]
+        middle = sorted(between)[len(between) // 2] if between else 0.0
+        if len(between) >= 2 and middle >= _SHORTEST and max(between) - min(between) <= _ALIKE * middle:
+            regular[name] = (middle, max(walls), len(walls))
+    return regular
 
 
 def _shortage(kills: tuple[SystemKill, ...], width: int) -> list[str]:

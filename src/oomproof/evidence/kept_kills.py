@@ -1,0 +1,96 @@
+"""Kills that outlive the rotation of logs and reboots: a line each in a file beside the runs; the system's guard has its own.
+
+`oomproof guard` keeps them, by `oomproof runs kills --keep`; `why --system` and `runs kills` read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from oomproof.evidence.system_kill import Certainty, SystemKill
+from oomproof.leaf.small_files import append
+from oomproof.recording.run_folders import state_folder
+from oomproof.recording.state_files import make_private
+from oomproof.records import replace
+
+SYSTEM_FILE = Path(
+    "/var/lib/oomproof/kills.jsonl"
+)  # root's, readable by all: command names and sizes, no arguments
+_NAME = "kills.jsonl"
+_DRIFT = 120.0  # seconds
+_MOST = 10_000  # lines that are read: more is somebody's mistake
+_STRINGS, _WHOLE = ("cause", "name", "source", "text", "cgroup", "run", "run_name"), ("pid", "held", "limit")
+
+
+def own_file() -> Path:
+    return state_folder() / _NAME
+
+
+def kept_kills(paths: Iterable[Path] | None = None) -> list[SystemKill]:
+    """Of this user's file and of the system's; what is damaged is left out."""
+    kills: list[SystemKill] = []
+    for path in (own_file(), SYSTEM_FILE) if paths is None else paths:
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-_MOST:]
+        except OSError:
+            continue
+        kills += [kill for line in lines if (kill := _parse(line)) is not None]
+    return kills
+
+
+def keep(kills: Sequence[SystemKill], system: bool = False, path: Path | None = None) -> int:
+    """Adds those that are not in the file yet and have a time; how many."""
+    path = path or (SYSTEM_FILE if system else own_file())
+    there = kept_kills([path])
+    new = [kill for kill in kills if kill.wall is not None and kill.cause != "stopped-by-guard"]
+    new = [kill for kill in new if not any(_same(kill, other) for other in there)]
+    if not new:
+        return 0
+    if system:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    else:
+        make_private(path.parent)
+    added = sum(append(path, json.dumps(_line(kill)).encode() + b"\n") for kill in new)
+    if system:
+        os.chmod(path, 0o644)
+    return added
+
+
+def last_time(system: bool = False) -> float:
+    """Of the newest that is kept; 0.0 where none is."""
+    return max(
+        (kill.wall or 0.0 for kill in kept_kills([SYSTEM_FILE if system else own_file()])), default=0.0
+    )
+
+
+def _same(kill: SystemKill, other: SystemKill) -> bool:
+    """A wall time is a time since boot and a clock: the same kill may be told some seconds later."""
+    near = abs((kill.wall or 0.0) - (other.wall or 0.0)) <= _DRIFT
+    return near and (kill.pid, kill.name) == (other.pid, other.name)
+
+
+def _line(kill: SystemKill) -> dict[str, Any]:
+    names = ("wall", "certainty", *_STRINGS, *_WHOLE)
+    return {"schema": 1, **{name: getattr(kill, name) for name in names}}
+
+
+def _parse(line: str) -> SystemKill | None:
+    try:
+        values = json.loads(line)
+        wall, certainty = float(values["wall"]), values["certainty"]
+        if certainty not in get_args(Certainty) or not isinstance(values["cause"], str):
+            return None
+        strings = {name: values.get(name) for name in _STRINGS}
+        whole = {name: values.get(name) for name in _WHOLE}
+        if not all(isinstance(value, str | None) for value in strings.values()):
+            return None
+        if not all(isinstance(value, int | None) for value in whole.values()):
+            return None
+        kill = SystemKill(wall=wall, certainty=certainty, **strings, **whole)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return replace(kill, source=kill.source or _NAME, text=kill.text or "")
