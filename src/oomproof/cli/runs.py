@@ -124,7 +124,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _kills(arguments: argparse.Namespace) -> int:
     from oomproof.diagnosis.system_history import system_history
-    from oomproof.evidence import kept_kills
+    from oomproof.evidence import stored_kills
     from oomproof.evidence.system_kills import system_kills
     from oomproof.evidence.time_expressions import parse_since
     from oomproof.reports.system_kill_table import system_text
@@ -132,8 +132,8 @@ def _kills(arguments: argparse.Namespace) -> int:
     since = parse_since(arguments.since, time.time()) if arguments.since else 0.0
     if arguments.keep:
         system = os.environ.get(KEEP_FOR_ALL) == "1"
-        since = since or kept_kills.last_time(system) - _DAY  # not each time the whole journal
-        kept_kills.keep(system_kills(max(0.0, since), kept=()).kills, system)
+        since = since or stored_kills.last_time(system) - _DAY  # not each time the whole journal
+        stored_kills.keep(system_kills(max(0.0, since), kept=()).kills, system)
         return 0
     history = system_history(since)
     if arguments.json:

@@ -11,8 +11,8 @@ from oomproof.causes import cause_of
 from oomproof.errors import OomproofError
 from oomproof.evidence.case_file import Missing
 from oomproof.evidence.journal import feed_journal
-from oomproof.evidence.kept_kills import kept_kills
 from oomproof.evidence.kill_owners import OurRuns, guard_stops
+from oomproof.evidence.stored_kills import stored_kills
 from oomproof.evidence.system_kill import SystemKill
 from oomproof.evidence.texts.finding import Finding
 from oomproof.evidence.texts.guard_parser import ANCHORS as GUARD_ANCHORS
@@ -96,7 +96,7 @@ def system_kills(
         all_kills += of_files
         if not read:
             missing.append(gap)
-    if earlier := list(kept_kills() if kept is None else kept):
+    if earlier := list(stored_kills() if kept is None else kept):
         sources.append("what was kept of earlier logs")
     known = list_runs() if runs is None else runs
     told = _joined([*all_kills, *earlier])

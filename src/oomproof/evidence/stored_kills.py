@@ -30,7 +30,7 @@ def own_file() -> Path:
     return state_folder() / _NAME
 
 
-def kept_kills(paths: Iterable[Path] | None = None) -> list[SystemKill]:
+def stored_kills(paths: Iterable[Path] | None = None) -> list[SystemKill]:
     """Of this user's file and of the system's; what is damaged is left out."""
     kills: list[SystemKill] = []
     for path in (own_file(), SYSTEM_FILE) if paths is None else paths:
@@ -45,7 +45,7 @@ def kept_kills(paths: Iterable[Path] | None = None) -> list[SystemKill]:
 def keep(kills: Sequence[SystemKill], system: bool = False, path: Path | None = None) -> int:
     """Adds those that are not in the file yet and have a time; how many."""
     path = path or (SYSTEM_FILE if system else own_file())
-    there = kept_kills([path])
+    there = stored_kills([path])
     new = [kill for kill in kills if kill.wall is not None and kill.cause != "stopped-by-guard"]
     new = [kill for kill in new if not any(_same(kill, other) for other in there)]
     if not new:
@@ -63,7 +63,7 @@ def keep(kills: Sequence[SystemKill], system: bool = False, path: Path | None = 
 def last_time(system: bool = False) -> float:
     """Of the newest that is kept; 0.0 where none is."""
     return max(
-        (kill.wall or 0.0 for kill in kept_kills([SYSTEM_FILE if system else own_file()])), default=0.0
+        (kill.wall or 0.0 for kill in stored_kills([SYSTEM_FILE if system else own_file()])), default=0.0
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.evidence import kept_kills
+from oomproof.evidence import stored_kills
 from oomproof.evidence.system_kill import SystemKill
 from oomproof.evidence.system_kills import system_kills
 from oomproof.records import replace
@@ -21,13 +21,13 @@ KILL = SystemKill(
 
 def test_a_kill_is_kept_once_and_read_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "state" / "kills.jsonl"
-    assert kept_kills.keep([KILL, replace(KILL, wall=None, pid=5)], path=file) == 1, (
+    assert stored_kills.keep([KILL, replace(KILL, wall=None, pid=5)], path=file) == 1, (
         "without a time it is no history"
     )
     told_later = replace(KILL, wall=1_700_000_003.0, source="kernel log")
     another = replace(KILL, wall=KILL.wall + 8 * DAY if KILL.wall else None, pid=99)
-    assert kept_kills.keep([told_later, another], path=file) == 1
-    assert kept_kills.kept_kills([file]) == [KILL, another]
+    assert stored_kills.keep([told_later, another], path=file) == 1
+    assert stored_kills.stored_kills([file]) == [KILL, another]
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -38,9 +38,9 @@ def test_a_kill_is_kept_once_and_read_as_it_was(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_damaged_is_left_out(tmp_path: Path, line: str) -> None:
     file = tmp_path / "kills.jsonl"
-    kept_kills.keep([KILL], path=file)
+    stored_kills.keep([KILL], path=file)
     file.write_text(line + "\n" + file.read_text())
-    assert kept_kills.kept_kills([file]) == [KILL]
+    assert stored_kills.stored_kills([file]) == [KILL]
 
 
 def test_what_was_kept_stands_beside_what_the_logs_tell(tmp_path: Path) -> None:
