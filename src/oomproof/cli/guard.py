@@ -16,6 +16,7 @@ allow that.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.runs import KEEP_FOR_ALL
 from oomproof.errors import USAGE, OomproofError
+from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.host_view import HostView
 from oomproof.guard.machine_guard import MachineGuard, compiled
 from oomproof.guard.machine_guard import run as run_guard
@@ -128,6 +130,8 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
         chosen = replace(chosen, pause_max=seconds("--pause-max")(arguments.pause_max))
     host = HostView()
     settings = replace(guard_settings(chosen, host), may_end_unmanaged=arguments.may_kill_unmanaged)
+    if arguments.pause_max is not None:
+        settings = replace(settings, unmanaged_pause_max=chosen.pause_max)
     folder = _system_folder() if arguments.system else runtime_folder()
     alerts = Alerts(receivers_of(vars(arguments)), tell)
     lock = guard_lease.take(folder, arguments.dry_run)
@@ -146,11 +150,12 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
     tell(
         f"guarding this machine: {left} left, warns below {format_size(settings.margin)}, {what} at {format_size(settings.floor)}"
     )
+    best_effort = BestEffort(tell)
     keeping = _KillKeeper(arguments.system)
     keeping.keep()
-    guard = MachineGuard(host, settings, choice, on_action, tell, lambda: folder, keeping.keep)
+    guard = MachineGuard(host, settings, choice, on_action, best_effort, lambda: folder, keeping.keep)
     try:
-        run_guard(guard, stop)
+        run_guard(guard, stop, best_effort)
     finally:
         alerts.close()
         guard_lease.leave(folder)
@@ -232,4 +237,5 @@ def _status(as_json: bool) -> int:
 
 
 def tell(text: str) -> None:
-    print(f"oomproof: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # whoever read it has gone; the guard stays
+        print(f"oomproof: {text}", file=sys.stderr, flush=True)

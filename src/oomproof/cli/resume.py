@@ -11,6 +11,7 @@ When the guard had paused it because memory was short, your word counts: it is n
 from __future__ import annotations
 
 import argparse
+import os
 
 from oomproof.cli.pause import CARD_SECONDS, live_run, tell
 from oomproof.errors import USAGE, OomproofError
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _resume_all() -> int:
     """One that cannot be resumed, such as a run whose card is full, does not keep the others from it."""
-    jobs = paused_jobs.read()
+    jobs = [job for job in paused_jobs.read() if _is_mine(job)]
     runs = [run for run in run_folders.list_runs() if run.state() in _STATES and run.paused()]
     status = 0
     for job in jobs:
@@ -71,11 +72,23 @@ def _paused_job(text: str | None) -> PausedJob | None:
     """A job that was not started by us, named by its pid; without a name the only thing that is paused."""
     jobs = paused_jobs.read()
     if text is None:
+        jobs = [job for job in jobs if _is_mine(job)]
         return jobs[-1] if jobs and _newest_paused() is None else None
     return next((job for job in jobs if text == str(job.pid)), None)
 
 
+def _is_mine(job: PausedJob) -> bool:
+    try:
+        return os.getuid() in (0, os.stat(f"/proc/{job.pid}").st_uid)
+    except OSError:  # it has ended
+        return True
+
+
 def _resume_job(job: PausedJob) -> None:
+    if not _is_mine(job):
+        raise OomproofError(
+            f"{job.name} (pid {job.pid}) is another user's", "its user, or root, can resume it"
+        )
     resume_tree(job.pid, job.start, job.members, job.skip)
     paused_jobs.forget(job)
     tell(f"{job.name} (pid {job.pid}) resumed; it is not paused again by {job.by}")

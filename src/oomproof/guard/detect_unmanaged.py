@@ -10,13 +10,21 @@ from collections.abc import Mapping
 
 from oomproof.guard.detect_pause import frozen, pause_is_due
 from oomproof.guard.detect_resume import SETTLE, kept, thawed, while_paused
-from oomproof.guard.view import NONE, Action, Done, Facts, JobKey, Settings, UnmanagedView, View, headroom
+from oomproof.guard.view import (
+    NONE,
+    STALLED,
+    Action,
+    Done,
+    Facts,
+    JobKey,
+    Settings,
+    UnmanagedView,
+    View,
+    headroom,
+)
 from oomproof.records import replace
 from oomproof.units import format_size
 
-# An hour: long enough for most of what a workstation has to finish meanwhile. Nobody asked us to look after this job, so it
-# does not wait for as long as one that was given to us (view.PAUSE_MAX).
-PAUSE_MAX = 3600.0
 _SOON = 5.0  # seconds, in which growth that lasts would take what is left
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
@@ -26,7 +34,7 @@ Pauses = Mapping[JobKey, Done]
 
 def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action], dict[JobKey, Done]]:
     """Settings are those of the guard that looks; only one job is paused at a time, the one that grows most."""
-    settings = replace(settings, pause_max=min(settings.pause_max, PAUSE_MAX), need=None, protected=False)
+    settings = replace(settings, pause_max=longest(settings), need=None, protected=False)
     actions: list[Action] = []
     remembered: dict[JobKey, Done] = {}
     for job in view.unmanaged:
@@ -51,13 +59,18 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
     return actions, {**gave_up, **remembered}
 
 
+def longest(settings: Settings) -> float:
+    """Seconds that such a pause may last."""
+    return min(settings.pause_max, settings.unmanaged_pause_max)
+
+
 def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobKey, Done]:
     """What is remembered after an action."""
     assert action.unmanaged is not None
     key = action.unmanaged.key
     done = pauses.get(key, Done())
     if action.kind == PAUSE and action.facts is not None:
-        settings = replace(settings, pause_max=min(settings.pause_max, PAUSE_MAX), need=None)
+        settings = replace(settings, pause_max=longest(settings), need=None)
         done = frozen(settings, action.facts, done)
     else:
         done = thawed(done, action.gave_up or action.kind != RESUME)
@@ -95,13 +108,16 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
         if can_wait and may_pause(settings, view, job, done):
             return True
         just_now = done.paused_at is not None and view.t - done.paused_at < SETTLE
-        if job.paused and (just_now or not _fills_soon(settings, view, left)):
+        if job.paused and (just_now or not _is_pressing(settings, view, left)):
             return True
     return False
 
 
-def _fills_soon(settings: Settings, view: View, left: int) -> bool:
-    """Whether somebody else goes on filling the machine. A shell that starts a program, a few MiB in a moment, does not."""
+def _is_pressing(settings: Settings, view: View, left: int) -> bool:
+    """Whether the pause was not enough: next to nothing is left, the machine does nothing but swap, or somebody else goes on
+    filling it. A shell that starts a program, a few MiB in a moment, does not."""
+    if left <= settings.floor / 8 or (view.stall > STALLED and view.available <= settings.floor):
+        return True
     lasting = min(view.shrink, view.drain)
     return lasting > 0 and left - lasting * _SOON <= settings.floor / 4
 

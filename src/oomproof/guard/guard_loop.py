@@ -18,7 +18,6 @@ from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
 from oomproof.guard.view import Action, JobState, View
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
-from oomproof.leaf.proc_files import ancestors
 from oomproof.ledger.live_runs import ACTION_PAUSE
 from oomproof.machine.clock import boottime
 from oomproof.units import format_size
@@ -49,7 +48,7 @@ class Guard:
         self._state: dict[str, JobState] = {}
         self._try = best_effort
         self._unmanaged = UnmanagedGuard(
-            jobs[0].settings, by, self._pids_of_runs, jobs[0].on_unmanaged, host.limit_folder
+            jobs[0].settings, by, self._leaders, jobs[0].on_unmanaged, host.limit_folder
         )
         self._reader = ViewReader(host, jobs, self._try, self._unmanaged)
         growth = self._unmanaged.growth
@@ -125,14 +124,13 @@ class Guard:
         pause = detect_resume.RESUME_INTERVAL if resume else ACTION_PAUSE
         return self._try(OTHERS, lambda: live.take_latch(boottime(), pause, resume), True, ALONE)
 
-    def _pids_of_runs(self) -> set[int]:
-        """Of this guard and those it comes from, of its jobs and of all other runs: never paused as unmanaged."""
-        pids = {os.getpid(), *ancestors(os.getpid())}
+    def _leaders(self) -> set[int]:
+        """The first processes of all runs: never paused as unmanaged, nor what they started."""
+        pids = {job.job.leader for job in self._jobs.values()}
         for job in self._jobs.values():
-            pids.update((job.job.leader, *job.job.known_pids()))
             if job.live is not None:
                 pids.update(run.pid for run in job.live.others(boottime()))
-        return pids
+        return pids - {0}
 
     def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from oomproof.guard import poll_interval
 from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.detect_pause import PAUSE_STALLED
 from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.host_view import HostView, open_pressure_trigger
+from oomproof.guard.idle_runs import Idleness
 from oomproof.guard.unmanaged_guard import Choice, Tell, UnmanagedGuard
-from oomproof.guard.view import Settings, View, is_near
+from oomproof.guard.view import Settings, UnmanagedView, View, is_near
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, seen
-from oomproof.leaf.proc_files import ancestors
 from oomproof.ledger import live_runs
 from oomproof.ledger.live_runs import Live
 from oomproof.machine.cgroups import JobMemory
@@ -28,6 +29,7 @@ _SEARCH = 0.25  # seconds between looks at all processes while the machine fills
 _SEARCH_AHEAD = 5.0
 _COUNT_EVERY = 10.0
 _WARN_EVERY = 600.0
+_NOBODY: tuple[UnmanagedView, ...] = ()
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
 
 
@@ -38,18 +40,20 @@ class MachineGuard:
         settings: Settings,
         choice: Choice,
         tell: Tell,
-        on_trouble: Callable[[str], None],
+        best_effort: BestEffort,
         folder: Callable[[], Path],
         on_kills: Callable[[], None] = lambda: None,
     ) -> None:
         """``folder``: where it writes down whom it has paused. ``on_kills``: the kernel killed somebody for want of memory."""
         self._on_kills, self._kills, self._next_count = on_kills, machine_kills(), 0.0
         self._host, self._settings, self._tell = host, settings, tell
-        self._try = BestEffort(on_trouble)
+        self._try = best_effort
         self._headroom = growth.Growth()
         self._unmanaged = UnmanagedGuard(
-            settings, "oomproof guard", self._pids_of_runs, tell, host.limit_folder, choice, folder
+            settings, "oomproof guard", self._leaders, tell, host.limit_folder, choice, folder
         )
+        self._idleness, self._waited = Idleness(), False
+        self._every_user = choice.every_user
         self._next_look = 0.0
         self._warned_at: float | None = None
         self._runs: list[Live] = []
@@ -66,7 +70,8 @@ class MachineGuard:
             )
         # some seconds before the margin: two looks, and a process that is started for the case
         ahead = view.available - int(max(0.0, view.shrink) * _SEARCH_AHEAD)
-        fills = view.shrink > MIB and is_near(self._settings, ahead, view.swap_free)
+        stalls = short and view.stall > PAUSE_STALLED
+        fills = stalls or (view.shrink > MIB and is_near(self._settings, ahead, view.swap_free))
         if fills and t >= self._next_look:
             self._next_look = t + _SEARCH
             self._try("looking at all processes", lambda: self._look(t), None)
@@ -84,8 +89,13 @@ class MachineGuard:
         available, swap_free = reading
         self._headroom.add(t, available + swap_free)
         near = is_near(self._settings, available, swap_free)
-        unmanaged = self._unmanaged.view(near)
-        self._runs = live_runs.everybody(t) if near or unmanaged else []
+        unmanaged = self._try(UNMANAGED, lambda: self._unmanaged.view(near), _NOBODY, LEFT_ALONE)
+        waits = any(job.paused == "guard" for job in unmanaged)
+        if waits and not self._waited:
+            self._idleness.reset(t)
+        self._waited = waits
+        # with --system the runs of others are not known: they are named by who started them
+        self._runs = live_runs.everybody(t) if (near or unmanaged) and not self._every_user else []
         return View(
             t,
             available,
@@ -95,6 +105,7 @@ class MachineGuard:
             drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
             jobs=(),
             others=tuple(map(seen, self._runs)),
+            others_idle=waits and self._idleness.look(t, self._runs),
             unmanaged=unmanaged,
         )
 
@@ -116,10 +127,10 @@ class MachineGuard:
         self._warned_at = t
         available = format_size(view.available + view.swap_free)
         text = f"memory is getting short: {available} of RAM and disk swap left"
-        self._tell("warn", f"{text}; {named}" if named else text, (0, 0))
+        self._unmanaged.tell_later("warn", f"{text}; {named}" if named else text, (0, 0))
 
-    def _pids_of_runs(self) -> set[int]:
-        return {os.getpid(), *ancestors(os.getpid()), *(run.pid for run in self._runs)}
+    def _leaders(self) -> set[int]:
+        return {run.pid for run in self._runs} - {0}
 
     def _seconds(self, view: View, fills: bool) -> float:
         left = view.available + view.swap_free - self._settings.floor
@@ -130,7 +141,7 @@ class MachineGuard:
         self._unmanaged.close()
 
 
-def run(guard: MachineGuard, stop: int) -> None:
+def run(guard: MachineGuard, stop: int, best_effort: BestEffort) -> None:
     """Until ``stop``, a descriptor, can be read."""
     poller = select.poll()
     poller.register(stop, select.POLLIN)
@@ -139,7 +150,9 @@ def run(guard: MachineGuard, stop: int) -> None:
         poller.register(trigger, select.POLLPRI)
     try:
         while True:
-            seconds = guard.step(boottime())
+            seconds = best_effort(
+                "a step of the guard", lambda: guard.step(boottime()), poll_interval.POLL_MAX
+            )
             for fd, event in poller.poll(seconds * 1000):
                 if fd == stop:
                     return

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 
-from oomproof.leaf.proc_files import boottime, descendants, is_alive, is_stopped
+from oomproof.leaf.proc_files import boottime, descendants, is_alive
 from oomproof.leaf.process_signals import send_signal
 from oomproof.leaf.start_by_path import command
 
@@ -33,20 +33,21 @@ def start_command() -> list[str]:
 def resume_tree(
     pid: int, start: int, members: Iterable[tuple[int, int]] = (), skip: Iterable[int] = ()
 ) -> int:
-    """SIGCONT to each of them that is stopped; how many were. ``skip``: stopped before us, by somebody else."""
-    leave, woken = set(skip), 0
+    """SIGCONT to each of them; to how many. Also to one that has not stopped yet, deep in the kernel: it discards the SIGSTOP
+    that waits for it. ``skip``: stopped before us, by somebody else."""
+    told = set(skip)
+    before = len(told)
     for _ in range(_ROUNDS):
         pids = [member for member, since in members if is_alive(member, since)]
         if is_alive(pid, start):
             pids += [pid, *descendants(pid)]
-        stopped = [member for member in dict.fromkeys(pids) if member not in leave and is_stopped(member)]
-        if not stopped:
+        new = [member for member in dict.fromkeys(pids) if member not in told]
+        if not new:
             break
-        for member in stopped:
+        for member in new:
             send_signal(member, signal.SIGCONT)
-        leave.update(stopped)
-        woken += len(stopped)
-    return woken
+        told.update(new)
+    return len(told) - before
 
 
 class _Pauses:

@@ -68,6 +68,7 @@ class Culprit:
     name: str
     rate: float  # bytes per second
     tie: str  # why it must not be paused; empty: it may
+    t: float = 0.0  # of the look
 
     @property
     def key(self) -> Key:
@@ -108,9 +109,9 @@ class UnmanagedGrowth:
         self.named = ""  # "python load.py (pid 812) grew by 1.2 GiB in 5 s, held 3.4 GiB"
         self.culprit: Culprit | None = None
 
-    def knows(self) -> bool:
-        """Whether the last look found somebody who fills the machine."""
-        return self.culprit is not None
+    def knows(self, since: float) -> bool:
+        """Whether a look since then found somebody who fills the machine."""
+        return self.culprit is not None and self.culprit.t >= since
 
     def look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
@@ -129,7 +130,7 @@ class UnmanagedGrowth:
             others = self._others(ours, used)
             jobs = {(job.pid, job.start): job for job in others}
             grown = self._growing(MachineLook(t, {key: _seen(job) for key, job in jobs.items()}))
-            self.culprit = culprit = self._culprit(grown, jobs)
+            self.culprit = culprit = self._culprit(t, grown, jobs)
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
             worth = grown and grown[0].bytes >= _WORTH_NAMING
             self.named = f"{grown[0].text}{not_paused}" if worth else ""
@@ -161,13 +162,15 @@ class UnmanagedGrowth:
 
     def _growing(self, now: MachineLook) -> list[Grown]:
         looks = self._looks
-        while len(looks) > 1 and now.t - looks[1].t >= _LOOK_BACK:
+        while len(looks) > 1 and (
+            now.t - looks[1].t >= _LOOK_BACK or now.t - looks[0].t > 2 * _LOOK_BACK
+        ):  # what it held an hour ago says nothing about how fast it grows
             looks.popleft()
         grown = growing(looks[0], now, _WORTH_A_LOOK) if looks else []
         looks.append(now)
         return grown
 
-    def _culprit(self, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Culprit | None:
+    def _culprit(self, t: float, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Culprit | None:
         """Of those that have a large part in it the newest that may be paused, as with our own runs; else the fastest."""
         if self._tie is None or not grown:
             return None
@@ -175,7 +178,7 @@ class UnmanagedGrowth:
         part.sort(key=lambda job: (self._prefer(jobs[job.key]), job.key[1]), reverse=True)
         for candidate in (*part[:_ASKED], grown[0]):
             tie, rate = self._tie(jobs[candidate.key]), candidate.bytes / candidate.seconds
-            culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie)
+            culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie, t)
             if not tie:
                 break
         return culprit

@@ -16,9 +16,11 @@ from oomproof.errors import OomproofError
 from oomproof.guard import detect_unmanaged
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View
+from oomproof.leaf.proc_files import ancestors
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
+from oomproof.machine.clock import boottime
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from oomproof.guard.unmanaged_pause import UnmanagedPauses
     from oomproof.machine.jobs import Job
 
-_FIRST_ORDINARY_USER = 1000
+_ORDINARY_USERS = range(1000, 60000)
+_OLD = 3.0  # seconds: what was seen of a job before says little about now
+_LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that is due
 _SEARCH_SECONDS = 3.0  # that a slow machine takes for two looks
 _WOULD = {
     detect_unmanaged.PAUSE: "pause",
@@ -52,19 +56,19 @@ ANY_OF_MINE = Choice()
 
 
 class UnmanagedGuard:
-    """``by`` names this guard; ``runs`` gives the pids that belong to runs of ours; ``tell`` hears of each action."""
+    """``by`` names this guard; ``leaders`` gives the first processes of all runs; ``tell`` hears of each action."""
 
     def __init__(
         self,
         settings: Settings,
         by: str,
-        runs: Callable[[], set[int]],
+        leaders: Callable[[], set[int]],
         tell: Tell,
         inside: str | None = None,
         choice: Choice = ANY_OF_MINE,
         folder: Callable[[], Path] = runtime_folder,
     ) -> None:
-        self._settings, self._by, self._runs, self._tell = settings, by, runs, tell
+        self._settings, self._by, self._leaders, self._tell = settings, by, leaders, tell
         self._choice, self._folder = choice, folder
         tie = self._tie if settings.pause_unmanaged else None
         self.growth = UnmanagedGrowth(inside, tie=tie, prefer=self._is_preferred)
@@ -72,6 +76,7 @@ class UnmanagedGuard:
         self._lock = threading.Lock()
         self.state: dict[JobKey, Done] = {}
         self._search_began = self._asked_at = float("-inf")
+        self._due_since: float | None = None
 
     def view(self, near: bool) -> tuple[UnmanagedView, ...]:
         pauses = self._pauses  # there once somebody was seen who could be paused
@@ -82,7 +87,7 @@ class UnmanagedGuard:
         own = {job.key: job for job in pauses.view()} if pauses is not None else {}
         views = {**others, **own}
         culprit = self.growth.culprit
-        if culprit is not None and culprit.key not in views:
+        if culprit is not None and boottime() - culprit.t <= _OLD and culprit.key not in views:
             held, swap = culprit.held, culprit.job.swap
             views[culprit.key] = UnmanagedView(
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
@@ -95,16 +100,17 @@ class UnmanagedGuard:
         if t - self._asked_at > _SEARCH_SECONDS:
             self._search_began = t
         self._asked_at = t
-        if not self._settings.pause_unmanaged or self.growth.knows():
+        if not self._settings.pause_unmanaged or self.growth.knows(t - _OLD):
             return False
         return t - self._search_began < _SEARCH_SECONDS
 
     def decide_and_act(self, view: View, may_act: Callable[[bool], bool]) -> None:
         """``may_act``: whether no other guard acted a moment ago; told whether it is a resume."""
         self._release(view)
-        if self._is_decided_elsewhere():
-            return
         actions, self.state = detect_unmanaged.decide(self._settings, view, self.state)
+        if self._is_decided_elsewhere():
+            self._leave_to_it(actions, view.t)
+            return
         for action in actions:
             if self._can_act(action) and may_act(action.kind == detect_unmanaged.RESUME):
                 self._act(action)
@@ -124,6 +130,17 @@ class UnmanagedGuard:
             and not (self._pauses is not None and self._pauses.any)
         )
 
+    def _leave_to_it(self, actions: list[Action], t: float) -> None:
+        """A pause that is due and does not come, because the guard of the machine protects that job or is stopped, is not
+        waited for: then our own job is looked after as if nobody could be paused."""
+        due = next((action for action in actions if action.kind == detect_unmanaged.PAUSE), None)
+        if due is None:
+            self._due_since = None
+        elif self._due_since is None:
+            self._due_since = t
+        elif t - self._due_since > _LEFT_TO_IT:
+            self.state = detect_unmanaged.failed(due, self.state)
+
     def _act(self, action: Action) -> None:
         pauses, job = self._pauses, action.unmanaged
         if pauses is None or job is None:
@@ -132,30 +149,32 @@ class UnmanagedGuard:
         if action.kind == detect_unmanaged.RESUME:
             pauses.resume(key)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
-            self._tell_later(action.kind, f"resumed {who}: {action.why}", key)
+            self.tell_later(action.kind, f"resumed {who}: {action.why}", key)
             return
         if self._choice.dry_run:
-            self.state = detect_unmanaged.failed(action, self.state)
-            self._tell_later("dry-run", f"would {_WOULD[action.kind]} {who}: {action.why}", key)
+            done = detect_unmanaged.carried_out(self._settings, action, self.state)
+            ends = action.kind != detect_unmanaged.PAUSE
+            self.state = done if ends else detect_unmanaged.failed(action, self.state)
+            self.tell_later("dry-run", f"would {_WOULD[action.kind]} {who}: {action.why}", key)
             return
         if action.kind in (detect_unmanaged.TERM, detect_unmanaged.KILL):
             number = signal.SIGTERM if action.kind == detect_unmanaged.TERM else signal.SIGKILL
             pauses.end(key, number)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
-            self._tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
+            self.tell_later(action.kind, f"sent {number.name} to {who}: {action.why}", key)
             return
         culprit = self.growth.culprit
-        if culprit is None or culprit.key != key:
+        if culprit is None or culprit.key != key or culprit.tie:
             return
         from oomproof.guard.unmanaged_pause import NOT_YET
 
-        seconds = min(self._settings.pause_max, detect_unmanaged.PAUSE_MAX)
+        seconds = detect_unmanaged.longest(self._settings)
         problem = pauses.pause(culprit, seconds)
         if problem == NOT_YET:
             return  # tried again at the next look
         if problem:
             self.state = detect_unmanaged.failed(action, self.state)
-            self._tell_later("trouble", f"could not pause {who}: {problem}", key)
+            self.tell_later("trouble", f"could not pause {who}: {problem}", key)
             return
         self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
         headroom = format_size(self.state[key].resume_headroom)
@@ -164,7 +183,7 @@ class UnmanagedGuard:
             f"paused {who}, which was not started by oomproof: {action.why}. It resumes by itself when "
             f"{headroom} of RAM are available, at the latest {until}; now: oomproof resume {key[0]}"
         )
-        self._tell_later(action.kind, text, key, action.why)
+        self.tell_later(action.kind, text, key, action.why)
 
     def _release(self, view: View) -> None:
         """Somebody else resumed it, or it has ended: then it is no longer ours."""
@@ -175,9 +194,9 @@ class UnmanagedGuard:
             if not job.paused and pauses.has(job.key):
                 pauses.resume(job.key)
                 if processes.is_alive(*job.key):
-                    self._tell_later("hand", f"{_who(job)} was resumed by hand; it is left alone", job.key)
+                    self.tell_later("hand", f"{_who(job)} was resumed by hand; it is left alone", job.key)
 
-    def _tell_later(self, kind: str, text: str, key: JobKey, why: str = "") -> None:
+    def tell_later(self, kind: str, text: str, key: JobKey, why: str = "") -> None:
         """From a thread of its own: a file, another terminal and our own may all be slow."""
         threading.Thread(
             target=self._tell_now, args=(kind, text, key, why), name="notice", daemon=True
@@ -202,11 +221,13 @@ class UnmanagedGuard:
         from oomproof.machine.job_ties import tie_of
 
         choice = self._choice
-        if job.uid != os.getuid() and not (choice.every_user and job.uid >= _FIRST_ORDINARY_USER):
+        allowed = job.uid in _ORDINARY_USERS if choice.every_user else job.uid == os.getuid()
+        if not allowed:
             return "it is another user's"
         if choice.protect is not None and choice.protect.search(" ".join(job.command)):
             return "--protect names it"
-        tie = tie_of(job, self._runs())
+        ours = {os.getpid(), *ancestors(os.getpid())}
+        tie = tie_of(job, ours, self._leaders())
         if not tie:
             with self._lock:
                 self._pauses = self._pauses or UnmanagedPauses(self._by, self._folder)

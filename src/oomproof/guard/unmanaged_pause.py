@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
+from oomproof.machine.job_ties import member_tie
 from oomproof.records import dataclass
 
 NOT_YET = "the process that resumes it after us is not ready yet"
@@ -50,10 +52,15 @@ class UnmanagedPauses:
         self._by, self._folder, self._proc = by, folder, proc
         self._resumer: subprocess.Popen[bytes] | None = None
         self._ready = False
+        self._lock = threading.Lock()
         self._pauses: dict[JobKey, _Pause] = {}
 
     def prepare(self) -> None:
         """Starts the process that resumes what we no longer can: early, for at the bad moment it may not start."""
+        with self._lock:  # the thread that looks at all processes, and the guard's own
+            self._prepare()
+
+    def _prepare(self) -> None:
         if self._resumer is not None and self._resumer.poll() is None:
             return
         self._ready = False
@@ -65,10 +72,14 @@ class UnmanagedPauses:
             start_new_session=True,
             cwd="/",
         )
-        for key, pause in self._pauses.items():  # the one before was killed
-            self._tell_resumer(key, pause)
+        for key, pause in list(self._pauses.items()):  # the one before was killed
+            with contextlib.suppress(OSError):
+                self._tell_resumer(key, pause)
 
     def view(self) -> list[UnmanagedView]:
+        if self._pauses:
+            with contextlib.suppress(OSError):
+                self.prepare()  # should the resumer have been killed
         return [self._view(key, pause) for key, pause in self._pauses.items()]
 
     def _view(self, key: JobKey, pause: _Pause) -> UnmanagedView:
@@ -103,19 +114,25 @@ class UnmanagedPauses:
         def members() -> list[int]:
             return [key[0], *processes.descendants(key[0], self._proc)]
 
+        if tie := member_tie(members(), culprit.job.uid, self._proc):
+            return tie
         skip = [pid for pid in members() if self._is_stopped(pid)]
         pause = _Pause(culprit, [], skip, boottime() + seconds, paused_jobs.file_of(*key, self._folder))
         try:
             self._tell_resumer(key, pause)
         except OSError:  # it was killed; a new one is started
             return NOT_YET
-        stopped = Freezer(None, members, self._proc).freeze()
-        starts = ((pid, processes.start_time(pid, self._proc)) for pid in members())
-        pause.members = [(pid, start) for pid, start in starts if start is not None]
-        if not stopped:
-            self._wake(key, pause)
-            return "it starts processes faster than they can be stopped"
         self._pauses[key] = pause
+        try:
+            stopped = Freezer(None, members, self._proc).freeze()
+            starts = ((pid, processes.start_time(pid, self._proc)) for pid in members())
+            pause.members = [(pid, start) for pid, start in starts if start is not None]
+        except BaseException:
+            self.resume(key)
+            raise
+        if not stopped:
+            self.resume(key)
+            return "it starts processes faster than they can be stopped"
         with contextlib.suppress(OSError):  # it knows the first process, and finds the others below it
             self._tell_resumer(key, pause)
         return ""
@@ -142,7 +159,8 @@ class UnmanagedPauses:
         resumer.resume_tree(*key, pause.members, pause.skip)
         with contextlib.suppress(OSError):
             pause.file.unlink(missing_ok=True)
-        self._send({"pid": key[0], "start": key[1], "over": True})
+        with contextlib.suppress(OSError):  # it was killed: then it has nothing to forget
+            self._send({"pid": key[0], "start": key[1], "over": True})
 
     def end(self, key: JobKey, number: int) -> None:
         """SIGTERM to its first process, SIGKILL to all of them; then it runs, if it was paused, to meet it."""
@@ -155,7 +173,8 @@ class UnmanagedPauses:
     def close(self) -> None:
         """Everybody runs again, and the resumer ends."""
         for key in list(self._pauses):
-            self.resume(key)
+            with contextlib.suppress(Exception):  # one that fails must not keep the others stopped
+                self.resume(key)
         if self._resumer is not None:
             for stream in (self._resumer.stdin, self._resumer.stdout):
                 if stream is not None:

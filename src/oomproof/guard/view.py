@@ -28,6 +28,8 @@ class Settings:
         None  # the same, but never from runs that were ended early: more than this is new
     )
     pause_unmanaged: bool = True  # a job that was not started by us may be paused before ours is touched
+    # An hour: nobody asked us to look after that job, so it does not wait for as long as one that was given to us.
+    unmanaged_pause_max: float = 3600.0
     may_end_unmanaged: bool = False  # and ended, where a pause does not help
 
 

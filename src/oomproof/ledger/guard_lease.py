@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.ledger.runtime_folder import runtime_folder
@@ -60,7 +61,8 @@ def read(folder: Path, system: bool = False) -> GuardLease | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
-    return lease if processes.is_alive(lease.pid, lease.start) else None
+    lives = processes.is_alive(lease.pid, lease.start) and not is_stopped(lease.pid)
+    return lease if lives else None
 
 
 def take(folder: Path, dry_run: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from oomproof.recording.state_files import write_json
 from oomproof.records import asdict, dataclass
 
 JobKey = tuple[int, int]  # pid and start
+_LATE = 60.0  # seconds after which a pause should long have ended
 SYSTEM_FOLDER = Path("/run/oomproof")  # of the guard of the whole machine: root's, readable by all
 
 
@@ -51,6 +53,8 @@ def read(folder: Callable[[], Path] = runtime_folder) -> list[PausedJob]:
     for place in (folder, lambda: SYSTEM_FOLDER):
         try:
             below = place() / "paused"
+            if os.lstat(below).st_uid not in (0, os.getuid()):
+                continue
             files = [below / name for name in os.listdir(below)]
         except (OSError, OomproofError):
             continue
@@ -61,7 +65,7 @@ def read(folder: Callable[[], Path] = runtime_folder) -> list[PausedJob]:
 
 def _is_stopped(job: PausedJob) -> bool:
     """A file may outlive the pause, where a guard and its resumer were both killed."""
-    return processes.is_alive(job.pid, job.start) and is_stopped(job.pid)
+    return job.until + _LATE > time.time() and processes.is_alive(job.pid, job.start) and is_stopped(job.pid)
 
 
 def forget(job: PausedJob) -> None:

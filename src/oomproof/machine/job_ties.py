@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 
 from oomproof.leaf.command_lines import is_oomproof
-from oomproof.leaf.proc_files import command_line, read_text, stat_fields
+from oomproof.leaf.proc_files import ancestors, command_line, descendants, read_text, stat_fields
 from oomproof.machine import sockets
 from oomproof.machine.jobs import LAUNCHERS, Job, service_of
 from oomproof.machine.sockets import Sockets
@@ -41,20 +41,28 @@ _EDITORS = frozenset(
 _OWN_SOCKETS = ("pymp-", "listener-", "torch-shm-dir")
 _SCREENS = ("/.X11-unix/", "/wayland-")
 _DRAWING = ("libX11.", "libxcb.", "libwayland-client.")
+_STARTED_A_RUN = "it started a run of oomproof"
 _FUSE = "/dev/fuse"
 _PGRP, _SESSION, _TTY, _FOREGROUND = 2, 3, 4, 5  # fields of /proc/PID/stat, from the state on
 
 
-def tie_of(job: Job, runs: Collection[int] = (), proc: str = "/proc") -> str:
+def tie_of(job: Job, ours: Collection[int] = (), leaders: Collection[int] = (), proc: str = "/proc") -> str:
     """Why it must not be paused, in words; empty where nothing speaks against it.
 
-    ``runs``: pids of our own processes and of the jobs under oomproof.
+    ``ours``: pids of this guard and of those it comes from; ``leaders``: of the first processes of all runs. Everybody below
+    the job is asked, also behind a shell, where another job begins: a pause stops them all.
     """
-    names = {pid: read_text(f"{proc}/{pid}/comm").strip() for pid in job.pids}
     if sys.platform != "linux":
         return "what it is connected to cannot be read here"
-    if any(pid in runs for pid in job.pids) or any(is_oomproof(command_line(pid, proc)) for pid in job.pids):
-        return "it started a run of oomproof"
+    pids = list(dict.fromkeys((*job.pids, *descendants(job.pid, proc))))
+    names = {pid: read_text(f"{proc}/{pid}/comm").strip() for pid in pids}
+    above = ancestors(job.pid, proc)
+    if any(pid in leaders or is_oomproof(command_line(pid, proc)) for pid in above):
+        return "it belongs to a run of oomproof"
+    if any(pid in ours or pid in leaders for pid in pids):
+        return _STARTED_A_RUN
+    if tie := member_tie(pids, job.uid, proc):
+        return tie
     first = names.get(job.pid, "")
     if job.pid == 1 or first in LAUNCHERS:
         return "it is part of the session"
@@ -70,13 +78,27 @@ def tie_of(job: Job, runs: Collection[int] = (), proc: str = "/proc") -> str:
     known = sockets.read(proc)
     if known is None:
         return "what it is connected to cannot be read"
-    return next((tie for pid in job.pids if (tie := _tie(pid, known, proc))), "")
+    return next((tie for pid in pids if (tie := _tie(pid, known, proc))), "")
+
+
+def member_tie(pids: Collection[int], uid: int, proc: str = "/proc") -> str:
+    """What is asked again at the very moment of a pause: whether somebody among them is another's, or a run of ours."""
+    for pid in pids:
+        try:
+            if os.stat(f"{proc}/{pid}").st_uid != uid:
+                return "a part of it is another user's"
+        except OSError:
+            continue  # it has ended
+        if is_oomproof(command_line(pid, proc)):
+            return _STARTED_A_RUN
+    return ""
 
 
 def _tie(pid: int, known: Sockets, proc: str) -> str:
     try:
-        if os.readlink(f"{proc}/{pid}/ns/pid") != os.readlink(f"{proc}/self/ns/pid"):
-            return "it runs in a container"
+        for kind in ("pid", "net"):
+            if os.readlink(f"{proc}/{pid}/ns/{kind}") != os.readlink(f"{proc}/self/ns/{kind}"):
+                return "it runs in a container"
         open_files = [_target(f"{proc}/{pid}/fd/{name}") for name in os.listdir(f"{proc}/{pid}/fd")]
     except (FileNotFoundError, ProcessLookupError):
         return ""  # it has ended

@@ -35,8 +35,11 @@ class Sockets:
 def read(proc: str = "/proc") -> Sockets | None:
     """Of our network namespace; None where nothing can be read."""
     ports: dict[int, str] = {}
-    for table in ("tcp", "tcp6"):
-        ports.update(listening_tcp(read_text(f"{proc}/net/{table}")))
+    tables = [read_text(f"{proc}/net/{table}") for table in ("tcp", "tcp6")]
+    if not tables[0]:
+        return None
+    for table in tables:
+        ports.update(listening_tcp(table))
     try:
         local = _local()
     except (OSError, struct.error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import oomproof
@@ -17,6 +18,7 @@ _SECONDS = 120.0  # a stop waits until everybody runs again
 # What a guard does not need is closed to it. Signals, /proc and the terminals of others it needs; a filter of system calls
 # it has none of: one such filter once ended a well-known guard at each shortage, unnoticed.
 _USER = """\
+OOMPolicy=continue
 NoNewPrivileges=yes
 LockPersonality=yes
 RestrictRealtime=yes
@@ -31,6 +33,8 @@ ReadWritePaths=/run/oomproof
 RuntimeDirectory=oomproof
 RuntimeDirectoryMode=0755
 RuntimeDirectoryPreserve=yes
+StateDirectory=oomproof
+StateDirectoryMode=0755
 ProtectHome=read-only
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
@@ -72,7 +76,20 @@ def folder(system: bool) -> Path:
     return Path(home) / "systemd" / "user"
 
 
+def refuse_others_code() -> None:
+    """A service of root must not run what another user may change."""
+    for path in {os.path.realpath(sys.executable), os.path.dirname(os.path.abspath(oomproof.__file__))}:
+        status = os.stat(path)
+        if status.st_uid != 0 or status.st_mode & 0o022:
+            raise OomproofError(
+                f"{path} can be changed by another user than root, and a service of root would run it",
+                "install it where only root can write: sudo python3 -m venv /opt/oomproof && sudo /opt/oomproof/bin/pip install oomproof",
+            )
+
+
 def install(text: str, system: bool) -> str:
+    if system:
+        refuse_others_code()
     path = folder(system) / NAME
     if path.exists() and not path.read_text().startswith(_MARK):
         raise OomproofError(f"{path} is not ours", "move it away first")

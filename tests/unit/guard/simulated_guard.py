@@ -290,7 +290,7 @@ def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, objec
         unmanaged_growth.UnmanagedGrowth, "look", lambda self, *_: setattr(self, "named", world.unmanaged)
     )
     # it is looked for at once, and must not be paused: what is decided about our own jobs then
-    patch.setattr(unmanaged_growth.UnmanagedGrowth, "knows", lambda self: True)
+    patch.setattr(unmanaged_growth.UnmanagedGrowth, "knows", lambda self, since: True)
     ticks = lambda self, one: int(world.t * 100) if _is_busy(situation, one.name) else 7  # noqa: E731
     patch.setattr(idle_runs.Idleness, "_cpu", ticks)
     guard = make_guard(world)

@@ -47,7 +47,7 @@ def test_it_is_paused_and_the_training_is_not_touched() -> None:
     assert ours(replace(SHORT, unmanaged=()), {}) == ["ask"], "as before, where nobody else can be paused"
 
 
-@pytest.mark.parametrize("available", [800 * MIB, 400 * MIB, 0])
+@pytest.mark.parametrize("available", [800 * MIB, 400 * MIB, 200 * MIB])
 def test_once_it_is_paused_and_nothing_grows_any_more_nobody_is_touched(available: int) -> None:
     later, state = paused()
     assert ours(replace(later, available=available), state) == []
@@ -60,6 +60,12 @@ def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() 
     breath = replace(later, available=400 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB)
     assert ours(breath, state) == []
     assert ours(replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB), state) == ["term"]
+
+
+def test_with_it_paused_and_nothing_left_the_ladder_goes_on() -> None:
+    later, state = paused()
+    assert ours(replace(later, available=100 * MIB), state) == ["kill"]
+    assert ours(replace(later, available=400 * MIB, stall=0.5), state) == ["term"], "it does nothing but swap"
 
 
 def test_whoever_should_have_paused_it_and_has_not_is_not_waited_for() -> None:
@@ -112,6 +118,12 @@ def test_after_an_hour_it_resumes_and_is_left_alone() -> None:
     grows = replace(SHORT, t=late.t + 1)
     assert kinds(DESKTOP, grows, state) == []
     assert not detect_unmanaged.spares_ours(DESKTOP, grows, state), "then the ladder of our own jobs goes on"
+
+
+def test_a_longer_pause_where_the_user_wants_it() -> None:
+    settings = replace(DESKTOP, unmanaged_pause_max=7200.0)
+    (action,), state = detect_unmanaged.decide(settings, SHORT, {})
+    assert detect_unmanaged.carried_out(settings, action, state)[KEY].paused_until == SHORT.t + 7200
 
 
 def test_resumed_by_hand_it_is_left_alone() -> None:

@@ -16,6 +16,7 @@ import pytest
 from oomproof.leaf.proc_files import start_time
 from oomproof.machine import job_ties, sockets
 from oomproof.machine.jobs import Job
+from oomproof.records import replace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 WAITS = "print('ready', flush=True); import sys; sys.stdin.read()"
@@ -25,15 +26,18 @@ WAITS = "print('ready', flush=True); import sys; sys.stdin.read()"
 def started() -> Iterator[Callable[..., Job]]:
     processes: list[subprocess.Popen[bytes]] = []
 
-    def start(source: str, *words: str) -> Job:
+    def start(source: str, *words: str, first: bool = False) -> Job:
+        """``first``: it prints a line of its own, which becomes the second word of the job's command."""
         process = subprocess.Popen(
             [sys.executable, "-c", f"{source}\n{WAITS}", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         processes.append(process)
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        return job_of(process.pid)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode().strip() if first else ""
+        assert process.stdout.readline() == b"ready\n"
+        return replace(job_of(process.pid), command=("python", line))
 
     yield start
     for process in processes:
@@ -79,7 +83,32 @@ def test_a_window(started: Callable[..., Job], tmp_path: Path) -> None:
 
 def test_one_that_started_a_run_of_ours(started: Callable[..., Job]) -> None:
     job = started("")
-    assert job_ties.tie_of(job, runs={job.pid}) == "it started a run of oomproof"
+    assert job_ties.tie_of(job, ours={job.pid}) == "it started a run of oomproof"
+
+
+def test_a_run_behind_a_shell(started: Callable[..., Job], tmp_path: Path) -> None:
+    """`oomproof run bash train.sh`: what bash starts is a job of its own, and still the run's; and whoever started the run
+    would stop it with itself."""
+    program = tmp_path / "oomproof"
+    program.write_text(
+        "import subprocess, sys\n"
+        "words = [sys.executable, '-c', 'import os; print(os.getpid(), flush=True); input()']\n"
+        "shell = subprocess.Popen(['sh', '-c', '\"$@\"; true', 'sh', *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(shell.stdout.readline().decode(), flush=True)\n"
+        "sys.stdin.read(); shell.communicate(b'\\n')\n"
+    )
+    sweep = started(
+        "import subprocess, sys\n"
+        "words = ['sh', '-c', '\"$@\"; true', 'sh', sys.executable, sys.argv[1]]\n"
+        "run = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(int(run.stdout.readline()), flush=True)",
+        str(program),
+        first=True,
+    )
+    inside = int(sweep.command[1])
+    assert job_ties.tie_of(job_of(inside)) == "it belongs to a run of oomproof"
+    assert job_ties.tie_of(sweep) == "it started a run of oomproof"
+    assert job_ties.tie_of(job_of(inside), leaders={inside}).endswith("a run of oomproof")
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("cooked", ""), ("raw", "it is used at its terminal")])
