@@ -73,7 +73,8 @@ def test_the_loader_was_started_by_hand(
     finally:
         guest.swapoff()
     assert oom_kills(guest) == before
-    assert not {"ask", "freeze", "term", "kill"} & set(deeds(training))
+    # a request may come first where a look at all processes takes seconds, as in this emulation; nothing here answers it
+    assert not {"freeze", "term", "kill"} & set(deeds(training))
     assert f"(pid {pid}), which was not started by oomproof" in training.words()
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ORDINARY_USERS = range(1000, 60000)
 _OLD = 3.0  # seconds: what was seen of a job before says little about now
 _LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that is due
-_SEARCH_SECONDS = 3.0  # that a slow machine takes for two looks
+_SEARCH_SECONDS = 5.0  # that a slow machine takes for two looks
 _WOULD = {
     detect_unmanaged.PAUSE: "pause",
     detect_unmanaged.TERM: "send SIGTERM to",

@@ -47,7 +47,14 @@ def family() -> Iterator[subprocess.Popen[str]]:
     """A process with two children."""
     script = f"import subprocess, sys\nfor _ in (1, 2): subprocess.Popen([sys.executable, '-c', {COUNT!r}], stdout=-3)\n{COUNT}"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert until(lambda: len(processes.descendants(process.pid)) == 2)
+    own = processes.command_line(process.pid)
+
+    def both_run() -> bool:
+        """As programs of their own: one that is paused between its fork and its exec holds its parent inside the kernel."""
+        below = processes.descendants(process.pid)
+        return len(below) == 2 and all(processes.command_line(pid) not in ([], own) for pid in below)
+
+    assert until(both_run)
     children = processes.descendants(process.pid)
     yield process
     for pid in (process.pid, *children):
@@ -103,8 +110,8 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
         directory.mkdir()
     except OSError as error:
         pytest.skip(f"no cgroup of the {controller or 'unified'} hierarchy can be made here ({error})")
+    file = directory / ("freezer.state" if controller else "cgroup.freeze")
     try:
-        file = directory / ("freezer.state" if controller else "cgroup.freeze")
         if not file.exists():
             pytest.skip(f"no {file.name} here")
         pids = [family.pid, *processes.descendants(family.pid)]
@@ -120,6 +127,10 @@ def test_real_cgroups(family: subprocess.Popen[str], controller: str) -> None:
         for pid in pids:
             (directory.parent / "cgroup.procs").write_text(str(pid))
     finally:
+        if file.exists():
+            file.write_text("THAWED" if controller else "0")  # else what failed here would never end
+        for pid in (directory / "cgroup.procs").read_text().split():
+            (directory.parent / "cgroup.procs").write_text(pid)
         until(lambda: not (directory / "cgroup.procs").read_text().strip())
         directory.rmdir()
 
