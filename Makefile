@@ -3,6 +3,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do $$p -c '
 VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := build/results
+SUITE = $(BIN)/python tests/run_suite.py $@ $(RESULTS)
 PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py leaks.py)
 
 .PHONY: run test setup dev browser machine-room lint types layers unit coverage incidents chaos programs beside-the-machine \
@@ -55,24 +56,20 @@ layers: dev
 	$(BIN)/lint-imports --no-timing 2>/dev/null || $(BIN)/lint-imports
 
 unit: dev  ## four at a time: they wait for their processes half of the time
-	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/unit -m "not long" -n 4 --dist loadfile --junitxml=$(RESULTS)/unit.xml
+	$(SUITE) tests/unit -m "not long" -n 4 --dist loadfile
 
 coverage: dev  ## by hand: the same tests at half the speed, and which lines they never reach
 	$(BIN)/coverage run -m pytest tests/unit
 	$(BIN)/coverage report --skip-covered --sort=cover | tail -25
 
 incidents: dev  ## four at a time: they wait for their processes most of the time, and assert no seconds
-	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/incidents $(PROGRAMS:%=--ignore=%) -m "not long" -n 4 --dist worksteal --junitxml=$(RESULTS)/incidents.xml
+	$(SUITE) tests/incidents $(PROGRAMS:%=--ignore=%) -m "not long" -n 4 --dist worksteal
 
 chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/chaos.py runs them by the thousand
-	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/chaos --junitxml=$(RESULTS)/chaos.xml
+	$(SUITE) tests/chaos
 
 programs: dev  ## real trainers under watch: they only need time
-	@mkdir -p $(RESULTS)
-	$(BIN)/pytest $(PROGRAMS) -m "not long" -n 2 --dist worksteal --junitxml=$(RESULTS)/programs.xml
+	$(SUITE) $(PROGRAMS) -m "not long" -n 2 --dist worksteal
 
 beside-the-machine: dev lab  ## what asserts no seconds; the virtual machine has the processors first
 	$(MAKE) -j2 vm-scenarios meanwhile

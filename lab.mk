@@ -8,8 +8,7 @@ lab:  ## build the lab's machine when stale (needs root; installs qemu and deboo
 test-vm: lab vm-scenarios  ## the scenarios that need systemd, cgroup v2 and sessions
 
 vm-scenarios:  ## one machine at a time: two emulated ones on two processors starve each other
-	@mkdir -p build/results
-	.venv/bin/pytest tests/vm -m "vm and not long" --junitxml=build/results/vm.xml
+	$(SUITE) tests/vm -m "vm and not long"
 
 lab-clean:  ## the image, the downloaded packages, everything
 	rm -rf .lab

@@ -131,10 +131,21 @@ class Actions:
         scope: str = "",
         others_growth: bool | None = None,
     ) -> None:
-        """The act first, the record after it."""
+        """The guard acts first and records then. A person's act is recorded first: the run's guard, another process, judges as
+        soon as the job has ended."""
+        if kind == "ask" and self._stop_signal is not None and not self._job.hears(self._stop_signal):
+            facts = {**(facts or {}), UNHEARD: self._stop_signal}
+        line = action_record(self._by, kind, why, facts, scope, others_growth)
+        if self._by != "guard":
+            self._note(line)
+            self._act(kind, why)
+        else:
+            self._act(kind, why)
+            self._task_thread.do(lambda: self._note(line))
+
+    def _act(self, kind: str, why: str) -> None:
         if kind == "ask":
             if self._stop_signal is not None and not self._job.ask_by_signal(self._stop_signal):
-                facts = {**(facts or {}), UNHEARD: self._stop_signal}
                 self._tell_unheard(self._stop_signal)
             self._task_thread.do(lambda: self._write_stop_files(why))
         elif kind == "freeze":
@@ -147,8 +158,6 @@ class Actions:
             self._job.freezer.thaw()  # after the signal: it is the first thing a paused job then meets
         elif kind == "kill":
             self._job.kill()
-        line = action_record(self._by, kind, why, facts, scope, others_growth)
-        self._task_thread.do(lambda: self._note(line))
 
     def _tell_unheard(self, number: int) -> None:
         """Once: a job without a handler has none at the next request either."""

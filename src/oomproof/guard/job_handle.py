@@ -148,20 +148,30 @@ class Job:
             return False
         return True
 
-    def ask_by_signal(self, number: int) -> bool:
-        """To the leader; where that does not answer it, to its nearest descendants that do (below a shell, a launcher).
-        False, and nothing sent, where nobody does: a signal that is not answered ends a process unsaved."""
+    def hears(self, number: int) -> bool:
+        """Whether anybody answers that signal; also True where nobody can tell."""
+        return bool(self._listeners(number))
+
+    def _listeners(self, number: int) -> list[int]:
+        """The leader; where that does not answer, its nearest descendants that do (below a shell, a launcher)."""
         if processes.answers(self.leader, number) is not False:  # also where nobody can tell
-            self.signal_leader(number)
-            return True
+            return [self.leader]
         level = [self.leader]
         for _ in range(_GENERATIONS):
             level = [child for pid in level for child in processes.children(pid)]
             if listeners := [pid for pid in level if processes.answers(pid, number)]:
-                for pid in listeners:
-                    send_signal(pid, number)
-                return True
-        return False
+                return listeners
+        return []
+
+    def ask_by_signal(self, number: int) -> bool:
+        """False, and nothing sent, where nobody answers it: such a signal ends a process unsaved."""
+        listeners = self._listeners(number)
+        for pid in listeners:
+            if pid == self.leader:
+                self.signal_leader(number)
+            else:
+                send_signal(pid, number)
+        return bool(listeners)
 
     def kill(self) -> None:
         """The whole job at once: cgroup.kill where there is one, else every process in rounds until none is left."""

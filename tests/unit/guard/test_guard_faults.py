@@ -88,6 +88,9 @@ class Job:
     def is_gone(self) -> bool:
         return False
 
+    def hears(self, number: int) -> bool:
+        return True
+
     def ask_by_signal(self, number: int) -> bool:
         return self.signal_leader(number)
 

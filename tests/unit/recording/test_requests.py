@@ -43,7 +43,28 @@ def test_an_action_is_recorded_with_what_it_was_for(tmp_path: Path) -> None:
     assert lines == [("limit", False), ("machine", True)]
 
 
+@pytest.mark.parametrize("kind", ["ask", "term", "kill", "freeze"])
+def test_what_a_person_does_stands_in_the_record_before_it_is_done(tmp_path: Path, kind: str) -> None:
+    """The run's own guard judges the moment the job has ended: `oomproof stop` was then told as somebody else's SIGTERM."""
+    attempt, task_thread = Attempt(tmp_path), TaskThread()
+    recorded: list[list[str]] = []
+
+    class Ends(_NoJob):
+        def signal_leader(self, number: int) -> bool:
+            return recorded.append([str(line["action"]) for line in attempt.actions()]) is None
+
+        kill = freeze = thaw = lambda self: self.signal_leader(0)
+        freezer = property(lambda self: self)
+
+    Actions(cast(Job, Ends()), attempt, task_thread, [], 10, by="user").take(kind, "oomproof stop")
+    task_thread.close()
+    assert recorded and set(map(tuple, recorded)) == {(kind,)} and len(attempt.actions()) == 1
+
+
 class _NoJob:
+    def hears(self, number: int) -> bool:
+        return True
+
     def ask_by_signal(self, number: int) -> bool:
         return self.signal_leader(number)
 
