@@ -63,3 +63,55 @@ def test_every_listed_test_ran_and_passed(tmp_path: Path) -> None:
     ]
     listed.write_text("test_suite::test_passes\ntest_suite::test_all_cases\n")
     assert subprocess.run([sys.executable, str(SCRIPT), str(listed), str(results)]).returncode == 0
+
+
+UNSTEADY = """
+import pathlib, pytest
+
+def fails_first(name):
+    mark = pathlib.Path(name)
+    if not mark.exists():
+        mark.touch()
+        raise AssertionError("at first")
+
+def test_steady(): pass
+def test_unsteady(): fails_first("once")
+"""
+
+
+def run_suite(
+    folder: Path, text: str
+) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_suite.py").write_text(text)
+    (folder / "listed.txt").write_text("test_suite::test_steady\ntest_suite::test_unsteady\n")
+    words = [[str(SCRIPT.with_name("run_suite.py")), "unit", "results", "test_suite.py"]]
+    words.append([str(SCRIPT), "listed.txt", "results"])
+    done = [
+        subprocess.run([sys.executable, *line], cwd=folder, capture_output=True, text=True) for line in words
+    ]
+    return done[0], done[1]
+
+
+def test_a_test_that_passes_only_at_its_second_try_is_named(tmp_path: Path) -> None:
+    suite, listed = run_suite(tmp_path, UNSTEADY)
+    assert suite.returncode == 0 and listed.returncode == 0
+    assert "passed only at the second try" in listed.stdout
+    assert listed.stdout.endswith("test_suite.py::test_unsteady\n")
+    again = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("run_suite.py")), "unit", "again", "test_suite.py"],
+        cwd=tmp_path,
+    )
+    assert again.returncode == 0 and not (tmp_path / "again" / "unsteady.txt").exists()
+
+
+def test_one_that_fails_twice_or_the_fourth_that_fails_fails_the_suite(tmp_path: Path) -> None:
+    for name, text in {
+        "twice": UNSTEADY + "def test_wrong(): assert False\n",
+        "four": UNSTEADY + "".join(f"def test_{n}(): fails_first('{n}')\n" for n in range(3)),
+        "broken": UNSTEADY + "import nothing_like_it\n",
+    }.items():
+        (tmp_path / name).mkdir()
+        suite, _ = run_suite(tmp_path / name, text)
+        assert suite.returncode != 0, name
+        assert not (tmp_path / name / "results" / "unsteady.txt").exists(), name
