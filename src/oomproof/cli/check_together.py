@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.leaf.command_lines import is_keeper, program_target
 from oomproof.ledger.machine_facts import Facts, budget_of
 from oomproof.ledger.needs import Need, from_history
 from oomproof.ledger.risks import add_swap
@@ -101,8 +102,6 @@ def _job_of(name: str, facts: Facts) -> Job | None:
 
 def _names(job: Job) -> set[str]:
     """``train`` and ``train.py`` of ``python train.py --epochs 3``; a program by its own name."""
-    from oomproof.leaf.command_lines import program_target
-
     target = program_target(job.command[1:])
     words = [job.command[0]] if job.command else []
     if target is not None:
@@ -153,7 +152,7 @@ def _note(facts: Facts, result: Together, taken: set[int]) -> str:
     largest = next((job for job in facts.jobs if job.pid not in taken and job.use + job.swap >= worth), None)
     if largest is None or not largest.command:
         return ""
-    if any(word.endswith("oomproof/runner/keeper.py") for word in largest.command):
+    if is_keeper(largest.command):
         return ""  # a run of ours, which the reservations know
     held, size = format_size(largest.use + largest.swap), -(-(largest.use + largest.swap) >> 30)
     name = min(_names(largest), key=len, default="it")

@@ -28,11 +28,10 @@ from pathlib import Path
 
 from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
-from oomproof.cli.runs import KEEP_FOR_ALL
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.host_view import HostView
-from oomproof.guard.machine_guard import MachineGuard, compiled
+from oomproof.guard.machine_guard import MachineGuard
 from oomproof.guard.machine_guard import run as run_guard
 from oomproof.guard.unmanaged_guard import Choice
 from oomproof.guard.view import JobKey
@@ -109,7 +108,7 @@ def _choice(arguments: argparse.Namespace) -> Choice:
     patterns: list[re.Pattern[str] | None] = []
     for name in ("protect", "prefer"):
         try:
-            patterns.append(compiled(getattr(arguments, name)))
+            patterns.append(_compiled(getattr(arguments, name)))
         except re.error as error:
             raise OomproofError(
                 f"--{name} {error.pattern!r} is no regular expression: {error.msg}",
@@ -118,6 +117,13 @@ def _choice(arguments: argparse.Namespace) -> Choice:
             ) from None
     protect, prefer = patterns
     return Choice(protect, prefer, arguments.system, arguments.dry_run)
+
+
+def _compiled(patterns: list[str]) -> re.Pattern[str] | None:
+    """One pattern that matches where any of them does; raises re.error."""
+    for pattern in patterns:
+        re.compile(pattern)  # so that the message is about this one
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
 
 
 def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
@@ -168,15 +174,14 @@ class _KillKeeper:
     """Writes down who was killed, in a process of its own: reading logs takes memory that a guard should not hold."""
 
     def __init__(self, system: bool) -> None:
-        self._environment = {**os.environ, **({KEEP_FOR_ALL: "1"} if system else {})}
+        self._words = [*OWN_COMMAND, "runs", "kills", "--keep", *(["--system"] if system else [])]
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return  # it is at it; what it misses the next one finds
         null = subprocess.DEVNULL
-        words = [*OWN_COMMAND, "runs", "kills", "--keep"]
-        self._process = subprocess.Popen(words, env=self._environment, stdin=null, stdout=null, stderr=null)
+        self._process = subprocess.Popen(self._words, stdin=null, stdout=null, stderr=null)
 
 
 def _system_folder() -> Path:
@@ -215,11 +220,8 @@ def _status(as_json: bool) -> int:
     ]
     paused = paused_jobs.read()
     if as_json:
-        print(
-            json.dumps(
-                {"schema": 1, "guards": [asdict(x) for x in leases], "paused": [asdict(x) for x in paused]}
-            )
-        )
+        guards, jobs = [asdict(lease) for lease in leases], [asdict(job) for job in paused]
+        print(json.dumps({"schema": 1, "guards": guards, "paused": jobs}))
         return 0
     for lease in leases:
         whose = "of the whole machine" if lease.system else "of yours"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import shlex
 import sys
 import time
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from oomproof.recording.prune import Rules
 
 _DAY = 86400.0
-KEEP_FOR_ALL = "OOMPROOF_KEEP_FOR_ALL"  # set by the system's guard
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +61,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     kills.add_argument(
         "--keep", action="store_true", help="write them down, so that they outlive the logs; print nothing"
     )
+    kills.add_argument("--system", action="store_true", help="with --keep: for all users; needs root")
     rm = actions.add_parser("rm", help="remove runs: recording, output, verdict")
     rm.add_argument("runs", nargs="+", metavar="RUN", help="id, the end of an id, or name (the newest of it)")
     rm.add_argument("--yes", action="store_true", help="do not ask")
@@ -130,10 +129,11 @@ def _kills(arguments: argparse.Namespace) -> int:
     from oomproof.reports.system_kill_table import system_text
 
     since = parse_since(arguments.since, time.time()) if arguments.since else 0.0
+    if arguments.system and not arguments.keep:
+        raise OomproofError("--system goes with --keep", "sudo oomproof runs kills --keep --system", USAGE)
     if arguments.keep:
-        system = os.environ.get(KEEP_FOR_ALL) == "1"
-        since = since or stored_kills.last_time(system) - _DAY  # not each time the whole journal
-        stored_kills.keep(system_kills(max(0.0, since), kept=()).kills, system)
+        since = since or stored_kills.last_time(arguments.system) - _DAY  # not each time the whole journal
+        stored_kills.keep(system_kills(max(0.0, since), kept=()).kills, arguments.system)
         return 0
     history = system_history(since)
     if arguments.json:

@@ -12,7 +12,8 @@ from oomproof.guard import poll_interval
 from oomproof.guard.guarded_job import NO_ROWS, RECORDING, GuardedJob, Look
 from oomproof.guard.host_view import HostView
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import View, is_near
+from oomproof.guard.unmanaged_guard import LOOK_SECONDS, is_filling
+from oomproof.guard.view import View
 from oomproof.machine.cgroups import JobMemory, charge_doubt
 from oomproof.records import replace
 from oomproof.units import MIB
@@ -21,8 +22,6 @@ _MANUAL_CHECK_SECONDS = 3.0  # between looks for a pause by hand; sooner where r
 _SCAN_ROWS = 5  # rows between looks for who else grows
 _NOISE = MIB  # or 0.4 %: a look that is higher than the row beside it by less needs no row of its own
 _SCAN_LEAST = 1.0  # seconds; it reads every process of the machine
-_SEARCH_AHEAD = 5.0  # seconds before the margin: two looks, and a process that is started for the case
-_SEARCH_SECONDS = 0.25  # the same while somebody else fills a machine that is short: it may have to be paused
 # Seconds; 300 processes take 5 ms of a thread: a hundredth of a percent of a core.
 _SCAN_FIRST, _SCAN_CALM = 2.0, 60.0
 
@@ -88,11 +87,11 @@ class BackgroundTasks:
 
     def _somebody_else_grows(self, t: float, view: View) -> bool:
         settings, mine = self._guarded.settings, self._guarded.growth.use.rate(0.3)
-        if t < self._next_search or not settings.pause_unmanaged or view.shrink <= max(MIB, 2 * mine):
+        if t < self._next_search or not settings.pause_unmanaged or view.shrink <= 2 * mine:
             return False
-        if not is_near(settings, view.available - int(view.shrink * _SEARCH_AHEAD), view.swap_free):
+        if not is_filling(settings, view):
             return False
-        self._next_search = t + _SEARCH_SECONDS
+        self._next_search = t + LOOK_SECONDS
         return True
 
     def _scan_is_due(self, t: float) -> bool:

@@ -66,23 +66,22 @@ def longest(settings: Settings) -> float:
 
 def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobKey, Done]:
     """What is remembered after an action."""
-    assert action.unmanaged is not None
-    key = action.unmanaged.key
+    assert action.unmanaged is not None and action.facts is not None
+    key, facts = action.unmanaged.key, action.facts
     done = pauses.get(key, Done())
-    if action.kind == PAUSE and action.facts is not None:
-        settings = replace(settings, pause_max=longest(settings), need=None)
-        done = frozen(settings, action.facts, done)
+    if action.kind == PAUSE:
+        done = frozen(replace(settings, pause_max=longest(settings), need=None), facts, done)
     else:
         done = thawed(done, action.gave_up or action.kind != RESUME)
     if action.kind == TERM:
-        done = replace(done, term_at=action.facts.t if action.facts is not None else 0.0)
+        done = replace(done, term_at=facts.t)
     elif action.kind == KILL:
-        done = replace(done, killed_at=action.facts.t if action.facts is not None else 0.0)
+        done = replace(done, killed_at=facts.t)
     return {**pauses, key: done}
 
 
 def failed(action: Action, pauses: Pauses) -> dict[JobKey, Done]:
-    """It could not be paused: then it is left alone, and the ladder of our own jobs goes on."""
+    """It could not be paused: then it is left alone, and the ladder of our own jobs continues."""
     assert action.unmanaged is not None
     key = action.unmanaged.key
     return {**pauses, key: replace(pauses.get(key, Done()), gave_up=True)}
@@ -114,8 +113,8 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
 
 
 def _is_pressing(settings: Settings, view: View, left: int) -> bool:
-    """Whether the pause was not enough: next to nothing is left, the machine does nothing but swap, or somebody else goes on
-    filling it. A shell that starts a program, a few MiB in a moment, does not."""
+    """Whether the pause was not enough: next to nothing is left, the machine does nothing but swap, or somebody else
+    still fills it. A shell that starts a program, a few MiB in a moment, does not."""
     if left <= settings.floor / 8 or (view.stall > STALLED and view.available <= settings.floor):
         return True
     lasting = min(view.shrink, view.drain)

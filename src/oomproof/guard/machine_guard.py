@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 from collections.abc import Callable
 from pathlib import Path
@@ -11,26 +10,24 @@ from pathlib import Path
 from oomproof.guard import poll_interval
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_pause import PAUSE_STALLED
-from oomproof.guard.guard_policy import DRAIN_SECONDS
 from oomproof.guard.host_view import HostView, open_pressure_trigger
-from oomproof.guard.idle_runs import Idleness
-from oomproof.guard.unmanaged_guard import Choice, Tell, UnmanagedGuard
-from oomproof.guard.view import Settings, UnmanagedView, View, is_near
-from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, seen
+from oomproof.guard.unmanaged_guard import LOOK_SECONDS, Choice, Tell, UnmanagedGuard, is_filling
+from oomproof.guard.view import Settings, View, is_near
+from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
 from oomproof.ledger import live_runs
 from oomproof.ledger.live_runs import Live
 from oomproof.machine.cgroups import JobMemory
 from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import machine_kills
-from oomproof.trend import growth
-from oomproof.units import MIB, format_size
+from oomproof.units import format_size
 
-_SEARCH = 0.25  # seconds between looks at all processes while the machine fills; 300 of them take 5 ms
-_SEARCH_AHEAD = 5.0
 _COUNT_EVERY = 10.0
 _WARN_EVERY = 600.0
-_NOBODY: tuple[UnmanagedView, ...] = ()
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
+
+
+def _nobody(now: float) -> list[Live]:
+    return []
 
 
 class MachineGuard:
@@ -46,34 +43,27 @@ class MachineGuard:
     ) -> None:
         """``folder``: where it writes down whom it has paused. ``on_kills``: the kernel killed somebody for want of memory."""
         self._on_kills, self._kills, self._next_count = on_kills, machine_kills(), 0.0
-        self._host, self._settings, self._tell = host, settings, tell
-        self._try = best_effort
-        self._headroom = growth.Growth()
+        self._settings, self._try = settings, best_effort
         self._unmanaged = UnmanagedGuard(
             settings, "oomproof guard", self._leaders, tell, host.limit_folder, choice, folder
         )
-        self._idleness, self._waited = Idleness(), False
-        self._every_user = choice.every_user
+        # with --system the runs of others are not known by their guards' word: they are known by who started them
+        self._runs = _nobody if choice.every_user else live_runs.everybody
+        self._reader = ViewReader(host, (), best_effort, self._unmanaged, [settings], self._runs)
         self._next_look = 0.0
         self._warned_at: float | None = None
-        self._runs: list[Live] = []
 
     def step(self, t: float) -> float:
         """One look and, when needed, an action. Seconds to the next."""
-        view = self._read(t)
-        if view is None:
-            return poll_interval.POLL_MAX
+        view = self._reader.read(t)
         short = is_near(self._settings, view.available, view.swap_free)
         if view.unmanaged:
             self._try(
                 UNMANAGED, lambda: self._unmanaged.decide_and_act(view, lambda resume: True), None, LEFT_ALONE
             )
-        # some seconds before the margin: two looks, and a process that is started for the case
-        ahead = view.available - int(max(0.0, view.shrink) * _SEARCH_AHEAD)
-        stalls = short and view.stall > PAUSE_STALLED
-        fills = stalls or (view.shrink > MIB and is_near(self._settings, ahead, view.swap_free))
+        fills = is_filling(self._settings, view) or (short and view.stall > PAUSE_STALLED)
         if fills and t >= self._next_look:
-            self._next_look = t + _SEARCH
+            self._next_look = t + LOOK_SECONDS
             self._try("looking at all processes", lambda: self._look(t), None)
         if short:
             self._warn(t, view)
@@ -81,33 +71,6 @@ class MachineGuard:
             self._next_count = t + _COUNT_EVERY
             self._try("counting kills", self._count_kills, None)
         return self._seconds(view, fills)
-
-    def _read(self, t: float) -> View | None:
-        reading = self._try("reading the machine's memory", self._host.headroom, None)
-        if reading is None:
-            return None
-        available, swap_free = reading
-        self._headroom.add(t, available + swap_free)
-        near = is_near(self._settings, available, swap_free)
-        unmanaged = self._try(UNMANAGED, lambda: self._unmanaged.view(near), _NOBODY, LEFT_ALONE)
-        waits = any(job.paused == "guard" for job in unmanaged)
-        if waits and not self._waited:
-            self._idleness.reset(t)
-        self._waited = waits
-        # with --system the runs of others are not known: they are named by who started them
-        self._runs = live_runs.everybody(t) if (near or unmanaged) and not self._every_user else []
-        return View(
-            t,
-            available,
-            swap_free,
-            self._try("reading memory pressure", lambda: self._host.stall(t), 0.0),
-            shrink=-self._headroom.rate(0.3),
-            drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
-            jobs=(),
-            others=tuple(map(seen, self._runs)),
-            others_idle=waits and self._idleness.look(t, self._runs),
-            unmanaged=unmanaged,
-        )
 
     def _look(self, t: float) -> None:
         self._unmanaged.growth.look(t, {os.getpid()}, _NOTHING, lambda table, row: None)
@@ -130,7 +93,7 @@ class MachineGuard:
         self._unmanaged.tell_later("warn", f"{text}; {named}" if named else text, (0, 0))
 
     def _leaders(self) -> set[int]:
-        return {run.pid for run in self._runs} - {0}
+        return {run.pid for run in self._runs(boottime())} - {0}
 
     def _seconds(self, view: View, fills: bool) -> float:
         left = view.available + view.swap_free - self._settings.floor
@@ -162,10 +125,3 @@ def run(guard: MachineGuard, stop: int, best_effort: BestEffort) -> None:
         guard.close()
         if trigger is not None:
             os.close(trigger)
-
-
-def compiled(patterns: list[str]) -> re.Pattern[str] | None:
-    """One pattern that matches where any of them does; raises re.error."""
-    for pattern in patterns:
-        re.compile(pattern)  # so that the message is about this one
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from oomproof.errors import OomproofError
 from oomproof.guard import detect_unmanaged
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
-from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View
+from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
 from oomproof.leaf.proc_files import ancestors
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.records import dataclass
-from oomproof.units import format_size
+from oomproof.units import MIB, format_size
 
 # Most guards never pause anybody: what only that needs is imported then, off the guard's thread.
 if TYPE_CHECKING:
@@ -40,6 +40,17 @@ _WOULD = {
 }
 
 Tell = Callable[[str, str, JobKey], None]  # kind, what happened in words, to whom
+
+
+# Seconds between looks at all processes while the machine fills: whoever fills it may have to be paused.
+LOOK_SECONDS = 0.25
+_AHEAD = 5.0  # seconds before the margin: two looks, and a process that is started for the case
+
+
+def is_filling(settings: Settings, view: View) -> bool:
+    """Whether it is time to look who fills the machine."""
+    ahead = view.available - int(max(0.0, view.shrink) * _AHEAD)
+    return view.shrink > MIB and is_near(settings, ahead, view.swap_free)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from oomproof.guard import resumer
 from oomproof.guard.freezer import Freezer
 from oomproof.guard.unmanaged_growth import Culprit
 from oomproof.guard.view import JobKey, UnmanagedView
+from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
@@ -85,16 +86,12 @@ class UnmanagedPauses:
     def _view(self, key: JobKey, pause: _Pause) -> UnmanagedView:
         members = [processes.memory(pid, self._proc) for pid, _ in pause.members]
         swap = sum(member.swap for member in members if member is not None)
-        is_stopped = self._is_stopped(key[0])
+        stopped = is_stopped(key[0], self._proc)
         # Once stopped, it runs only if somebody else resumed it, with `fg` or kill -CONT: that counts.
-        resumed = not is_stopped and (pause.was_stopped or not processes.is_alive(*key, self._proc))
-        pause.was_stopped |= is_stopped
+        resumed = not stopped and (pause.was_stopped or not processes.is_alive(*key, self._proc))
+        pause.was_stopped |= stopped
         by = "" if resumed else "guard"
         return UnmanagedView(key, pause.culprit.name, pause.culprit.held, swap=swap, paused=by)
-
-    def _is_stopped(self, pid: int) -> bool:
-        fields = processes.stat_fields(pid, self._proc)
-        return fields is not None and fields[0] in (b"T", b"t")
 
     @property
     def any(self) -> bool:
@@ -116,7 +113,7 @@ class UnmanagedPauses:
 
         if tie := member_tie(members(), culprit.job.uid, self._proc):
             return tie
-        skip = [pid for pid in members() if self._is_stopped(pid)]
+        skip = [pid for pid in members() if is_stopped(pid, self._proc)]
         pause = _Pause(culprit, [], skip, boottime() + seconds, paused_jobs.file_of(*key, self._folder))
         try:
             self._tell_resumer(key, pause)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.guard_policy import DRAIN_SECONDS
@@ -10,7 +10,7 @@ from oomproof.guard.guarded_job import ALONE, OTHERS, GuardedJob
 from oomproof.guard.host_view import HostView
 from oomproof.guard.idle_runs import Idleness
 from oomproof.guard.unmanaged_guard import UnmanagedGuard
-from oomproof.guard.view import JobView, UnmanagedView, View, is_near
+from oomproof.guard.view import JobView, Settings, UnmanagedView, View, is_near
 from oomproof.ledger.live_runs import BY_GUARD, BY_HAND, Live
 from oomproof.trend import growth
 
@@ -26,9 +26,13 @@ class ViewReader:
         jobs: Sequence[GuardedJob],
         best_effort: BestEffort,
         unmanaged: UnmanagedGuard | None = None,
+        settings: Sequence[Settings] = (),
+        runs: Callable[[float], list[Live]] | None = None,
     ) -> None:
+        """A guard without jobs of its own gives the ``settings`` it goes by, and who lists the ``runs``."""
         self._host, self._jobs, self._try = host, jobs, best_effort
-        self._unmanaged = unmanaged
+        self._unmanaged, self._runs = unmanaged, runs
+        self._settings = settings or [job.settings for job in jobs]
         self._headroom = growth.Growth()
         self._idleness = Idleness()
         self._was_paused = False
@@ -42,11 +46,12 @@ class ViewReader:
         if headroom is not None:
             self._headroom.add(t, available + swap_free)
         shrink = -self._headroom.rate(0.3)
-        near = any(is_near(job.settings, available, swap_free) for job in self._jobs)
+        near = any(is_near(settings, available, swap_free) for settings in self._settings)
         unmanaged = self._unmanaged_jobs(near)
         waits = any(job.paused == "guard" for job in unmanaged)
         paused = waits or any(job.frozen for job in jobs)
-        others = self._others(t) if jobs and (near or paused) else []
+        are_there = jobs or not self._jobs
+        others = self._others(t) if are_there and (near or paused) else []
         if paused and not self._was_paused:
             self._idleness.reset(t)
         self._was_paused = paused
@@ -58,7 +63,7 @@ class ViewReader:
             shrink=shrink,
             drain=-self._headroom.rate(DRAIN_SECONDS) if near else 0.0,
             jobs=tuple(jobs),
-            others=tuple(map(seen, others)),
+            others=tuple(map(_seen, others)),
             others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
             unmanaged=unmanaged,
             searching=near and shrink > 0 and self._unmanaged is not None and self._unmanaged.is_searching(t),
@@ -80,6 +85,8 @@ class ViewReader:
 
     def _others(self, t: float) -> list[Live]:
         """A file per live run is read for it. Without a runtime folder this guard's jobs are alone."""
+        if self._runs is not None:
+            return self._runs(t)
         live = next((job.live for job in self._jobs if job.live is not None), None)
         if live is None:
             return []
@@ -88,6 +95,6 @@ class ViewReader:
         return [run for run in others if run.name not in mine]
 
 
-def seen(run: Live) -> JobView:
+def _seen(run: Live) -> JobView:
     """Another guard's job."""
     return JobView(run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved)

@@ -14,8 +14,16 @@ from oomproof.errors import OomproofError
 from oomproof.ledger import current_budget, live_runs
 from oomproof.ledger.budget import Budget, default_floor
 from oomproof.ledger.ledger_folder import is_there
-from oomproof.live.live_snapshot import RUNNING, WAITING, CardState, JobState, LiveSnapshot, MachineState
-from oomproof.live.run_reader import STALE, RunReader
+from oomproof.live.live_snapshot import (
+    RUNNING,
+    STALE,
+    WAITING,
+    CardState,
+    JobState,
+    LiveSnapshot,
+    MachineState,
+)
+from oomproof.live.run_reader import RunReader
 from oomproof.live.unmanaged_reader import UnmanagedReader
 from oomproof.machine import pressure
 from oomproof.machine.clock import boottime

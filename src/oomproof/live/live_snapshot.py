@@ -10,6 +10,7 @@ from oomproof.trend.leaks import Range
 RUNNING, PAUSED, WAITING, UNGUARDED, UNMANAGED = "running", "paused", "waiting", "unguarded", "unmanaged"
 
 SCHEMA = 1
+STALE = 10.0  # seconds: an older word of a run about itself is not of now
 
 
 @dataclass(frozen=True, slots=True)

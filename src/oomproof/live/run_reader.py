@@ -9,7 +9,7 @@ from typing import Any
 
 from oomproof.ledger.live_runs import Live
 from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend_full
-from oomproof.live.live_snapshot import PAUSED, WAITING, JobState
+from oomproof.live.live_snapshot import PAUSED, STALE, WAITING, JobState
 from oomproof.machine.processes import boot_id
 from oomproof.printable import one_line
 from oomproof.recording.attempt import Attempt
@@ -20,7 +20,6 @@ from oomproof.recording.series import GpuRow, HostRow, JobRow, Series
 from oomproof.records import dataclass, field
 from oomproof.trend.leaks import Range
 
-STALE = 10.0  # seconds: an older word of a run about itself is not of now
 SPAN = 600.0  # seconds that a chart shows
 _TREND_EVERY = 60.0  # seconds
 _ROWS = 6000  # samples that are read at first: ten minutes of the fastest
@@ -29,6 +28,7 @@ _GROWS = 64 << 10  # bytes a second: 4 MiB a minute; a trend of less is not aske
 # what the guard did or said, as the recording calls it
 _MESSAGES = (
     "warn", "alert", "ask", "withdraw", "freeze", "thaw", "term", "kill", "save", "saved", "trouble", "leak",
+    "pause-unmanaged", "resume-unmanaged",
 )  # fmt: skip
 
 

@@ -7,13 +7,13 @@ from typing import Any
 from oomproof.ledger import current_budget, live_runs, paused_jobs
 from oomproof.ledger.budget import default_floor
 from oomproof.ledger.live_runs import Live
+from oomproof.live.live_snapshot import STALE
 from oomproof.machine.clock import boottime
 from oomproof.recording.run_folders import Run, newest_runs, runs_folder
 from oomproof.records import dataclass
 from oomproof.units import GIB, format_size
 
 SCHEMA = 1
-_STALE = 10.0  # seconds
 _LOOKED_AT = 50  # folders of the newest runs, for those that wait
 
 
@@ -40,7 +40,7 @@ class Status:
 def read_status() -> Status:
     budget, now = current_budget.read(), boottime()
     live: list[Live] = live_runs.everybody()
-    fresh = all(now - run.t <= _STALE for run in live)
+    fresh = all(now - run.t <= STALE for run in live)
     return Status(
         total=budget.total,
         available=budget.available,

@@ -56,7 +56,8 @@ once. Reserved is memory a run has yet to take. Below the margin the guard
 warns, below the floor it acts. "full in" is the range of `oomproof trend`,
 right 4 times in 5; of a run of minutes, only what its last samples bring.
 * is a run with --protect: newer runs give way first.
-Unmanaged jobs are only looked at; to guard one: oomproof adopt PID
+Unmanaged jobs are only looked at (p resumes one that a guard has paused); to
+guard one: oomproof adopt PID
 """
 
 _STYLES = {name: Style.parse(style) for name, style in STYLES.items()}

@@ -273,10 +273,9 @@ def _without_outliers(floors: list[Point]) -> list[Point]:
 
 def _last_piece(floors: Sequence[Point]) -> int:
     """Where the last stretch begins that one line describes: by splits that two lines describe much better."""
-    begin, earlier, grain = 0, 0, grain_of(floors)
-    begins = [0]
-    while len(floors) - begin >= 2 * SHORTEST:
-        points = floors[begin:]
+    begins, grain = [0], grain_of(floors)
+    while len(floors) - begins[-1] >= 2 * SHORTEST:
+        points = floors[begins[-1] :]
         count = len(points)
         one = description(sum_of_squares(fit(points).residuals), count, 2, grain)
         best, where = inf, 0
@@ -289,11 +288,10 @@ def _last_piece(floors: Sequence[Point]) -> int:
             not where or one - best < CURVED * inflation(around) ** 2
         ):  # points that resemble each other count for fewer
             break
-        earlier, begin = begin, begin + where
-        begins.append(begin)
+        begins.append(begins[-1] + where)
     while len(begins) > 1 and _is_the_same_line(floors[begins[-2] : begins[-1]], floors[begins[-1] :]):
         begins.pop()
-        begin, earlier = begins[-1], begins[-2] if len(begins) > 1 else 0
+    earlier, begin = begins[-2] if len(begins) > 1 else 0, begins[-1]
     if (
         begin and len(floors) - begin < 2 * SHORTEST
     ):  # too short to have a slope of its own: it may be the same line
