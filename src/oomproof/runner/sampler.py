@@ -103,10 +103,12 @@ class Sampler:
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
             eager = self._gpu is not None or self._thresholds != AlertThresholds()
             pause = self._moment.sample_seconds * (1 if eager else 4)
-            if self._stop.wait(max(_SHORTEST, min(_LONGEST, spent / _SHARE))):
-                return
-            self._moment.hurry.wait(max(0.0, pause - _SHORTEST))
+            waits_from = time.monotonic()
+            self._moment.hurry.wait(pause)
             self._moment.hurry.clear()
+            least = max(_SHORTEST, min(_LONGEST, spent / _SHARE)) - (time.monotonic() - waits_from)
+            if self._stop.wait(max(0.0, least)):
+                return
 
     def sample(self, t: float) -> None:
         pids = self._job.known_pids()
