@@ -9,6 +9,8 @@ from oomproof.units import MIB, format_duration, format_size
 
 STEP = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 _TO_LEARN = 8  # times the limit, at most: a second try of the same kind then covers any job, and neighbours keep theirs
+_SOON = 60.0  # seconds: growth that fills a step up within them
+_NOBODY_SAW = "how much more it wanted nobody saw"
 _BURST = 0.2  # of the limit, taken after the last sample: a quarter more may be far from enough
 
 
@@ -41,18 +43,22 @@ def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
 
 
 def size_is_unknown(case: CaseFile, limit: int) -> bool:
-    """It burst over its limit after the last sample, or a step up was tried before and it died all the same."""
-    return _unseen(case, limit) >= _BURST * limit or any(before < limit for before in case.died_at)
+    """It burst over its limit, was growing fast when it met it, or a step up was tried before and it died all the same."""
+    return bool(burst_text(case, limit)) or any(before < limit for before in case.died_at)
 
 
 def burst_text(case: CaseFile, limit: int | None) -> tuple[str, ...]:
-    """For the verdict's why; empty where samples saw it come."""
-    if limit is None or _unseen(case, limit) < _BURST * limit:
+    """For the verdict's why; empty where it came to its limit slowly."""
+    if limit is None:
         return ()
-    end = case.status.boottime if case.status is not None else None
-    within = f" within {format_duration(max(0.1, end - case.job.t))}" if case.job and end is not None else ""
-    taken = f"it took the last {format_size(_unseen(case, limit))} of {format_size(limit)}{within}, between two samples"
-    return (f"{taken}: how much more it wanted nobody saw",)
+    job, unseen = case.job, _unseen(case, limit)
+    if unseen >= _BURST * limit:
+        end = case.status.boottime if case.status is not None else None
+        within = f" within {format_duration(max(0.1, end - job.t))}" if job and end is not None else ""
+        return (f"it took the last {format_size(unseen)} of {format_size(limit)}{within}: {_NOBODY_SAW}",)
+    if job is not None and job.rate * _SOON > (STEP - 1) * limit:
+        return (f"it was growing to its last moment: {_NOBODY_SAW}",)
+    return ()
 
 
 def _unseen(case: CaseFile, limit: int) -> int:
