@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+from typing import Any
 
 import pytest
 from helpers_case import (
@@ -442,6 +443,24 @@ def test_stopped_by_the_user(attempt: Attempt) -> None:
     attempt.ended(signal=SIGTERM)
     attempt.act("term", by="user", why="")
     check(attempt.verdict(), "stopped-by-user", "proven")
+
+
+@pytest.mark.parametrize(("action", "facts"), [("kill", {}), ("term", {"sigterm_uncaught": True})])
+def test_a_finished_job_stays_finished_though_a_stop_was_on_its_way(
+    attempt: Attempt, action: str, facts: dict[str, Any]
+) -> None:
+    attempt.act(action, by="user", before=0.01, why="oomproof stop")
+    attempt.actions[-1]["facts"] = facts
+    attempt.ended(code=0)
+    check(attempt.verdict(), "finished", "proven")
+    attempt.ended(signal=SIGTERM if facts else SIGKILL)
+    check(attempt.verdict(), "stopped-by-user", "proven")
+
+
+def test_a_job_that_handles_sigterm_may_have_been_at_its_end_anyhow(attempt: Attempt) -> None:
+    attempt.act("term", by="user", why="oomproof stop")
+    attempt.ended(code=0)
+    check(attempt.verdict(), "stopped-by-user", "likely")
 
 
 def test_the_keeper_was_asked_to_end(attempt: Attempt) -> None:
