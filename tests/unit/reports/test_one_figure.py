@@ -291,9 +291,15 @@ def test_advice_is_for_what_it_held(
     """Of a job that filled 480 of 500 MiB the advice was `check --need 64M`, and all deaths were at 4 MiB."""
     recipe = Recipe(levels=(4,), charged=481, code=None, signal=15, by_guard=True, limit=500)
     run = written(recipe, folders_of_their_own)
+    info = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps(info | {"flags": {"limit": "500M"}}))
+    actions = run.folder / "1/actions.jsonl"
+    actions.write_text(json.dumps(json.loads(actions.read_text()) | {"scope": "limit"}) + "\n")
     page = run.folder / "page.md"
     said(capsys, "why", "--md", str(page), run.id)
     assert "check --need 512M" in page.read_text() and "--need 64M" not in page.read_text()
+    limits = set(re.findall(r"oomproof run .*--limit (\w+)", page.read_text()))
+    assert limits == {"4000M"}, "no command has the limit it died at"
 
 
 @st.composite
