@@ -49,6 +49,7 @@ def test_an_adopted_job_is_recorded_counted_and_its_end_is_told(lab: Lab, job: s
     assert 60 << 20 < int(str(entry["held_bytes"])) < 120 << 20
     second = lab.run("adopt", str(job.pid))
     assert second.returncode == 2 and "was adopted already, as found" in second.stderr
+    assert "it is guarded already; see it: oomproof runs show found" in second.stderr
     assert job.stdin is not None
     job.stdin.close()
     job.wait()
@@ -58,6 +59,10 @@ def test_an_adopted_job_is_recorded_counted_and_its_end_is_told(lab: Lab, job: s
     assert "watching pid" in said and not running(lab)
     shown = json.loads(lab.run("runs", "show", "found", "--json").stdout)
     assert shown["run"]["peak_bytes"] > 60 << 20
+    folder = lab.folder_of("found")
+    assert folder is not None
+    run = json.loads((folder / "run.json").read_text())
+    assert run["flags"] == {"name": "found", "need": "200M"}, "for the command that starts it again"
 
 
 def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Popen[str]) -> None:
@@ -65,7 +70,9 @@ def test_ctrl_c_leaves_it_running_and_watch_goes_on(lab: Lab, job: subprocess.Po
     until(lambda: running(lab), "it to stand in the ledger")
     watching.send_signal(signal.SIGINT)
     said = watching.communicate(timeout=DEADLINE)[1]
-    assert watching.returncode == 0 and "keeps running, unguarded" in said
+    assert watching.returncode == 0 and "run found: watching pid" in said
+    assert "keeps running, unguarded. To guard it again: oomproof watch found" in said
+    assert "hint: guard it again: oomproof watch found" in lab.run("adopt", str(job.pid)).stderr
     assert alive(job.pid)
     assert "unguarded" in lab.run("runs").stdout
     again = subprocess.Popen(

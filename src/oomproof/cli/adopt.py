@@ -26,7 +26,7 @@ from oomproof.recording import run_folders
 from oomproof.records import replace
 from oomproof.runner.admission_request import Asked
 from oomproof.runner.adoption import Adopted, take, watch
-from oomproof.runner.run_flags import OUTPUT, add_flags, of_adopt
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_adopt, typed
 from oomproof.runner.supervise import Order
 
 
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.detach,
         agent=False,
         asked=asked,
+        typed=typed(vars(arguments)),
         alerts=Alerts(chosen.alert_settings()),
     )
     if arguments.detach:
@@ -73,7 +74,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
         if said is not None:
             said(run.id, text)
             return
-        say(f"oomproof: run {run.id}: {text}")
+        say(f"oomproof: run {run.name}: {text}")
         for line in told:
             say(f"oomproof: {line}")
         say("oomproof: Ctrl-C leaves it running, unguarded")
@@ -92,7 +93,7 @@ def _watch(adopted: Adopted, order: Order, quiet: bool, said: Any = None) -> int
     if not ended:
         order.alerts.close()
         say(
-            f"\noomproof: left; pid {adopted.pid} keeps running, unguarded. To guard it again: oomproof watch {run.id}"
+            f"\noomproof: left; pid {adopted.pid} keeps running, unguarded. To guard it again: oomproof watch {run.name}"
         )
         return 0
     from oomproof.diagnosis.conclusion import conclude

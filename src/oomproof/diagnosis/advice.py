@@ -24,7 +24,6 @@ _LONG = 160  # a longer command line would push the advice off the screen, and h
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
-_MORE = 1.25  # one step up: enough for a job that died close to its peak, small enough to leave others alive
 
 BOTH_NAMES = (
     f"{NEW_NAME} from PyTorch 2.11 on; before, CUDA reads only {OLD_NAME} and ignores the new name silently"
@@ -76,6 +75,7 @@ def _kept(case: CaseFile) -> tuple[tuple[str, str | None], ...]:
 
 
 READ_ON = "read its last lines"
+HALVE_THE_BATCH = "halve the batch and double gradient accumulation: the same effective batch"
 
 
 def again(case: CaseFile, advice: str) -> str:
@@ -83,8 +83,23 @@ def again(case: CaseFile, advice: str) -> str:
     if advice in ("read the traceback", READ_ON):
         return f"{advice}: {read_output(case)}"
     if "dmesg" in advice and kernel_ruled_out(case):
-        return f"the kernel killed nothing while it ran: once with num_workers=0 shows the error itself: {command(case)}"
+        return f"the kernel killed nothing while it ran; to see the error itself: {with_workers(case, 0)}"
+    half = half_the_batch(case)
+    if advice == HALVE_THE_BATCH and half.command is not None:
+        return f"{half.title}: {half.command}"
     return advice.replace("oomproof run -- CMD", command(case))
+
+
+def with_workers(case: CaseFile, count: int | None = None) -> str:
+    """The run again with so many loader workers, None: half of them; where its command line does not say how many, what
+    to change in its code first."""
+    argument = find_argument(case.argv)
+    if argument is None:
+        change = "half of num_workers" if count is None else f"num_workers={count}"
+        return f"{change} in its code, then {command(case)}"
+    return command(
+        case, argv=with_value(case.argv, argument, argument.value // 2 if count is None else count)
+    )
 
 
 def kernel_ruled_out(case: CaseFile) -> bool:
@@ -111,7 +126,8 @@ def _subject(remedy: Remedy) -> str:
 
 
 def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
-    """Each change of the environment as the command that makes it."""
+    """Each change of the environment as the command that makes it, and the batch by its name on the command line."""
+    remedies = tuple(half_the_batch(case) if remedy is HALF_THE_BATCH else remedy for remedy in remedies)
     return tuple(
         replace(remedy, command=f"{remedy.change.key}={remedy.change.after} {command(case)}")
         if remedy.command is None
@@ -128,19 +144,10 @@ def read_output(case: CaseFile) -> str:
     return f"oomproof logs {case.called} | tail -n 40" if case.run else "tail -n 40 output.log"
 
 
-def higher_limit(case: CaseFile, limit: int | None) -> int | None:
-    """The next limit to try, or None when the machine had no headroom for it."""
-    if limit is None or case.host is None:
-        return None
-    wanted = int(limit * _MORE)
-    spare = case.host.available - (case.settings.margin or 0)
-    return wanted if spare >= wanted - limit else None
-
-
 def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...]:
     """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last.
     ``allowed``: what it may hold, where that is known."""
-    return (*_fewer_workers(case, allowed), ONE_DATA_COPY, _half_the_batch(case))
+    return (*_fewer_workers(case, allowed), ONE_DATA_COPY, half_the_batch(case))
 
 
 def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
@@ -172,7 +179,7 @@ def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
     )
 
 
-def _half_the_batch(case: CaseFile) -> Remedy:
+def half_the_batch(case: CaseFile) -> Remedy:
     batch = find_argument(case.argv, BATCH)
     if batch is None or batch.value < 2:
         return HALF_THE_BATCH
@@ -203,24 +210,15 @@ def twin(case: CaseFile) -> tuple[Remedy, ...]:
 
 def neighbours(case: CaseFile) -> tuple[Remedy, ...]:
     """What else was held on the machine at the end."""
-    host, job = case.host, case.job
-    if host is None or job is None:
-        return ()
-    others = host.total - host.available - job.used - (case.twin.held if case.twin else 0)
-    if others < host.total * _MUCH:
+    others = held_by_others(case) - (case.twin.held if case.twin else 0)
+    if case.host is None or others < case.host.total * _MUCH:
         return ()
     title = f"free what others held on this machine: {format_size(others)}"
     return (Remedy(title, "measured", others, command="oomproof check"),)
 
 
-def raise_limit(case: CaseFile, limit: int | None) -> tuple[Remedy, ...]:
-    higher = higher_limit(case, limit)
-    if higher is None or limit is None:
-        return ()
-    return (
-        Remedy(
-            f"a higher limit: {format_size(limit)} to {as_flag(higher)}, for which the machine had memory available",
-            command=command(case, f"--limit {as_flag(higher)}"),
-            change=Change("argument", "--limit", before=as_flag(limit), after=as_flag(higher)),
-        ),
-    )
+def held_by_others(case: CaseFile) -> int:
+    """Bytes beside the job at the last sample; 0 where that is no more than a desktop and its services take."""
+    host, job = case.host, case.job
+    others = host.total - host.available - job.used if host is not None and job is not None else 0
+    return others if host is not None and others >= host.total * _MUCH else 0

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.causes import CAUSES
-from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, NO_WORKERS, ONE_DATA_COPY, READ_ON
+from oomproof.diagnosis.advice import (
+    BOTH_NAMES,
+    HALF_THE_BATCH,
+    HALVE_THE_BATCH,
+    NO_WORKERS,
+    ONE_DATA_COPY,
+    READ_ON,
+)
 from oomproof.diagnosis.kernel_dump import beside, fewer_workers, job_of, job_text, next_command
 from oomproof.diagnosis.smaller_command import find_argument
 from oomproof.diagnosis.verdict import Change, Remedy
@@ -124,7 +131,7 @@ def gpu_next(gpu: GpuNumbers | None) -> str:
         )
     if gpu is not None and fragmented(gpu):
         return f"{OLD_NAME}=expandable_segments:True ({BOTH_NAMES}), then the batch"
-    return "halve the batch and double gradient accumulation: the same effective batch"
+    return HALVE_THE_BATCH
 
 
 REMEDIES = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import Literal
 
-from oomproof.diagnosis.advice import BOTH_NAMES, HALF_THE_BATCH, as_flag, command
+from oomproof.diagnosis.advice import BOTH_NAMES, as_flag, command, half_the_batch
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text
@@ -79,7 +79,7 @@ def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     remedies = list(parts.get(kind, ()))
     for part in parts.values():
         remedies += [piece for piece in part if piece not in remedies]
-    remedies.append(HALF_THE_BATCH)
+    remedies.append(half_the_batch(case))
     return Shortage(kind, _headline(kind, oom), _why(kind, oom), _next(remedies[0], case), tuple(remedies))
 
 

@@ -6,12 +6,12 @@ from oomproof.diagnosis.advice import (
     ONE_DATA_COPY,
     as_flag,
     command,
-    higher_limit,
     neighbours,
-    raise_limit,
     smaller_job,
     twin,
 )
+from oomproof.diagnosis.change_first import change_first
+from oomproof.diagnosis.larger_limit import burst_text, higher_limit, raise_limit, size_is_unknown
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name
@@ -181,25 +181,18 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     raised = raise_limit(case, limit)
     smaller = smaller_job(case, _allowed(case, limit, machine))
     change = _first_change(case, smaller)
-    if raised and raised[0].command is not None:
+    if raised and raised[0].command is not None and limit is not None:
         or_else = f"or make the job smaller ({_named(change)})"
-        following = f"{raised[0].command}, {or_else}"
+        learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
+        following = f"{learn}{raised[0].command}, {or_else}"
     elif change is not None and change.command is not None:
         following = change.command
         if limit is not None and case.host is not None:
             following = f"the machine has no memory for a higher limit: {following}"
-    elif machine:
-        following = f"see who else holds memory: oomproof check; wait for it, or halve batch or workers: {command(case)}"
-    elif case.host is None or limit is None:
-        higher = f", or give it a higher limit than {format_size(limit)}" if limit is not None else ""
-        following = f"halve batch or workers{higher}: {command(case)}"
     else:
-        following = (
-            f"the machine has no memory for a higher limit: halve batch or workers, then {command(case)}"
-        )
-    return MemoryAnswer(
-        following, (*beside, *raised, *smaller), (*_process_told(case), *_died_before(case, limit))
-    )
+        following = change_first(case, None if machine else limit)
+    told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
+    return MemoryAnswer(following, (*beside, *raised, *smaller), told)
 
 
 def _allowed(case: CaseFile, limit: int | None, machine: bool) -> int | None:

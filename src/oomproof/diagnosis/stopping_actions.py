@@ -26,6 +26,8 @@ def _stop(case: CaseFile, by: str) -> Action | None:
             continue
         if action.action == "ask" and by == "guard" and case.stop_answer == "none":
             continue  # nothing in it listens: a whole result must not be taken for half a one
+        if status.code == 0 and (action.action == "kill" or action.uncaught):
+            continue  # it was on its way when the job had finished: such a signal leaves no exit code
         window = _ask_window(case, grace) if action.action == "ask" else _SIGNAL_WINDOW + grace
         if status.boottime - window <= action.boottime <= status.boottime + 1.0:
             found.append(action)

@@ -23,6 +23,7 @@ from oomproof.evidence.job_output import read_output
 from oomproof.evidence.job_processes import JobProcesses
 from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.recording_tail import RecordingTail, last_samples
+from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, shutdown
@@ -248,7 +249,10 @@ def _actions(lines: list[dict[str, Any]]) -> tuple[Action, ...]:
         at, what = number(line.get("boottime")), string(line.get("action"))
         if at is not None and what is not None:
             by, why = string(line.get("by")) or "unknown", string(line.get("why")) or ""
-            actions.append(Action(at, number(line.get("wall")), by, what, why, *_meant(line, by, why)))
+            uncaught = part(line, "facts").get(UNCAUGHT) is True
+            actions.append(
+                Action(at, number(line.get("wall")), by, what, why, *_meant(line, by, why), uncaught)
+            )
     return tuple(sorted(actions, key=lambda action: action.boottime))
 
 

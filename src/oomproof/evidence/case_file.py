@@ -196,6 +196,7 @@ class Action:
     why: str
     scope: str = ""  # of the guard's: for the sake of the job's own limit, or of the machine
     others_growth: bool = False  # the guard found that it was not this job that grew
+    uncaught: bool = False  # of a SIGTERM: nobody in the job handled it
 
 
 @dataclass(frozen=True, slots=True)

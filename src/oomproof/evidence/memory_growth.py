@@ -9,7 +9,7 @@ from oomproof.evidence.heap_growth import PYTHON, HeapGrowth
 from oomproof.evidence.phase_growth import steps_between
 from oomproof.evidence.run_trend import run_trend
 from oomproof.evidence.witnesses import traced_growth
-from oomproof.recording.series import HostRow, OtherJobRow, ProcessRow, Series
+from oomproof.recording.series import HostRow, JobRow, OtherJobRow, ProcessRow, Series
 from oomproof.trend.leaks import GROWS, SLOWING, STEPS
 
 _LEAST, _LEAST_SHARE = (
@@ -92,12 +92,22 @@ def grown_processes(series: Series) -> tuple[ProcessGrowth, ...]:
         lowest = min((row for row in seen if row.t <= highest.t), key=lambda row: row.use)
         late = end is None or end - highest.t <= _AT_THE_END
         if highest.use - lowest.use >= _LEAST and late and _is_most(series, seen, highest):
+            after, until = _alone(series, highest) if len(rows) == 1 else (highest.use, highest.t)
             grown.append(
                 ProcessGrowth(
-                    pid, highest.name or "", highest.role or "", lowest.use, highest.use, highest.t - lowest.t
+                    pid, highest.name or "", highest.role or "", lowest.use, after, until - lowest.t
                 )
             )
     return tuple(sorted(grown, key=lambda process: process.before - process.after))
+
+
+def _alone(series: Series, highest: ProcessRow) -> tuple[int, float]:
+    """(bytes, when) of the only process: what the job held is what it held, and the job was looked at more often."""
+    end, jobs = series.end(), series.newest(JobRow, _LATELY)
+    last = jobs[-1] if jobs else None
+    if end is None or last is None or last.processes != 1 or last.t <= highest.t or last.use <= highest.use:
+        return highest.use, highest.t
+    return last.use, last.t
 
 
 def _is_most(series: Series, seen: list[ProcessRow], highest: ProcessRow) -> bool:

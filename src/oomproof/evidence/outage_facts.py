@@ -32,6 +32,7 @@ class RunFacts:
     at_least: bool = False  # the need is a lower bound: a run of the same command got that far and died
     allowed: int | None = None  # its --limit: the most it could have taken, not what it would have
     started_again: float | None = None
+    flags: tuple[tuple[str, str], ...] = ()  # (--flag, value) as typed
 
 
 @dataclass(frozen=True, slots=True)

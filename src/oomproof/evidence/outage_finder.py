@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oomproof.causes import cause_of
 from oomproof.evidence.case_file import OtherJob
-from oomproof.evidence.json_files import integer, number, part, string
+from oomproof.evidence.json_files import integer, number, part, string, strings
 from oomproof.evidence.memory_growth import other_jobs
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_timeline import timeline
@@ -21,6 +21,7 @@ from oomproof.recording.run_folders import Run, list_runs
 from oomproof.recording.run_peak import figures_of
 from oomproof.recording.series import HostRow, JobRow
 from oomproof.recording.state_files import load
+from oomproof.runner.run_flags import as_typed
 from oomproof.units import format_size
 
 _ALIVE = 120.0  # seconds before the last sign of all within which a run must have shown one of its own
@@ -228,7 +229,14 @@ def _run(cut_run: _Cut, known: Sequence[Run], last: float) -> RunFacts:
         cut_run.run.id, cut_run.run.name, shlex.join(cut_run.run.argv), cut_run.begin, held, use,
         max(need, held) if need is not None else None, basis, at_least,
         integer(part(cut_run.run.info, "settings").get("limit")), min(again, default=None),
+        as_typed(strings(cut_run.run.info, "flags") or _named(cut_run.run)),
     )  # fmt: skip
+
+
+def _named(run: Run) -> dict[str, str]:
+    """The flags of an older run, which kept none."""
+    name = string(run.info.get("name"))
+    return {"name": name} if name else {}
 
 
 def _need(cut_run: _Cut, known: Sequence[Run]) -> tuple[int | None, str, bool]:

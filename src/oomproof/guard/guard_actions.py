@@ -23,6 +23,7 @@ from oomproof.recording.attempt import Attempt
 
 _UNWRITTEN = 100  # lines kept for a disk that comes back
 UNHEARD = "stop_signal_unheard"  # a fact of a request: the stop signal, which nobody would have answered
+UNCAUGHT = "sigterm_uncaught"  # a fact of a person's SIGTERM: who is ended by it cannot exit with code 0
 STOP_TEXT = "oomproof asks this job to save and stop"  # a stop file that begins so is ours to remove
 
 
@@ -135,6 +136,8 @@ class Actions:
         soon as the job has ended."""
         if kind == "ask" and self._stop_signal is not None and not self._job.hears(self._stop_signal):
             facts = {**(facts or {}), UNHEARD: self._stop_signal}
+        if kind == "term" and self._by != "guard" and not self._job.hears(signal.SIGTERM):
+            facts = {**(facts or {}), UNCAUGHT: True}
         line = action_record(self._by, kind, why, facts, scope, others_growth)
         if self._by != "guard":
             self._note(line)

@@ -12,10 +12,11 @@ from oomproof.diagnosis.verdict import Verdict
 from oomproof.recording.profile_files import profile_of
 from oomproof.recording.run_folders import Run
 from oomproof.reports import html_code, html_memory, html_proof, report_file, text_document
+from oomproof.reports.chart_clock import clock_text
 from oomproof.reports.html_chart import chart
 from oomproof.reports.html_parts import command, document, fold, pairs, section, table
 from oomproof.reports.redaction import Redactor
-from oomproof.reports.story import Story, facts, prevention, sentence, tell, when, zone
+from oomproof.reports.story import Story, facts, prevention, sentence, tell, when
 from oomproof.reports.verdict_selection import how
 from oomproof.units import format_size
 
@@ -126,7 +127,7 @@ def _compared(story: Story) -> str:
 
 
 def _foot(story: Story) -> str:
-    clock = f" Times are {escape(zone(story.timeline.end_wall or None))}."
+    clock = f" Times are {escape(clock_text(story.timeline.end_wall, story.timeline.begin))}."
     return (
         f"Written by oomproof {escape(__version__)} on {escape(when(time.time(), date=True))}.{clock} "
         "Nothing on this page was loaded from anywhere; secrets that were recognised are shown as •••."

@@ -6,13 +6,12 @@ without a script, and the script zooms by changing four numbers."""
 from __future__ import annotations
 
 import json
-import math
-import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from oomproof.evidence.case_file import Growth
+from oomproof.reports.chart_clock import clock_spans, ticks
 from oomproof.reports.story import Story
 from oomproof.reports.timeline import POINTS, GpuPoint, HostPoint, Mark, Timeline, drawn
 from oomproof.units import GIB, MIB, TIB, format_duration, format_rate, format_size, format_time
@@ -30,7 +29,6 @@ _LAYERS = (
     ("swap", "in swap"),
     ("cache", "page cache (given back when needed)"),
 )
-_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800)  # fmt: skip
 
 
 def chart(story: Story) -> str:
@@ -50,7 +48,7 @@ def chart(story: Story) -> str:
     about = "The last ten minutes" if longer else f"The whole run, {format_duration(-timeline.begin)}"
     return (
         f'<figure id="chart"{" class=small" if small else ""} data-begin="{timeline.begin:.2f}" data-window="{timeline.window:.2f}" '
-        f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall + _offset(timeline):.2f}">'
+        f'data-scale="{_scale(timeline)}" data-clock="{timeline.end_wall:.2f}" data-zones="{_zones(timeline)}">'
         f'<div class="controls" hidden><button type="button" data-show="window">{"Last 10 minutes" if longer else "Whole run"}</button>'
         + ('<button type="button" data-show="all">Whole run</button>' if longer else "")
         + '<span class="hint">drag to zoom, double-click to go back; keys: + − ← → 0</span></div>'
@@ -244,20 +242,13 @@ def _overview(timeline: Timeline) -> str:
 
 def _axis(timeline: Timeline) -> str:
     begin, length = timeline.window, max(-timeline.window, 0.01)
-    offset = _offset(timeline)
-    clock = (
-        timeline.end_wall + offset
-    )  # local, as seconds: labels stand at round times of the clock at the end
-    step = next((interval for interval in _STEPS if length / interval <= 6), _STEPS[-1])
-    first = math.ceil((clock + begin) / step) * step
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%d %b"
-    labels, at = [], first
-    while at <= clock + 1e-6:
-        left = 100 * (at - clock - begin) / length
-        words = time.strftime(form, time.localtime(at - offset)) + (f"{at % 1:.1f}"[1:] if step < 1 else "")
-        labels.append(f'<span style="left:{left:.2f}%">{words}</span>')
-        at += step
-    return f'<div class="axis"><div class="area">{"".join(labels)}</div></div>'
+    labels = [
+        f'<span{" class=zone" if tick.zone else ""} style="left:{100 * (tick.t - begin) / length:.2f}%">'
+        f"{tick.text}{f'<br>{tick.zone}' if tick.zone else ''}</span>"
+        for tick in ticks(timeline.end_wall, begin)
+    ]
+    zones = " zones" if len(clock_spans(timeline.end_wall, timeline.begin)) > 1 else ""
+    return f'<div class="axis{zones}"><div class="area">{"".join(labels)}</div></div>'
 
 
 def _phases(timeline: Timeline) -> str:
@@ -307,8 +298,9 @@ def _marks(events: Sequence[Mark], timeline: Timeline) -> Iterable[str]:
 def _event_list(events: Sequence[Mark], timeline: Timeline) -> str:
     if not events:
         return ""
+    several = len(clock_spans(timeline.end_wall, timeline.begin)) > 1
     rows = "".join(
-        f'<li data-t="{mark.t:.2f}"><time>{format_time(timeline.wall(mark.t), date=False, zone=False)}</time> '
+        f'<li data-t="{mark.t:.2f}"><time>{format_time(timeline.wall(mark.t), date=False, zone=several)}</time> '
         f'<b class="{_slug(mark.kind)}">{escape(mark.kind)}</b> {escape(mark.text)}</li>'
         for mark in events
     )
@@ -377,8 +369,10 @@ def _percent(t: float, timeline: Timeline) -> float:
     return 100 * (t - timeline.window) / max(-timeline.window, 0.01)
 
 
-def _offset(timeline: Timeline) -> int:
-    return time.localtime(timeline.end_wall).tm_gmtoff or 0
+def _zones(timeline: Timeline) -> str:
+    """For the script: since when, seconds from UTC, name."""
+    spans = clock_spans(timeline.end_wall, timeline.begin)
+    return escape(json.dumps([[round(span.begin, 2), span.offset, span.zone] for span in spans]))
 
 
 def _slug(kind: str) -> str:

@@ -19,6 +19,7 @@ SCRIPT = r"""
   if (!chart || !source) return;
   var data = JSON.parse(source.textContent), begin = +chart.dataset.begin, narrow = +chart.dataset.window;
   var scale = +chart.dataset.scale, clock = +chart.dataset.clock, from = narrow, to = 0;
+  var zones = JSON.parse(chart.dataset.zones);  // since when, seconds from UTC, name: several where clocks were changed
   var all = function (query) { return Array.prototype.slice.call(chart.querySelectorAll(query)); };
   var readout = chart.querySelector(".readout"), about = chart.querySelector(".about");
   var steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800];
@@ -33,8 +34,9 @@ SCRIPT = r"""
     if (seconds < 90) return seconds.toFixed(seconds < 10 ? 1 : 0) + " s";
     return seconds < 5400 ? Math.round(seconds / 60) + " min" : (seconds / 3600).toFixed(1) + " h";
   }
+  function zone(t) { return zones.filter(function (span, i) { return !i || span[0] <= t; }).pop(); }
   function at(t, first, last) {
-    var text = new Date((clock + t) * 1000).toISOString();
+    var text = new Date((clock + zone(t)[1] + t) * 1000).toISOString();
     return text.slice(first === undefined ? 11 : first, last === undefined ? 19 : last);
   }
   function percent(t) { return 100 * (t - from) / (to - from); }
@@ -79,12 +81,24 @@ SCRIPT = r"""
     var area = chart.querySelector(".axis .area"), length = to - from, step = steps[steps.length - 1];
     for (var i = 0; i < steps.length; i++) if (length / steps[i] <= 6) { step = steps[i]; break; }
     area.textContent = "";
-    for (var t = Math.ceil((clock + from) / step) * step - clock; t <= to + 1e-6; t += step) {
-      var label = document.createElement("span");
+    var places = [], several = zone(from) !== zone(to);
+    zones.forEach(function (span, i) {
+      var local = clock + span[1], end = i + 1 < zones.length ? Math.min(to + 2e-6, zones[i + 1][0]) : to + 2e-6, first = several;
+      for (var t = Math.ceil((local + Math.max(from, span[0])) / step) * step - local; t < end - 1e-6; t += step) {
+        while (places.length && t - places[places.length - 1][0] < 0.6 * step) places.pop();
+        places.push([t, first ? span[2] : ""]); first = false;
+      }
+    });
+    places.forEach(function (place) {
+      var label = document.createElement("span"), t = place[0];
       label.textContent = step < 1 ? at(t + 1e-4, 11, 21) : step < 60 ? at(t + 1e-3) : step < 86400 ? at(t + 1e-3, 11, 16) : at(t + 1e-3, 5, 10);
       label.style.left = percent(t) + "%";
+      if (place[1]) {
+        label.className = "zone"; label.appendChild(document.createElement("br"));
+        label.appendChild(document.createTextNode(place[1]));
+      }
       area.appendChild(label);
-    }
+    });
   }
   function show(a, b) {
     var least = Math.min(1, -begin);
@@ -112,6 +126,7 @@ SCRIPT = r"""
     var phase = null;
     data.phases.forEach(function (one) { if (one[0] <= t) phase = one; });
     if (phase) words.push(phase[1] + (phase[2] === null ? "" : " to step " + phase[2]));
+    if (zones.length > 1) words[0] += " " + zone(t)[2];
     readout.textContent = words.join("  ·  ");
   }
 

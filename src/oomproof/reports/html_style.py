@@ -73,7 +73,7 @@ line.growth{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:1 4;stroke-linec
 .mark{position:absolute;top:-.1rem;transform:translateX(-50%);min-width:1.3em;text-align:center;font-size:.7rem;line-height:1.35;
 background:var(--card);border:1px solid var(--soft);border-radius:99px;padding:0 .3em;white-space:nowrap}
 .axis .area{grid-column:2;position:relative;height:1.5rem;font-size:.75rem;color:var(--soft)}
-.axis span{position:absolute;top:.25rem;transform:translateX(-50%);white-space:nowrap}
+.axis span{position:absolute;top:.25rem;transform:translateX(-50%);white-space:nowrap;text-align:center}.axis.zones .area{height:2.6rem}
 .phases .area{position:relative;height:1.35rem;margin-top:3px}
 .phases::before{content:"phase";font-size:.75rem;color:var(--soft);text-align:right;padding-right:.5rem;margin-top:3px}
 .phase{position:absolute;top:0;bottom:0;overflow:hidden;white-space:nowrap;font-size:.72rem;line-height:1.35rem;padding:0 .25rem;border-right:1px solid var(--card)}
@@ -113,7 +113,7 @@ ol.remedies>li,ul.plain>li{margin:0 0 .75rem}
 .evidence .says{color:var(--soft);font-size:.9rem}
 footer{color:var(--soft);font-size:.82rem;margin-top:1.6rem}
 @media (max-width:560px){body{font-size:15px}main{padding:1.1rem .8rem 2.5rem}section,.card{padding:.9rem .85rem}h1{font-size:1.22rem}
-.plot,.axis,.phases{grid-template-columns:3.5rem 1fr}.overview{margin-left:3.5rem}.plot .area{height:12rem}.axis span:nth-child(even){display:none}
+.plot,.axis,.phases{grid-template-columns:3.5rem 1fr}.overview{margin-left:3.5rem}.plot .area{height:12rem}.axis span:nth-child(even):not(.zone){display:none}
 .hint{display:none}.facts{grid-template-columns:1fr 1fr}.lines{grid-template-columns:1fr;gap:.05rem}.lines dd{margin-bottom:.5rem}
 .sizes{font-size:.68rem}.optional{display:none}th,td{padding-right:.6rem}}
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--ink:#111;--soft:#555;--line:#ccc;--grid:#e5e5e5;--bad:#a8352a;--badsoft:#f7e6e2;

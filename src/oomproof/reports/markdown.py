@@ -13,6 +13,7 @@ from oomproof.printable import printable
 from oomproof.recording.run_folders import Run
 from oomproof.reports import gpu_account, report_file, text_document
 from oomproof.reports.chart import draw
+from oomproof.reports.chart_clock import clock_text
 from oomproof.reports.markdown_parts import code as _code
 from oomproof.reports.markdown_parts import fence as _fence
 from oomproof.reports.markdown_parts import table as _table
@@ -29,7 +30,6 @@ from oomproof.reports.story import (
     sentence,
     tell,
     when,
-    zone,
 )
 from oomproof.reports.table_text import cut
 from oomproof.reports.verdict_selection import decisive_first, how, notable
@@ -99,7 +99,7 @@ def _timeline(story: Story) -> str:
     ]
     body = _table(("time", "what"), rows, ready=True)
     if story.run is not None:
-        clock = zone(story.timeline.end_wall or None)
+        clock = clock_text(story.timeline.end_wall, story.timeline.begin)
         begin = format_time(walls[0], zone=False).partition(" ")[0]
         body = f"{begin}, times are {clock}.\n\n{body}"
     left_out = len(moments) - _MOMENTS

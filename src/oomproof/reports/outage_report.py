@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from oomproof.diagnosis.advice import as_flag, run_line
 from oomproof.diagnosis.outage_verdict import Outage
 from oomproof.evidence.case_evidence import other_text
 from oomproof.units import format_duration, format_size, format_time, format_zone
@@ -73,12 +74,18 @@ def _next(outage: Outage) -> str:
         return f"start {outage.culprit.name} with oomproof run as well, or when {names} is done: then it waits its turn"
     if outage.kind in ("memory", "filling") and outage.newest is not None:
         others = [share.run.name for share in outage.shares if share is not outage.newest]
-        first = f"wait for {', '.join(others)} to end, then " if others else ""
-        return f"{first}start {outage.newest.run.name} again under watch: oomproof run -- {outage.newest.run.command}"
+        first = f"wait for {', '.join(others)} to end, then start " if others else "start "
+        run = outage.newest.run
+        if run.need is not None:  # then it waits by itself
+            first = f"first {', '.join(others)}, then " if others else "start "
+            need = run_line(run.command, f"--need {as_flag(run.need)}", kept=run.flags)
+            return f"{first}{run.name} with what it needs, so that it waits its turn: {need}"
+        return f"{first}{run.name} again under watch: {run_line(run.command, kept=run.flags)}"
     if outage.kind in ("not-memory", "panic", "unknown"):
         return "for the kernel's last words: journalctl -k -b -1 -e; start the runs again as before"
     if outage.shares:
-        return f"start again: oomproof run -- {outage.shares[-1].run.command}"
+        last = outage.shares[-1].run
+        return f"start again: {run_line(last.command, kept=last.flags)}"
     return "oomproof runs"
 
 

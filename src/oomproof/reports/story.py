@@ -166,7 +166,7 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
     verdict, run = story.verdict, story.run
     advice: list[tuple[str, str | None]] = []
     command = story.command or "python train.py"
-    kept = story.flags
+    kept = _flags_next_time(story)
     if verdict.kind.good:
         return advice
     if run is None:
@@ -203,6 +203,13 @@ def prevention(story: Story) -> list[tuple[str, str | None]]:
                 (f"Make {gap.source} readable, so that the next verdict is surer.", gap.how_to_grant)
             )
     return advice
+
+
+def _flags_next_time(story: Story) -> tuple[tuple[str, str], ...]:
+    """As typed, but the limit it died at is the higher one that the remedies name."""
+    changes = [remedy.change for remedy in story.verdict.remedies if remedy.change is not None]
+    limit = next((change.after for change in changes if change.key == "--limit" and change.after), None)
+    return tuple((name, limit if name == "--limit" and limit else value) for name, value in story.flags)
 
 
 def before_end(t: float) -> str:

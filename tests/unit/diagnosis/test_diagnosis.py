@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+from typing import Any
 
 import pytest
 from helpers_case import (
@@ -127,6 +128,8 @@ def test_one_that_waits_says_for_what(attempt: Attempt) -> None:
 def test_own_limit_by_log_and_counter(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.kernel_lines = kernel(OWN_KILL)
+    attempt.samples = []
+    attempt.sample(used=7 * GIB)
     verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
     assert "the job's own limit of 8.0 GiB was full" in verdict.headline
     assert "holding 7.7 GiB" in verdict.headline  # anon-rss, not the 95 GiB of total-vm
@@ -163,7 +166,7 @@ def test_no_room_for_a_higher_limit(attempt: Attempt) -> None:
     attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
     attempt.sample(available=5 * GIB)  # 4 GiB of it is margin
     verdict = check(attempt.verdict(), "oom-kill-memcg", "proven")
-    assert "--limit 8G" in verdict.next and "no memory for" in verdict.next, "the same limit, and why"
+    assert "no memory for" in verdict.next and "--need 10G --limit 10G" in verdict.next, "it waits for others"
     attempt.samples = []  # and without a sample nothing is said about room
     assert "no memory for" not in check(attempt.verdict(), "oom-kill-memcg", "proven").next
 
@@ -442,6 +445,24 @@ def test_stopped_by_the_user(attempt: Attempt) -> None:
     check(attempt.verdict(), "stopped-by-user", "proven")
 
 
+@pytest.mark.parametrize(("action", "facts"), [("kill", {}), ("term", {"sigterm_uncaught": True})])
+def test_a_finished_job_stays_finished_though_a_stop_was_on_its_way(
+    attempt: Attempt, action: str, facts: dict[str, Any]
+) -> None:
+    attempt.act(action, by="user", before=0.01, why="oomproof stop")
+    attempt.actions[-1]["facts"] = facts
+    attempt.ended(code=0)
+    check(attempt.verdict(), "finished", "proven")
+    attempt.ended(signal=SIGTERM if facts else SIGKILL)
+    check(attempt.verdict(), "stopped-by-user", "proven")
+
+
+def test_a_job_that_handles_sigterm_may_have_been_at_its_end_anyhow(attempt: Attempt) -> None:
+    attempt.act("term", by="user", why="oomproof stop")
+    attempt.ended(code=0)
+    check(attempt.verdict(), "stopped-by-user", "likely")
+
+
 def test_the_keeper_was_asked_to_end(attempt: Attempt) -> None:
     attempt.ended(signal=SIGTERM)
     attempt.keeper_events = [{"boottime": END - 3, "event": "sigterm"}]
@@ -505,7 +526,7 @@ def test_bus_error_with_shm_full(attempt: Attempt) -> None:
     attempt.sample(shm_free=2 * MIB)
     verdict = check(attempt.verdict(), "shm-exhausted", "proven")
     assert "2 MiB of 16.0 GiB free" in verdict.headline
-    assert "halve the workers" in verdict.next  # 16 GiB is half of this machine's RAM already
+    assert "half of num_workers" in verdict.next  # 16 GiB is half of this machine's RAM already
 
 
 def test_bus_error_with_the_small_shm_of_a_container(attempt: Attempt) -> None:

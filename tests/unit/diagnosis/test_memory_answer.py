@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from helpers_case import END, GIB, MACHINE_KILL, MIB, OTHER_BOOT, OWN_KILL, Attempt, kernel
 
-from oomproof.diagnosis.advice import merged, smaller_job
+from oomproof.diagnosis.advice import merged, smaller_job, with_workers
 from oomproof.diagnosis.cause_texts import REMEDIES
 from oomproof.diagnosis.judge import judge
 from oomproof.diagnosis.verdict import Verdict, from_json
 from oomproof.evidence.agent_files import AgentMessage
 from oomproof.evidence.case_evidence import describe
-from oomproof.evidence.case_file import Growth, GrowthPlace, OtherJob, ProcessGrowth, ProcessSeen
+from oomproof.evidence.case_file import Growth, GrowthPlace, OtherJob, ProcessGrowth, ProcessSeen, Twin
 from oomproof.guard.view import NOT_OURS
 from oomproof.records import replace
 
@@ -215,7 +215,115 @@ def test_no_higher_limit_is_offered_where_the_machine_has_none(attempt: Attempt)
     attempt.samples = []
     attempt.sample(available=GIB, used=592 * MIB)
     verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB)
-    assert "no memory for a higher limit" in verdict.next and "--limit 600M" in verdict.next
+    assert "no memory for a higher limit: others held 30.4 GiB" in verdict.next
+    assert verdict.next.endswith(
+        "waits for its turn: oomproof run --need 750M --limit 750M -- python train.py"
+    )
+
+
+# --- a command that died is not advised again as it was
+
+
+def killed(attempt: Attempt, machine: bool, **facts: Any) -> Verdict:
+    attempt.run["settings"]["limit"] = None if machine else 8 * GIB
+    attempt.ended(signal=SIGKILL, memcg_oom_kill=1, memcg_oom=0 if machine else 1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL if machine else OWN_KILL)
+    return judge(replace(attempt.case(), **facts))
+
+
+def test_on_a_machine_that_others_filled_it_waits_for_them(attempt: Attempt) -> None:
+    attempt.samples = []
+    attempt.sample(available=GIB, used=9 * GIB)
+    verdict = killed(attempt, machine=True)
+    assert verdict.next == (
+        "others held 22.0 GiB (oomproof check); this waits for its turn: oomproof run --need 9G -- python train.py"
+    )
+    verdict = killed(attempt, machine=True, twin=Twin(77, 21 * GIB))
+    assert (
+        verdict.next.startswith("the same command ran as pid 77 and held 21.0 GiB")
+        and "--need 9G" in verdict.next
+    )
+
+
+def test_alone_on_the_machine_the_machine_or_the_data_has_to_change(attempt: Attempt) -> None:
+    attempt.samples = []
+    attempt.sample(available=GIB, used=30 * GIB)
+    verdict = killed(attempt, machine=True)
+    assert "give the machine swap (32.0 GiB RAM and no swap): oomproof system --need 30G" in verdict.next
+    assert "unchanged it ends the same way. Then oomproof run" in verdict.next
+    attempt.run["argv"] = ["python", "train.py", "--data=my data.npz", "--out", "model.bin"]
+    assert "oomproof data inspect 'my data.npz'; unchanged" in killed(attempt, machine=True).next
+    attempt.run["argv"] = ["python", "train.py", "rows.parquet", "--batch", "8"]
+    assert killed(attempt, machine=True).next.endswith("rows.parquet --batch 4"), "an argument comes first"
+
+
+def test_without_samples_the_machine_is_asked_first(attempt: Attempt) -> None:
+    attempt.samples = []
+    verdict = killed(attempt, machine=False)
+    assert verdict.next == (
+        "see whether the machine has more: oomproof check --need 10G; then oomproof run --limit 10G -- python train.py"
+    )
+
+
+def test_a_burst_over_the_limit_is_not_answered_with_a_quarter_more(attempt: Attempt) -> None:
+    """Samples saw 0.1 of 8 GiB: nobody knows how much more it wanted."""
+    attempt.samples = []
+    attempt.sample(available=30 * GIB, used=100 * MIB)
+    verdict = killed(attempt, machine=False)
+    assert (
+        "it took the last 7.9 GiB of 8.0 GiB within 1.0 s: nobody saw how much more it wanted" in verdict.why
+    )
+    # what it could have had beside the margin of 4
+    assert verdict.next.startswith(
+        "to learn how much it takes: oomproof run --limit 27G -- python train.py, or"
+    )
+    (learn,) = [remedy for remedy in verdict.remedies if remedy.change and remedy.change.key == "--limit"]
+    assert "once with a much larger limit: 8.0 GiB to 27G" in learn.title and "10G" not in everything(verdict)
+    attempt.samples = []
+    attempt.sample(available=20 * GIB, used=7 * GIB)
+    seen = killed(attempt, machine=False)
+    assert seen.next.startswith("oomproof run --limit 10G") and "nobody saw" not in seen.why
+
+
+def test_a_job_that_was_growing_fast_at_its_limit_is_not_either(attempt: Attempt) -> None:
+    attempt.samples = []
+    attempt.sample(available=22 * GIB, used=592 * MIB)
+    job = attempt.case().job
+    assert job is not None
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, job=replace(job, rate=58.0 * MIB))
+    assert "it was growing to its last moment: nobody saw how much more it wanted" in verdict.why
+    assert "--limit 5G" in verdict.next, "150 MiB more would have lasted 3 s"
+    slow = stopped(attempt, AT_LIMIT, limit=600 * MIB, job=replace(job, rate=1.0 * MIB))
+    assert "--limit 750M" in slow.next
+
+
+def test_a_step_up_that_was_tried_is_followed_by_a_leap(attempt: Attempt) -> None:
+    attempt.samples = []
+    attempt.sample(available=22 * GIB, used=592 * MIB)
+    verdict = stopped(attempt, AT_LIMIT, limit=600 * MIB, died_at=(480 * MIB,))
+    assert "to learn how much it takes: oomproof run --limit 5G" in verdict.next, "eight times at most"
+
+
+def test_workers_are_changed_where_the_command_says_how_many(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "train.py", "--num-workers", "4"]
+    case = attempt.case()
+    assert with_workers(case, 0).endswith("-- python train.py --num-workers 0")
+    assert with_workers(case).endswith("-- python train.py --num-workers 2")
+    attempt.run["argv"] = ["python", "train.py"]
+    assert with_workers(attempt.case(), 0).startswith("num_workers=0 in its code, then oomproof run")
+
+
+def test_the_batch_of_a_gpu_job_is_named_too(attempt: Attempt) -> None:
+    attempt.run["argv"] = ["python", "train.py", "--batch-size", "32"]
+    attempt.ended(code=1)
+    attempt.output = b"""Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.10 GiB is free.
+"""
+    verdict = attempt.verdict()
+    assert verdict.cause == "cuda-oom" and verdict.next.endswith("-- python train.py --batch-size 16")
+    assert any("--batch-size 32 → 16" in remedy.title for remedy in verdict.remedies)
 
 
 # --- growth or size

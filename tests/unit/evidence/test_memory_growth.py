@@ -178,6 +178,17 @@ def test_which_process_grew(recorded: Recorded) -> None:
     assert (grown.pid, grown.role, grown.before >> 20, grown.after >> 20) == (12, "worker", 50, 240)
 
 
+def test_the_only_process_held_what_the_job_held(recorded: Recorded) -> None:
+    """ "the job held 146 MiB", and "python grew to 138 MiB": it was looked at less often."""
+    for number in range(17):
+        recorded.job(100.0 + number / 10, 2 + 9 * number)
+    recorded.process(100.0, 11, 2)
+    recorded.process(101.5, 11, 137)
+    with recorded.open() as series:
+        (grown,) = grown_processes(series)
+    assert (grown.before >> 20, grown.after >> 20, round(grown.seconds, 1)) == (2, 146, 1.6)
+
+
 def test_who_had_loaded_is_not_who_grew_at_the_end(recorded: Recorded) -> None:
     recorded.process(100.0, 11, 3)
     recorded.process(104.4, 11, 147)  # importing torch; then a worker takes 350 MiB between two looks

@@ -108,6 +108,8 @@ def test_the_freeze_is_told_with_its_arithmetic(machine: Machine) -> None:
     assert "11.0 GiB available + 0 B of 4.0 GiB swap free = 11.0 GiB there" in text
     assert "it needed 20.0 GiB (the peak of 1 other run of the same command)" in text
     assert "20.0 GiB − 11.0 GiB = short by 9.0 GiB" in text
+    again = "oomproof run --name loader --need 20G -- python load_model.py --model big"
+    assert f"first training, then loader with what it needs, so that it waits its turn: {again}" in text
     within = outage_text(outage, beside_verdict=True)
     assert within.startswith("Needed against there") and "Could not be read" not in within
     assert "swap       4.0 GiB → 4.0 GiB used of 4.0 GiB" in text

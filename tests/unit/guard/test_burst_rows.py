@@ -68,3 +68,20 @@ def test_a_living_process_that_was_larger(monkeypatch: pytest.MonkeyPatch) -> No
     job = Job.__new__(Job)
     monkeypatch.setattr(job, "pids", lambda: [os.getpid(), 1 << 22], raising=False)
     assert job.shrunk() >= 32 * MIB
+
+
+def test_others_are_looked_at_seldom_when_calm_and_each_second_when_short() -> None:
+    scene = Scene()
+    scene.guarded.settings = SimpleNamespace(margin=1000 * MIB)
+    moment = scene.guarded.moment
+
+    def looks(begin: float, end: float) -> list[float]:
+        times = (begin + tenth / 10 for tenth in range(int((end - begin) * 10)))
+        return [t for t in times if scene.tasks._scan_is_due(t)]
+
+    moment.available, moment.sample_seconds = 9000 * MIB, 1.0
+    assert looks(0.0, 130.0) == [2.0, 62.0, 122.0], (
+        "nobody runs for so short a time that it is worth one at once"
+    )
+    moment.available, moment.sample_seconds = 100 * MIB, 0.1
+    assert [round(t - 130.0, 1) for t in looks(130.0, 133.0)] == [0.0, 1.0, 2.0]

@@ -16,7 +16,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oomproof.cli.main import main
-from oomproof.evidence.kill_owners import guard_stops
 from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import open_ledger
@@ -229,7 +228,12 @@ def test_every_reader_says_the_same(
         assert told == [held] or (name == "html" and not told)  # a page leaves out what is not about memory
     deaths = patterns["deaths"]
     assert {death["held_bytes"] for death in deaths} <= {recipe.held}
-    assert [stop.held for _, stop in guard_stops([run], 0.0)] == ([recipe.held] if recipe.by_guard else [])
+    machine = json.loads(said(capsys, "why", "--system", "--since", "2020-01-01", "--json"))["kills"]
+    told = [kill["held_bytes"] for kill in machine if kill["run"] == run.id]
+    assert told == ([recipe.held] if recipe.by_guard else [])
+    if recipe.by_guard:
+        table = said(capsys, "why", "--system", "--since", "2020-01-01")
+        assert re.findall(rf"\({LEADER}\) +([\d.]+ \w+)  ", table) == [held]
     phases = shown["phases"]
     if phases:
         last = next(phase for phase in phases if phase["phase"] == recipe.phases[-1][0])
@@ -287,9 +291,15 @@ def test_advice_is_for_what_it_held(
     """Of a job that filled 480 of 500 MiB the advice was `check --need 64M`, and all deaths were at 4 MiB."""
     recipe = Recipe(levels=(4,), charged=481, code=None, signal=15, by_guard=True, limit=500)
     run = written(recipe, folders_of_their_own)
+    info = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps(info | {"flags": {"limit": "500M"}}))
+    actions = run.folder / "1/actions.jsonl"
+    actions.write_text(json.dumps(json.loads(actions.read_text()) | {"scope": "limit"}) + "\n")
     page = run.folder / "page.md"
     said(capsys, "why", "--md", str(page), run.id)
     assert "check --need 512M" in page.read_text() and "--need 64M" not in page.read_text()
+    limits = set(re.findall(r"oomproof run .*--limit (\w+)", page.read_text()))
+    assert limits == {"4000M"}, "no command has the limit it died at"
 
 
 @st.composite

@@ -304,6 +304,31 @@ def test_nothing_of_the_job_runs(state: Path, browser: Any) -> None:
     assert "unsafe-inline'; script" in path.read_text() and "script-src 'sha256-" in path.read_text()
 
 
+def test_the_axis_over_a_change_of_the_clock(
+    state: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 16:46:40, half an hour before the end, the clock was set back by an hour; the page is looked at elsewhere."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,J265/16:46:40")
+    time.tzset()
+    try:
+        path = page_of(state)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    page, trouble = opened(browser, path, timezone_id="Asia/Kolkata")
+    assert page.locator(".axis .zone").count() == 0, "the last ten minutes have one zone"
+    page.click("[data-show=all]")
+    labels = page.locator(".axis span").all_inner_texts()
+    assert labels == ["16:20\nUTC+02:00", "16:30", "16:40", "15:50\nUTC+01:00", "16:00", "16:10"]
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.axis span')].map(s => s.getBoundingClientRect()).map(b => [b.left, b.right])"
+    )
+    assert all(a[1] < b[0] for a, b in pairwise(boxes)) and trouble == []
+    assert "Times are UTC+02:00, from 2026-09-22 15:46:40 on UTC+01:00." in page.inner_text("body")
+    page.hover(".plot.host .area")
+    assert re.match(r"\d\d:\d\d:\d\d UTC\+0[12]:00 ", page.inner_text(".readout"))
+
+
 def test_a_clock_that_was_set_back_during_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Summer time ended at 01:00 UTC: an event of half an hour before has the clock of then."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
@@ -316,4 +341,4 @@ def test_a_clock_that_was_set_back_during_the_run(monkeypatch: pytest.MonkeyPatc
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert re.findall(r"<time>(.*?)</time>", shown) == ["02:30:00", "02:29:00"]
+    assert re.findall(r"<time>(.*?)</time>", shown) == ["02:30:00 UTC+02:00", "02:29:00 UTC+01:00"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 
 from oomproof.causes import cause_of
-from oomproof.diagnosis.advice import NO_WORKERS, as_flag, command
+from oomproof.diagnosis.advice import NO_WORKERS, as_flag, command, with_workers
 from oomproof.diagnosis.crashes import crash_of
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.lost_worker import explains_the_end
@@ -68,10 +68,10 @@ def _shm(
     target = as_flag(_larger(case))
     enlarge = f"docker run --shm-size={target} (or sudo mount -o remount,size={target} /dev/shm)"
     tiny = total is not None and total <= _TINY
-    fewer = "num_workers=0 (fewer workers do not help in one so small)" if tiny else "fewer workers"
-    next_step = f"{enlarge}, or {fewer}: {command(case)}"
+    fewer = "no workers (fewer do not help in one so small)" if tiny else "fewer workers"
+    next_step = f"{enlarge}, or {fewer}: {with_workers(case, 0 if tiny else None)}"
     if total and _larger(case) <= total:
-        next_step = f"/dev/shm is as large as RAM allows: halve the workers, then {command(case)}"
+        next_step = f"/dev/shm is as large as RAM allows: {with_workers(case)}"
     return WeightedCause(
         "shm-exhausted",
         weight,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomproof.diagnosis.advice import command
+from oomproof.diagnosis.advice import with_workers
 from oomproof.diagnosis.death import death_of
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, ignored_request, paused, user_stop
@@ -41,7 +41,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
     if lost:
         headline = f"finished, but the kernel killed {lost} of its processes for memory on the way"
         why += "; the results may lack what those processes worked on"
-        next_step = f"check the results, then give it more memory: {command(case)} with fewer workers"
+        next_step = f"check the results; to give each process more memory: {with_workers(case)}"
         victim = Victim.of(kills[-1]) if kills else None
     return [
         WeightedCause(

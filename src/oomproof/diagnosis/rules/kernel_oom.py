@@ -14,7 +14,7 @@ from oomproof.causes import cause_of, kernel_kill
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.headroom_at_end import Headroom, headroom_at_end
 from oomproof.diagnosis.lost_worker import explains_the_end, hung_after_kill
-from oomproof.diagnosis.memory_answer import answer
+from oomproof.diagnosis.memory_answer import MemoryAnswer, answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.shared_memory import shm_full, shm_left
 from oomproof.diagnosis.stopping_actions import ended_by_us, guard_stop
@@ -47,9 +47,7 @@ _VMSTAT_UNKNOWN = Weight(30, "the same, and nobody knows how much memory was lef
 _VMSTAT_AMPLE = Weight(5, "the same, but memory was ample: the kill counted may be anybody's")
 
 _OWN, _ABOVE, _MACHINE = "own", "above", "machine"
-_RAISE_ABOVE = (
-    "raise that limit (container --memory, Slurm --mem, systemd MemoryMax) or halve batch or workers"
-)
+_RAISE_ABOVE = "raise that limit (container --memory, Slurm --mem, systemd MemoryMax)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
         certain,
         _headline(case, kill, death, reading.whose, limit, held),
         why,
-        memory.next if reading.whose != _ABOVE or memory.culprit else _RAISE_ABOVE,
+        memory.next if reading.whose != _ABOVE or memory.culprit else _raise_above(memory),
         evidence=case.evidence_from(
             "exit",
             "counter.",
@@ -209,6 +207,15 @@ def _claim(case: CaseFile, death: Death, reading: _Reading) -> WeightedCause:
         remedies=memory.remedies,
         culprit=memory.culprit,
     )
+
+
+def _raise_above(memory: MemoryAnswer) -> str:
+    """Or the same command, smaller, where its line says what to change."""
+    typed = [
+        remedy for remedy in memory.remedies if remedy.change is not None and remedy.change.kind == "argument"
+    ]
+    smaller = next((remedy.command for remedy in typed if remedy.command is not None), None)
+    return f"{_RAISE_ABOVE}, or {smaller or 'load less at a time: a smaller batch, fewer workers'}"
 
 
 def _shared_memory(case: CaseFile, cause: str) -> str | None:

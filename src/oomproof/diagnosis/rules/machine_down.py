@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from oomproof.diagnosis.advice import as_flag, command
+from oomproof.diagnosis.change_first import change_first
 from oomproof.diagnosis.memory_answer import answer, culprit_of
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, keeper_was_asked, user_stop
@@ -96,11 +97,11 @@ def _until_boot(case: CaseFile) -> str:
 def _with_less(case: CaseFile) -> str:
     """The limit under which what the others held and the margin would have stayed."""
     if case.host is None or case.job is None:
-        return f"see what else holds memory: oomproof check; then {command(case)}"
+        return change_first(case, None)
     others = case.host.total - case.host.available - case.job.used
     limit = case.host.total - others - (case.settings.margin or 0)
     if limit < case.job.used // 2:
-        return f"others held {format_size(others)}: end them first (oomproof check), then {command(case)}"
+        return change_first(case, None)
     return f"{command(case, f'--limit {as_flag(limit)}')}; see what else holds memory: oomproof check"
 
 

@@ -10,6 +10,7 @@ from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.handler_silence import silence
 from oomproof.diagnosis.headroom_at_end import headroom_at_end
 from oomproof.diagnosis.lost_worker import hung_after_kill
+from oomproof.diagnosis.memory_answer import answer
 from oomproof.diagnosis.rule_weights import Weight
 from oomproof.diagnosis.stopping_actions import guard_stop, output_lost, passed_on, user_stop
 from oomproof.diagnosis.verdict import Certainty, WeightedCause
@@ -75,7 +76,9 @@ def _sigkill(case: CaseFile, death: Death) -> list[WeightedCause]:
         return [_claim(case, "killed-unknown", _AMPLE, _less(death), headline, why, next_step)]
     if flat and headroom.ample is False:
         why = f"{ended}; no kernel OOM kill of this job was counted, but {headroom.phrase}{others}"
-        next_step = f"journalctl -u earlyoom -u systemd-oomd; then give it more memory: {command(case)}"
+        at_limit = headroom.host_ample is not False and headroom.limit_ample is False
+        memory = answer(case, case.limit or case.settings.limit if at_limit else None, machine=not at_limit)
+        next_step = f"journalctl -u earlyoom -u systemd-oomd names who; {memory.next}"
         headline = "killed by somebody else while memory was short; the kernel's OOM killer it was not"
         return [
             _claim(case, "killed-unknown", _TIGHT, "possible", headline, why, next_step),

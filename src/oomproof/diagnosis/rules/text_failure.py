@@ -14,6 +14,7 @@ from oomproof.diagnosis.advice import (
     read_output,
     smaller_job,
     typed,
+    with_workers,
 )
 from oomproof.diagnosis.death import Death, death_of
 from oomproof.diagnosis.gpu_shortage import same_failure, with_account
@@ -81,14 +82,14 @@ def _by_itself(lost: str) -> bool:
 def _lost(case: CaseFile, death: Death, lost: str) -> WeightedCause:
     """The job's own process saw it; what the parent then stumbled over is a race."""
     exited, ruled_out = _by_itself(lost), kernel_ruled_out(case)
-    more = "" if exited or ruled_out else ", or half the workers"
+    more = "" if exited or ruled_out else ", or whether it was memory"
     return WeightedCause(
         "other-error" if exited else "dataloader-killed",
         _WORKER_LOST,
         "proven",
         f"a DataLoader worker {'ended by an error of its own' if exited else 'died under the job'}: {lost}",
         f"the job's own process found it dead: {lost}; it {death.phrase}",
-        f"once with num_workers=0 to see its own error{more}: {command(case)}",
+        f"to see its own error{more}: {with_workers(case, 0)}",
         evidence=case.evidence_from(
             "exit", "output.", "agent.exception", "agent.worker-lost", "agent.position"
         ),

@@ -21,7 +21,9 @@ class Task:
     pid: int
     name: str | None
     total_vm: int | None = None
-    rss: int | None = None
+    rss: int | None = (
+        None  # anonymous and shared memory, where the kernel tells them apart (6.8): as everywhere here
+    )
     uid: int | None = None
     swap: int | None = None
 
@@ -69,9 +71,10 @@ class TaskTable:
             return int(text) if text.isdecimal() and len(text) < 20 else None
 
         name = cells["name"].strip() if self.whole else None
-        self.tasks[pid] = Task(
-            pid, name, number("total_vm"), number("rss"), number("uid"), number("swapents")
-        )
+        anon, rss = number("rss_anon"), number("rss")
+        if anon is not None:  # a mapped file's pages are given back before anybody is killed
+            rss = anon + (number("rss_shmem") or 0)
+        self.tasks[pid] = Task(pid, name, number("total_vm"), rss, number("uid"), number("swapents"))
 
 
 def page_size(task: Task, total_vm: int | None) -> int | None:
