@@ -26,10 +26,6 @@ _WARN_EVERY = 600.0
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
 
 
-def _nobody(now: float) -> list[Live]:
-    return []
-
-
 class MachineGuard:
     def __init__(
         self,
@@ -47,8 +43,11 @@ class MachineGuard:
         self._unmanaged = UnmanagedGuard(
             settings, "oomproof guard", self._leaders, tell, host.limit_folder, choice, folder
         )
-        # with --system the runs of others are not known by their guards' word: they are known by who started them
-        self._runs = _nobody if choice.every_user else live_runs.everybody
+        self._runs: Callable[[float], list[Live]] = live_runs.everybody
+        if choice.every_user:
+            from oomproof.ledger.all_users_runs import AllUsersRuns
+
+            self._runs = AllUsersRuns()
         self._reader = ViewReader(host, (), best_effort, self._unmanaged, [settings], self._runs)
         self._next_look = 0.0
         self._warned_at: float | None = None
