@@ -17,9 +17,7 @@ from oomproof.units import GIB
 
 def test_each_users_runs_are_idle_or_not_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, clock = {"2-b"}, SimpleNamespace(t=0.0)
-    monkeypatch.setattr(
-        idle_runs.Idleness, "_cpu", lambda self, run: int(clock.t) if run.name in busy else 7
-    )
+    monkeypatch.setattr(idle_runs.Idleness, "_cpu", lambda self, run: int(clock.t) if run.name in busy else 7)
     runs = [Live("1-a", pid=11, uid=1000), Live("2-b", pid=12, uid=1001)]
     paused = UnmanagedView((5, 1), "loader", GIB, paused="guard", uid=1000)
     host = SimpleNamespace(headroom=lambda: (GIB, 0), stall=lambda t: 0.0, ram=8 * GIB)
