@@ -96,11 +96,20 @@ class MachineGuard:
 
     def _seconds(self, view: View, fills: bool) -> float:
         left = view.available + view.swap_free - self._settings.floor
-        least = poll_interval.POLL_MIN if fills else poll_interval.POLL_MIN_CALM
+        eager = fills and not is_settled(self._settings, view)
+        least = poll_interval.POLL_MIN if eager else poll_interval.POLL_MIN_CALM
         return min(poll_interval.POLL_STILL, max(least, left / poll_interval.FASTEST_FILL))
 
     def close(self) -> None:
         self._unmanaged.close()
+
+
+def is_settled(settings: Settings, view: View) -> bool:
+    """Whether whoever filled the machine is paused, nobody else can be, and nothing fills it fast: then what comes next is known
+    by the next look at all processes, and a hundred wake-ups a second until the pause is over would be for nothing."""
+    paused = any(job.paused for job in view.unmanaged)
+    pausable = any(not job.paused and not job.tie for job in view.unmanaged)
+    return paused and not pausable and view.shrink < settings.floor / 2
 
 
 def run(guard: MachineGuard, stop: int, best_effort: BestEffort) -> None:
