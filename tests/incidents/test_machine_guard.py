@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,17 @@ import pytest
 from conftest import Cgroup, Lab, SmallMachine, paused_files, until
 from test_culprit import SHORT
 
-from oomproof.leaf.proc_files import children, command_line, descendants, is_alive, is_stopped, start_time
+from oomproof.guard.host_view import HostView
+from oomproof.leaf.proc_files import (
+    children,
+    command_line,
+    descendants,
+    is_alive,
+    is_stopped,
+    name_of,
+    start_time,
+)
+from oomproof.units import format_size
 
 LINES = ("--floor", "60M", "--margin", "120M")
 Unmanaged = Callable[..., "subprocess.Popen[bytes]"]
@@ -122,6 +134,55 @@ def test_a_guard_that_is_killed_leaves_nobody_paused(
     until(lambda: not is_alive(resumer, None), "the resumer to end")
     assert paused_files(lab) == []
     assert lab.run("guard", "status").returncode == 1, "no guard runs"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[[str], int]]:
+    """Starts a real OOM daemon that kills nobody; its pid."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str) -> int:
+        words = [shutil.which(name) or pytest.skip(f"{name} is not installed"), "--dryrun"]
+        if name == "nohang":  # it has no such mode: nobody is bad enough for it
+            text = Path("/etc/nohang/nohang.conf").read_text()
+            text = re.sub(r"^min_badness\s*=.*", "min_badness = 1000000", text, flags=re.MULTILINE)
+            (tmp_path / "nohang.conf").write_text(text)
+            words[1:] = ["--monitor", "--config", str(tmp_path / "nohang.conf")]
+        silent = subprocess.DEVNULL
+        started.append(subprocess.Popen(words, stdout=silent, stderr=silent))
+        until(lambda: name_of(started[-1].pid) == name, "its name")
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(("name", "percent"), [("earlyoom", 10), ("nohang", 5)], ids=["earlyoom", "nohang"])
+def test_another_guard_that_acts_first_is_named_with_its_threshold(
+    lab: Lab, daemon: Callable[[str], int], tmp_path: Path, name: str, percent: int
+) -> None:
+    pid, host = daemon(name), HostView()
+    words, log = lab.command("guard", "--dry-run", "--floor", "60M"), tmp_path / "guard.log"
+    with open(log, "w") as file:
+        guard = subprocess.Popen(words, env=lab.environment, stderr=file)
+    try:
+        told = f"{name} (pid {pid}) "
+        until(lambda: told in log.read_text(), "the guard to name it")
+        below = f"below {format_size(host.mem_total * percent // 100)} available and 10 % of swap"
+        (line,) = [line for line in log.read_text().splitlines() if told in line]
+        assert below in line and ("acts first" in line) is not host.inside_a_limit
+        status = lab.run("guard", "status").stdout
+        assert line.removeprefix("oomproof: ") in status
+        (entry,) = [
+            entry for entry in json.loads(lab.run("guard", "status", "--json").stdout)["oom_daemons"]
+            if entry["pid"] == pid
+        ]  # fmt: skip
+        assert entry["name"] == name and entry["acts_first"]
+    finally:
+        guard.terminate()
+        guard.wait()
 
 
 def test_whoever_resumes_it_by_hand_is_obeyed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _thread import allocate_lock
 from collections import deque
 
 from ..leaf.proc_files import boottime
@@ -50,7 +51,7 @@ class Agent:
         self._socket_path = os.environ.get("OOMPROOF_AGENT_SOCKET") or ""
         self._socket: Any = None
         self._outbox: deque[bytes] = deque()
-        self._sending = False
+        self._sending = allocate_lock()  # one thread at a time, and nobody waits for it
         self._retry_at = 0.0
         self._base = ""
         self._stack: list[_Phase] = []
@@ -364,7 +365,7 @@ class Agent:
         self._now_fd = None
         self._socket = None
         self._outbox.clear()
-        self._sending = False
+        self._sending = allocate_lock()  # whoever had it is not in this process
         self._stack = []
         self._base = ""
         self._told = ("", None)
@@ -392,12 +393,18 @@ class Agent:
             time.sleep(0.01)
 
     def _flush(self) -> None:
-        if self._sending or not self._socket_path:  # another thread is at it
-            return
-        now = time.monotonic()
-        if now < self._retry_at:
-            return
-        self._sending = True
+        """What waits, unless another thread is at it: that one looks again when it is done."""
+        while self._outbox and self._socket_path and time.monotonic() >= self._retry_at:
+            sending = self._sending
+            if not sending.acquire(False):
+                return
+            try:
+                self._send_waiting()
+            finally:
+                sending.release()
+
+    def _send_waiting(self) -> None:
+        data = b""
         try:
             if self._socket is None:
                 import _socket
@@ -405,16 +412,16 @@ class Agent:
                 self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
             while self._outbox:
-                self._socket.sendto(self._outbox[0], self._socket_path)
-                self._outbox.popleft()
-        except BlockingIOError:
-            self._retry_at = now + 0.005  # the front is busy
-        except OSError:  # no front: it was killed, and `oomproof watch` may come
-            self._retry_at = now + 1.0
-        except IndexError:
+                data = self._outbox.popleft()  # out first: whoever makes place in a full outbox takes another
+                self._socket.sendto(data, self._socket_path)
+                data = b""
+        except IndexError:  # it was the one that made place
             pass
-        finally:
-            self._sending = False
+        except OSError as error:
+            if data:
+                self._outbox.appendleft(data)
+            # the front is busy, or there is none: it was killed, and `oomproof watch` may come
+            self._retry_at = time.monotonic() + (0.005 if isinstance(error, BlockingIOError) else 1.0)
 
     def leave_note(self, name: str, text: str) -> None:
         """A small file beside the others, written once for each text."""

@@ -38,8 +38,10 @@ from oomproof.guard.view import JobKey
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.ledger.runtime_folder import runtime_folder
+from oomproof.machine import daemon_thresholds, daemons
 from oomproof.own_command import OWN_COMMAND
 from oomproof.records import asdict, replace
+from oomproof.remedies import other_guards
 from oomproof.runner import guard_service
 from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
 from oomproof.runner.supervise import guard_settings
@@ -140,7 +142,7 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
         settings = replace(settings, unmanaged_pause_max=chosen.pause_max)
     folder = _system_folder() if arguments.system else runtime_folder()
     alerts = Alerts(receivers_of(vars(arguments)), tell)
-    lock = guard_lease.take(folder, arguments.dry_run)
+    lock = guard_lease.take(folder, arguments.dry_run, settings.floor)
     alerts.start()
 
     def on_action(kind: str, text: str, job: JobKey) -> None:
@@ -157,6 +159,7 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
         f"guarding this machine: {left} left, warns below {format_size(settings.margin)}, {what} at {format_size(settings.floor)}"
     )
     best_effort = BestEffort(tell)
+    best_effort("looking for other guards", lambda: _tell_other_guards(settings.floor, host), None)
     keeping = _KillKeeper(arguments.system)
     keeping.keep()
     guard = MachineGuard(host, settings, choice, on_action, best_effort, lambda: folder, keeping.keep)
@@ -168,6 +171,12 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
         os.close(lock)
     tell("the guard has ended; nothing is paused by it any more")
     return 0
+
+
+def _tell_other_guards(floor: int, host: HostView) -> None:
+    thresholds = daemon_thresholds.read(daemons.running())
+    for line in other_guards.lines(thresholds, floor, host.mem_total, host.swap_total, host.inside_a_limit):
+        tell(line)
 
 
 class _KillKeeper:
@@ -219,9 +228,22 @@ def _status(as_json: bool) -> int:
         lease for lease in (guard_lease.read(SYSTEM_FOLDER, True), guard_lease.own()) if lease is not None
     ]
     paused = paused_jobs.read()
+    host = HostView()
+    floor = next((lease.floor for lease in leases if lease.floor), 0)
+    floor = floor or guard_settings(RunSettings(), host).floor
+    thresholds, sizes = daemon_thresholds.read(daemons.running()), (host.mem_total, host.swap_total)
     if as_json:
+        others = [
+            {
+                "name": threshold.daemon.name,
+                "pid": threshold.daemon.pid,
+                "acts_below_bytes": other_guards.acts_below(threshold, *sizes),
+                "acts_first": other_guards.is_first(threshold, floor, *sizes),
+            }
+            for threshold in thresholds
+        ]
         guards, jobs = [asdict(lease) for lease in leases], [asdict(job) for job in paused]
-        print(json.dumps({"schema": 1, "guards": guards, "paused": jobs}))
+        print(json.dumps({"schema": 1, "guards": guards, "paused": jobs, "oom_daemons": others}))
         return 0
     for lease in leases:
         whose = "of the whole machine" if lease.system else "of yours"
@@ -232,6 +254,8 @@ def _status(as_json: bool) -> int:
     if not leases:
         print("no guard of the machine runs; each `oomproof run` looks after its own job")
         print("  start one: oomproof guard install")
+    for line in other_guards.lines(thresholds, floor, *sizes, host.inside_a_limit):
+        print(line)
     for job in paused:
         until = time.strftime("%H:%M", time.localtime(job.until))
         print(f"paused by {job.by} until {until}: {job.name} (pid {job.pid}); now: oomproof resume {job.pid}")

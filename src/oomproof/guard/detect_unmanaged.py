@@ -25,6 +25,7 @@ from oomproof.guard.view import (
 from oomproof.records import replace
 from oomproof.units import format_size
 
+_OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
 _SOON = 5.0  # seconds, in which growth that lasts would take what is left
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
@@ -38,7 +39,8 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
     actions: list[Action] = []
     remembered: dict[JobKey, Done] = {}
     for job in view.unmanaged:
-        facts, done = _facts(settings, view, job), pauses.get(job.key, Done())
+        done = pauses.get(job.key, Done())
+        facts = _facts(settings, view, job, done)
         action = NONE
         if job.paused == "guard" or done.paused_at is not None:
             done = kept(settings, facts, done, None)
@@ -140,7 +142,7 @@ def _end(settings: Settings, view: View, facts: Facts, job: UnmanagedView, done:
     return Action("term", _why(facts), "machine") if done.term_at is None else NONE
 
 
-def _facts(settings: Settings, view: View, job: UnmanagedView) -> Facts:
+def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Facts:
     ours = (*view.jobs, *view.others)
     return Facts(
         t=view.t,
@@ -152,12 +154,21 @@ def _facts(settings: Settings, view: View, job: UnmanagedView) -> Facts:
         sustained=job.rate,
         shrink=view.shrink,
         my_turn=settings.may_end_unmanaged,
-        thaw_turn=not any(run.frozen == "guard" for run in ours),  # our own first: they were there before
+        thaw_turn=not _waits_for_runs(view, job, done),
         running=sum(not run.frozen for run in ours),
-        others_idle=view.others_idle,
+        others_idle=view.others_idle if job.uid is None else job.uid in view.idle_users,
         frozen="guard" if job.paused == "guard" else "",
         swap=job.swap,
     )
+
+
+def _waits_for_runs(view: View, job: UnmanagedView, done: Done) -> bool:
+    """Runs that their guards paused are resumed first: they were there before. Those of other users have a minute for it from
+    when there is headroom: what they say of themselves is theirs to say, and must not keep somebody else waiting."""
+    paused = [run for run in (*view.jobs, *view.others) if run.frozen == "guard"]
+    if any(run.uid is None or run.uid == job.uid for run in paused):
+        return True
+    return bool(paused) and done.headroom_since is not None and view.t - done.headroom_since < _OTHERS_FIRST
 
 
 def _why(facts: Facts) -> str:

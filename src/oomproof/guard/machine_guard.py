@@ -26,10 +26,6 @@ _WARN_EVERY = 600.0
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
 
 
-def _nobody(now: float) -> list[Live]:
-    return []
-
-
 class MachineGuard:
     def __init__(
         self,
@@ -47,8 +43,11 @@ class MachineGuard:
         self._unmanaged = UnmanagedGuard(
             settings, "oomproof guard", self._leaders, tell, host.limit_folder, choice, folder
         )
-        # with --system the runs of others are not known by their guards' word: they are known by who started them
-        self._runs = _nobody if choice.every_user else live_runs.everybody
+        self._runs: Callable[[float], list[Live]] = live_runs.everybody
+        if choice.every_user:
+            from oomproof.ledger.all_users_runs import AllUsersRuns
+
+            self._runs = AllUsersRuns()
         self._reader = ViewReader(host, (), best_effort, self._unmanaged, [settings], self._runs)
         self._next_look = 0.0
         self._warned_at: float | None = None
@@ -97,11 +96,20 @@ class MachineGuard:
 
     def _seconds(self, view: View, fills: bool) -> float:
         left = view.available + view.swap_free - self._settings.floor
-        least = poll_interval.POLL_MIN if fills else poll_interval.POLL_MIN_CALM
+        eager = fills and not is_settled(self._settings, view)
+        least = poll_interval.POLL_MIN if eager else poll_interval.POLL_MIN_CALM
         return min(poll_interval.POLL_STILL, max(least, left / poll_interval.FASTEST_FILL))
 
     def close(self) -> None:
         self._unmanaged.close()
+
+
+def is_settled(settings: Settings, view: View) -> bool:
+    """Whether whoever filled the machine is paused, nobody else can be, and nothing fills it fast: then what comes next is known
+    by the next look at all processes, and a hundred wake-ups a second until the pause is over would be for nothing."""
+    paused = any(job.paused for job in view.unmanaged)
+    pausable = any(not job.paused and not job.tie for job in view.unmanaged)
+    return paused and not pausable and view.shrink < settings.floor / 2
 
 
 def run(guard: MachineGuard, stop: int, best_effort: BestEffort) -> None:

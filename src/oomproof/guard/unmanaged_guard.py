@@ -21,7 +21,7 @@ from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_size
 
 # Most guards never pause anybody: what only that needs is imported then, off the guard's thread.
@@ -103,6 +103,8 @@ class UnmanagedGuard:
             views[culprit.key] = UnmanagedView(
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
             )
+        if self._choice.every_user:
+            return tuple(replace(view, uid=_owner(view.key)) for view in views.values())
         return tuple(views.values())
 
     def is_searching(self, t: float) -> bool:
@@ -253,6 +255,13 @@ class UnmanagedGuard:
         with self._lock:
             if self._pauses is not None:
                 self._pauses.close()
+
+
+def _owner(key: JobKey) -> int | None:
+    try:
+        return os.stat(f"/proc/{key[0]}").st_uid
+    except OSError:
+        return None
 
 
 def _who(job: UnmanagedView) -> str:

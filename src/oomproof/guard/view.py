@@ -53,6 +53,7 @@ class JobView:
     lasting: float = 0.0
     time_to_full: float | None = None
     still: bool = False  # it has not grown for 15 seconds
+    uid: int | None = None  # whose it is; None: the guard's own user's
 
 
 JobKey = tuple[int, int]  # pid and start of its first process: names a job for ever
@@ -69,6 +70,7 @@ class UnmanagedView:
     swap: int = 0
     tie: str = ""  # why it must not be paused
     paused: str = ""  # by whom: guard (this one), other (another guard)
+    uid: int | None = None  # whose it is, where the guard is one for all users
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class View:
     jobs: tuple[JobView, ...]
     others: tuple[JobView, ...] = ()  # read only where it matters: see `is_near`
     others_idle: bool = False  # none of the others that run has used any CPU for a long while
+    idle_users: frozenset[int] = frozenset()  # the same of each user's, of a guard for all
     unmanaged: tuple[UnmanagedView, ...] = ()  # where it matters, as `others`
     searching: bool = False  # who fills the machine is not known yet, and is about to be
 

@@ -35,6 +35,7 @@ class ViewReader:
         self._settings = settings or [job.settings for job in jobs]
         self._headroom = growth.Growth()
         self._idleness = Idleness()
+        self._idle_users: dict[int, Idleness] = {}
         self._was_paused = False
 
     def read(self, t: float) -> View:
@@ -54,6 +55,7 @@ class ViewReader:
         others = self._others(t) if are_there and (near or paused) else []
         if paused and not self._was_paused:
             self._idleness.reset(t)
+            self._idle_users.clear()
         self._was_paused = paused
         return View(
             t,
@@ -65,8 +67,19 @@ class ViewReader:
             jobs=tuple(jobs),
             others=tuple(map(_seen, others)),
             others_idle=paused and self._idleness.look(t, [*others, *(self._own(jobs) if waits else ())]),
+            idle_users=self._idle_of(t, others) if paused else frozenset(),
             unmanaged=unmanaged,
             searching=near and shrink > 0 and self._unmanaged is not None and self._unmanaged.is_searching(t),
+        )
+
+    def _idle_of(self, t: float, others: Sequence[Live]) -> frozenset[int]:
+        """The users all of whose runs do nothing; asked by a guard for all users."""
+        owners = {run.uid for run in others if run.uid is not None}
+        for uid in owners - self._idle_users.keys():
+            self._idle_users[uid] = Idleness()
+            self._idle_users[uid].reset(t)
+        return frozenset(
+            uid for uid in owners if self._idle_users[uid].look(t, [run for run in others if run.uid == uid])
         )
 
     def _unmanaged_jobs(self, near: bool) -> tuple[UnmanagedView, ...]:
@@ -97,4 +110,6 @@ class ViewReader:
 
 def _seen(run: Live) -> JobView:
     """Another guard's job."""
-    return JobView(run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved)
+    return JobView(
+        run.name, run.use, run.rate, _BY.get(run.frozen, ""), run.protected, run.reserved, uid=run.uid
+    )

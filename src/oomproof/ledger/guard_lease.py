@@ -26,6 +26,7 @@ class GuardLease:
     since: float  # wall time
     system: bool
     dry_run: bool
+    floor: int = 0  # bytes, where it acts; 0: not told
 
 
 def holder() -> GuardLease | None:
@@ -58,6 +59,7 @@ def read(folder: Path, system: bool = False) -> GuardLease | None:
             float(values["since"]),
             system,
             bool(values.get("dry_run")),
+            int(values.get("floor") or 0),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -65,7 +67,7 @@ def read(folder: Path, system: bool = False) -> GuardLease | None:
     return lease if lives else None
 
 
-def take(folder: Path, dry_run: bool) -> int:
+def take(folder: Path, dry_run: bool, floor: int = 0) -> int:
     """A descriptor, held as long as the guard lives. Raises OomproofError where another guard has it."""
     lock = take_lock(folder / _LOCK)
     if lock is None:
@@ -78,7 +80,9 @@ def take(folder: Path, dry_run: bool) -> int:
         raise OomproofError(f"a guard is running already: {who}", "see it: oomproof guard status")
     start = processes.start_time(os.getpid())
     path = folder / _FILE
-    write_json(path, {"pid": os.getpid(), "start": start, "since": time.time(), "dry_run": dry_run})
+    write_json(
+        path, {"pid": os.getpid(), "start": start, "since": time.time(), "dry_run": dry_run, "floor": floor}
+    )
     if folder == SYSTEM_FOLDER:
         path.chmod(0o644)
     return lock

@@ -127,10 +127,17 @@ def _left(ledger: Ledger | None, entry: Entry, now: float) -> float | None:
 def _with_card(entry: Entry, claim: Claim, held: dict[tuple[int, int], int], proc: str) -> Claim:
     if not claim.gpu_need or claim.gpu is None or entry.job_pid is None:
         return claim
-    pids = {entry.job_pid, *processes.descendants(entry.keeper_pid or entry.job_pid, proc)}
+    pids = pids_of(entry, proc)
     return replace(
         claim, gpu_held=sum(size for (pid, card), size in held.items() if card == claim.gpu and pid in pids)
     )
+
+
+def pids_of(entry: Entry, proc: str = "/proc") -> set[int]:
+    """The processes of a run that was started."""
+    if entry.job_pid is None:
+        return set()
+    return {entry.job_pid, *processes.descendants(entry.keeper_pid or entry.job_pid, proc)}
 
 
 class UnmanagedGrowth:

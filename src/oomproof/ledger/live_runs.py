@@ -20,6 +20,7 @@ from oomproof.records import dataclass, replace
 # bytes held, boottime of the update, bytes per second of growth, frozen (0 no, 1 by its guard, 2 by hand), flags
 # (1 protected, 2 its need is reserved), the leader's pid and start
 _RECORD = struct.Struct("=qdqBBiq")
+RECORD_SIZE = _RECORD.size
 _FIRST = struct.Struct("=qd")  # all that the first version wrote
 _LATCH = struct.Struct("=di?")  # boottime of the last action, its guard's pid, whether it was a resume
 CHECK_SLOT_SECONDS = 5.0  # seconds between looks whether our file is still where the others look
@@ -43,6 +44,7 @@ class Live:
     pid: int = 0
     start: int = 0
     reserved: bool = False  # its need was known when it was let in
+    uid: int | None = None  # None: whoever asks
 
     @property
     def id(self) -> str:
@@ -198,14 +200,21 @@ def put(fd: int | None, record: bytes) -> None:
 
 def _read(path: Path) -> Live:
     try:
-        data = path.read_bytes()
+        return parsed(path.name, path.read_bytes())
+    except OSError:
+        return Live(path.name)
+
+
+def parsed(name: str, data: bytes) -> Live:
+    """What a run wrote of itself, now or in an older version."""
+    try:
         if len(data) >= _RECORD.size:
             use, t, rate, frozen, flags, pid, start = _RECORD.unpack(data[: _RECORD.size])
-            return Live(path.name, use, t, rate, frozen, bool(flags & 1), pid, start, bool(flags & 2))
+            return Live(name, use, t, rate, frozen, bool(flags & 1), pid, start, bool(flags & 2))
         use, t = _FIRST.unpack(data[: _FIRST.size])
-        return Live(path.name, use, t)
-    except (OSError, struct.error):
-        return Live(path.name)
+        return Live(name, use, t)
+    except struct.error:
+        return Live(name)
 
 
 def everybody(now: float | None = None, folder: Path | None = None) -> list[Live]:

@@ -3,7 +3,8 @@
     wanted = each job's need, or what it holds already where that is more + everything else + the margin
     memory = RAM + disk swap; zram is no memory
 
-Everything else is what is in use now beyond the jobs named, or what the user says it will be, whichever is more.
+Everything else is what is in use now beyond the jobs named, or what the user says it will be, whichever is more. Cards are
+asked the same question each for itself, without a margin (cards_together.py).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from oomproof.ledger.budget import EXIT_STATUS, Budget, Status
-from oomproof.records import dataclass
+from oomproof.ledger.cards_together import CardPart, CardSpace, CardSum, is_too_large, place
+from oomproof.records import dataclass, replace
 from oomproof.units import GIB
 
-Way = Literal["turns", "swap", "smaller", "close"]
+Way = Literal["turns", "swap", "smaller", "close", "gpu-share", "gpu-smaller", "gpu-close"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Part:
     basis: str
     held: int = 0
     running: bool = False
+    card: CardPart = CardPart()
 
     @property
     def wanted(self) -> int:
@@ -40,6 +43,12 @@ class Turn:
     names: tuple[str, ...]
     wanted: int
     close: int = 0
+    cards: tuple[CardSum, ...] = ()  # those that these jobs use
+
+    @property
+    def gpu_close(self) -> int:
+        """The same on a card."""
+        return max((card.short for card in self.cards), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Remedy:
     way: Way
     size: int = 0  # of swap to add, that a job may take at most, or to free
     name: str = ""  # of that job
+    card: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,9 @@ class Together:
     rest_now: int  # of it, measured now
     status: Status
     turns: tuple[Turn, ...]
-    remedies: tuple[Remedy, ...]
+    never: tuple[str, ...] = ()  # jobs that do not fit on this machine even alone; they have no turn
+    cards: tuple[CardSum, ...] = ()  # with all of them at once
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def memory(self) -> int:
@@ -87,28 +99,43 @@ class Together:
         return EXIT_STATUS[self.status]
 
 
-def together(budget: Budget, parts: Sequence[Part], rest: int = 0, yet_to_grow: int = 0) -> Together:
+def together(
+    budget: Budget,
+    parts: Sequence[Part],
+    rest: int = 0,
+    yet_to_grow: int = 0,
+    cards: Sequence[CardSpace] = (),
+) -> Together:
     """``rest``: what the user says everything else takes. ``yet_to_grow``: what runs that are not in the set have reserved."""
     in_use = budget.in_use + budget.swap_total - budget.swap_free
     rest_now = max(0, in_use - sum(part.held for part in parts)) + yet_to_grow
     rest = max(rest, rest_now)
     for_jobs = budget.total + budget.swap_total - budget.margin - rest
-    turns = turns_of(parts, for_jobs)
-    status: Status = "fits" if sum(part.wanted for part in parts) <= for_jobs else "not-now"
-    if any(part.wanted > budget.ever for part in parts):
-        status = "never"
-    answer = Together(tuple(parts), budget, rest, rest_now, status, turns, ())
-    if status == "fits":
-        return answer
-    return Together(tuple(parts), budget, rest, rest_now, status, turns, remedies_of(answer))
+    never = [part for part in parts if part.wanted > budget.ever or is_too_large(part.card, cards)]
+    turns = turns_of([part for part in parts if part not in never], for_jobs, cards)
+    sums = _cards_of(parts, cards)
+    fits = sum(part.wanted for part in parts) <= for_jobs and not any(card.short for card in sums)
+    status: Status = "never" if never else "fits" if fits else "not-now"
+    names = tuple(part.name for part in never)
+    answer = Together(tuple(parts), budget, rest, rest_now, status, turns, names, sums)
+    return answer if status == "fits" else replace(answer, remedies=remedies_of(answer))
 
 
-def turns_of(parts: Sequence[Part], for_jobs: int) -> tuple[Turn, ...]:
+def _cards_of(parts: Sequence[Part], cards: Sequence[CardSpace]) -> tuple[CardSum, ...]:
+    return place([(part.name, part.card) for part in parts], cards)
+
+
+def turns_of(parts: Sequence[Part], for_jobs: int, cards: Sequence[CardSpace] = ()) -> tuple[Turn, ...]:
     """What runs stays in the first; of the others the largest first, each in the first turn where it fits."""
+
+    def fit(turn: Sequence[Part]) -> bool:
+        short = any(card.short for card in _cards_of(turn, cards))
+        return not short and sum(part.wanted for part in turn) <= for_jobs
+
     turns: list[list[Part]] = [[part for part in parts if part.running]]
-    for part in sorted((part for part in parts if not part.running), key=lambda part: -part.wanted):
-        fitting = (turn for turn in turns if sum(other.wanted for other in [*turn, part]) <= for_jobs)
-        if (turn := next(fitting, None)) is not None:
+    waiting = [part for part in parts if not part.running]
+    for part in sorted(waiting, key=lambda part: (-part.wanted, -part.card.wanted)):
+        if (turn := next((turn for turn in turns if fit([*turn, part])), None)) is not None:
             turn.append(part)
         else:
             turns.append([part])
@@ -118,6 +145,7 @@ def turns_of(parts: Sequence[Part], for_jobs: int) -> tuple[Turn, ...]:
             tuple(sorted((part.name for part in turn), key=order.index)),
             wanted := sum(part.wanted for part in turn),
             max(0, wanted - max(0, for_jobs)),
+            _cards_of(turn, cards),
         )
         for turn in turns
         if turn
@@ -125,15 +153,49 @@ def turns_of(parts: Sequence[Part], for_jobs: int) -> tuple[Turn, ...]:
 
 
 def remedies_of(answer: Together) -> tuple[Remedy, ...]:
-    """The cheapest first. A pause is one only with disk swap, which it then fills: without, it frees nothing."""
+    """The cheapest first. Turns are none for a job that does not fit alone. A pause is one only with disk swap, which it then
+    fills: without, it frees nothing."""
     remedies = []
-    if len(answer.turns) > 1:
+    alone = not answer.never and not any(turn.close or turn.gpu_close for turn in answer.turns)
+    if len(answer.turns) > 1 and alone:
         remedies.append(Remedy("turns"))
-    remedies.append(Remedy("swap", -(-answer.short_by // GIB) * GIB))
+    if answer.short_by:
+        remedies += _of_ram(answer)
+    for card in answer.cards:
+        if card.short:
+            remedies += _of_card(answer, card)
+    return tuple(remedies)
+
+
+def _of_ram(answer: Together) -> list[Remedy]:
+    remedies = []
+    swap = -(-answer.short_by // GIB) * GIB
+    if (
+        swap <= answer.budget.total
+    ):  # more than that is no longer a machine that swaps, but one that only does
+        remedies.append(Remedy("swap", swap))
     waiting = [part for part in answer.parts if not part.running]
     largest = max(waiting, key=lambda part: part.wanted, default=None)
     if largest is not None and largest.wanted > answer.short_by:
         remedies.append(Remedy("smaller", largest.wanted - answer.short_by, largest.name))
     if answer.rest_now >= answer.short_by:
         remedies.append(Remedy("close", answer.short_by))
-    return tuple(remedies)
+    return remedies
+
+
+def _of_card(answer: Together, card: CardSum) -> list[Remedy]:
+    remedies = []
+    waiting = [part for part in answer.parts if part.name in card.names and not part.running]
+    free = card.total - card.rest
+    if (
+        len(waiting) > 1
+        and len(waiting) == len(card.names)
+        and all(part.card.wanted <= free for part in waiting)
+    ):
+        remedies.append(Remedy("gpu-share", card=card.index))
+    largest = max(waiting, key=lambda part: part.card.wanted, default=None)
+    if largest is not None and largest.card.wanted > card.short:
+        remedies.append(Remedy("gpu-smaller", largest.card.wanted - card.short, largest.name, card.index))
+    if card.rest >= card.short:
+        remedies.append(Remedy("gpu-close", card.short, card=card.index))
+    return remedies

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Protocol
 
+from oomproof.leaf.proc_files import name_of
 from oomproof.records import dataclass
 
 _NAMES = frozenset({"earlyoom", "nohang", "nohang-desktop", "systemd-oomd", "oomd", "bustd"})
@@ -26,3 +28,12 @@ class Daemon:
 def among(processes: Iterable[_Named]) -> tuple[Daemon, ...]:
     """The OOM daemons among these processes, known by the kernel's name for them."""
     return tuple(Daemon(process.name, process.pid) for process in processes if process.name in _NAMES)
+
+
+def running(proc: str = "/proc") -> tuple[Daemon, ...]:
+    """The same of all processes, by a look at nothing but their names."""
+    try:
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+    except OSError:
+        return ()
+    return tuple(Daemon(name, pid) for pid in pids if (name := name_of(pid, proc)) in _NAMES)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from oomproof.ledger.budget import default_floor
 from oomproof.ledger.job_history import JobHistory
-from oomproof.machine.daemon_thresholds import Threshold
+from oomproof.machine.swap import disk
 from oomproof.printable import one_line
+from oomproof.remedies.other_guards import is_first, lower, where
 from oomproof.remedies.system_change import Change, Fine
 from oomproof.remedies.system_facts import SystemFacts
 from oomproof.units import GIB, MIB, format_size
@@ -116,50 +117,22 @@ def _daemons(facts: SystemFacts) -> Iterator[Change | Fine]:
     if not facts.thresholds:
         seen = " seen from this container" if facts.host.place.container else ": oomproof acts first"
         yield Fine("daemon", f"no OOM daemon{seen}")
-    floor = default_floor(facts.host.memory.total)
+    ram = facts.host.memory.total
+    floor, swap = default_floor(ram), disk(facts.host.swaps)[0]
     for threshold in facts.thresholds:
         name = threshold.daemon.name
-        line = memory_threshold(threshold, facts.host.memory.total)
-        if line is None or line <= floor:
-            yield Fine("daemon", f"oomproof acts before {name} ({where(threshold, facts.host.memory.total)})")
+        if not is_first(threshold, floor, ram, swap):
+            yield Fine("daemon", f"oomproof acts before {name} ({where(threshold, ram)})")
             continue
-        lower = max(1, -(-floor * 100 // facts.host.memory.total) - 1)
         yield Change(
             "daemon",
             f"let oomproof act before {name}",
-            f"{where(threshold, facts.host.memory.total)}; oomproof acts below {format_size(floor)}: {name} is first, "
+            f"{where(threshold, ram)}; oomproof acts below {format_size(floor)}: {name} is first, "
             "and ends the largest job instead of pausing the newest",
             f"{name} stays as the last resort",
             "change what it does then",
-            (_lower_command(threshold, lower),),
+            (lower(threshold, floor, ram, swap),),
         )
-
-
-def memory_threshold(threshold: Threshold, ram: int) -> int | None:
-    """Below how many bytes available it acts; None where it does not go by that."""
-    by_percent = None if threshold.memory_percent is None else int(ram * threshold.memory_percent / 100)
-    known = [size for size in (by_percent, threshold.memory_bytes) if size is not None]
-    return min(known, default=None)  # earlyoom takes the lower of -m and -M
-
-
-def where(threshold: Threshold, ram: int) -> str:
-    name, memory = threshold.daemon.name, memory_threshold(threshold, ram)
-    if memory is not None:
-        swap = f" and {threshold.swap_percent:g} % of swap" if threshold.swap_percent is not None else ""
-        return f"{name} acts below {format_size(memory)} available{swap}"
-    parts = [f"pressure of {watched}" for watched in threshold.pressure]
-    if threshold.swap_percent is not None:
-        parts.append(f"RAM and swap {100 - threshold.swap_percent:g} % used")
-    return f"{name} acts at {', or '.join(parts)}" if parts else f"{name}: thresholds unknown"
-
-
-def _lower_command(threshold: Threshold, percent: int) -> str:
-    file, name = threshold.settings_file, threshold.daemon.name
-    if name == "earlyoom":
-        wanted = f'in {file}: EARLYOOM_ARGS="-m {percent}"'
-    else:
-        wanted = f"in {file}: soft_threshold_min_mem = {percent} %"
-    return f"{wanted}; then: sudo systemctl restart {name}"
 
 
 # --- the rest -----------------------------------------------------------------------------------------------

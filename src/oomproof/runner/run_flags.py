@@ -47,6 +47,7 @@ class Flag:
     kept: bool  # in run.json
     load: Callable[[Any], Any]  # of what run.json says; raises ValueError or TypeError for what is damaged
     group: str  # under which heading of --help
+    bare: str = ""  # what it means without a value, where it may stand without one
 
 
 FLAGS: dict[str, Flag] = {}  # in the order of --help
@@ -97,6 +98,20 @@ def seconds(flag: str) -> Callable[[Any], float]:
         return number
 
     return parse
+
+
+def swap_growth(value: Any) -> int | None:
+    """Bytes a minute; 0: by each 64 MiB, however slowly."""
+    if truth(value):
+        return 0
+    if str(value).lower() in ("0", "false", "no", "off"):
+        return None
+    try:
+        return size(value) or None
+    except OomproofError as error:
+        raise OomproofError(
+            f"--alert-swap-growth {value} is not a size", "write 50M, and -- before the command", USAGE
+        ) from error
 
 
 def priority(value: Any) -> int:
@@ -190,6 +205,12 @@ def _whole(value: Any) -> int:
     return value
 
 
+def _swap_growth_kept(value: Any) -> int | None:
+    if isinstance(value, bool):  # before it took a rate
+        return 0 if value else None
+    return _whole(value)
+
+
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
@@ -209,10 +230,11 @@ def flag(
     adopt: str = "",
     load: Callable[[Any], Any] | None = None,
     group: str = MEMORY,
+    bare: str = "",
 ) -> Any:
     """``load``: it stands in run.json, and is read from there by this."""
     made = field(default_factory=list) if default == [] else field(default=default)
-    _DECLARED.append((made, Flag(parse, metavar, help, adopt, load is not None, load or _whole, group)))
+    _DECLARED.append((made, Flag(parse, metavar, help, adopt, load is not None, load or _whole, group, bare)))
     return made
 
 
@@ -220,7 +242,9 @@ _DECLARED: list[tuple[Any, Flag]] = []
 _STOP_FILE = "a file the job already watches: created to ask it to save and stop"
 _ALERT = "tell when the job holds more than this"
 _ALERT_GPU = "tell when the job holds more than this of GPU memory"
-_ALERT_SWAP = "tell when the job's swap grows"
+_ALERT_SWAP = (
+    "tell when the job's swap grows by more than this a minute, such as 50M (without a value: by each 64M)"
+)
 _ON_ALERT = "run this line of shell at every alert; what it is about: OOMPROOF_ALERT_*, and JSON on its standard input"
 _ON_END = "run this line of shell when the job has ended, however it ended"
 _DESKTOP = "show alerts on the desktop, and the end of a long run"
@@ -275,8 +299,8 @@ class RunSettings:
     alert_gpu_above: int | None = flag(
         size, "SIZE", _ALERT_GPU, adopt=_ALERT_GPU, load=_whole, group=ALERTS,
     )
-    alert_swap_growth: bool = flag(
-        truth, "", _ALERT_SWAP, adopt=_ALERT_SWAP, default=False, load=_boolean, group=ALERTS,
+    alert_swap_growth: int | None = flag(
+        swap_growth, "RATE", _ALERT_SWAP, adopt=_ALERT_SWAP, load=_swap_growth_kept, group=ALERTS, bare="on",
     )
     # not in run.json: what a receiver is called by is often its key
     on_alert: str | None = flag(receivers.command_line, "CMD", _ON_ALERT, adopt=_ON_ALERT, group=ALERTS)
@@ -377,8 +401,11 @@ def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str,
 
 def _add(group: argparse._ArgumentGroup, name: str, text: str) -> None:
     word = f"--{name.replace('_', '-')}"
-    if FLAGS[name].metavar:
-        group.add_argument(word, metavar=FLAGS[name].metavar, help=text)
+    known = FLAGS[name]
+    if known.bare:
+        group.add_argument(word, nargs="?", const=known.bare, metavar=known.metavar, help=text)
+    elif known.metavar:
+        group.add_argument(word, metavar=known.metavar, help=text)
     else:
         group.add_argument(word, action="store_true", default=None, help=text)
 
@@ -440,7 +467,7 @@ def typed(flags: Mapping[str, Any]) -> dict[str, str]:
     """run.json's ``flags``: what stood on the command line, as it stood there; a switch has no value."""
     given = {name: flags.get(name) for name, known in FLAGS.items() if known.help}
     return {
-        name: str(value) if FLAGS[name].metavar else ""
+        name: str(value) if FLAGS[name].metavar and str(value) != FLAGS[name].bare else ""
         for name, value in given.items()
         if value is not None and not (name in PERSONAL and may_be_secret(name, str(value)))
     }
@@ -460,7 +487,7 @@ def may_be_secret(name: str, value: str) -> bool:
 def as_typed(flags: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """(--flag, its value) of run.json's ``flags``: the name first, then in the order of --help."""
     known = [name for name in ("name", *(name for name in FLAGS if name != "name")) if name in flags]
-    return tuple((f"--{name.replace('_', '-')}", shlex.quote(flags[name]) if FLAGS[name].metavar else "") for name in known)
+    return tuple((f"--{name.replace('_', '-')}", shlex.quote(flags[name]) if FLAGS[name].metavar and flags[name] else "") for name in known)
 
 
 def of_adopt(flags: Mapping[str, Any]) -> RunSettings:

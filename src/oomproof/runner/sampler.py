@@ -17,8 +17,9 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
+from oomproof.runner.swap_growth import SwapGrowth
 from oomproof.trend.growth import WarmUp
-from oomproof.units import MIB, format_size
+from oomproof.units import format_size
 
 if TYPE_CHECKING:
     # it brings subprocess along, which only machines with a GPU need
@@ -46,7 +47,7 @@ class AlertThresholds:
 
     above: int | None = None
     gpu_above: int | None = None
-    swap_growth: bool = False
+    swap_growth: int | None = None  # bytes a minute; 0: each further 64 MiB
 
 
 class Sampler:
@@ -72,7 +73,8 @@ class Sampler:
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
         self._alerted: set[str] = set()
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
-        self._swap_before: int | None = None
+        wanted = thresholds.swap_growth
+        self._swap_growth = SwapGrowth(wanted) if wanted is not None else None
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
         self._leaks, self._gpu_leaks = LeakWatch(), dict[int, LeakWatch]()
         self._question = TrendQuestion(run_id)
@@ -136,7 +138,7 @@ class Sampler:
         self._moment.processes, self._moment.shm = len(samples), self._shm(samples[:1])
         self._look_at_kills()
         gpu_use = self._sample_gpu(t, set(pids))
-        self._check_alerts(gpu_use)
+        self._check_alerts(t, gpu_use)
         self._look_for_a_leak(t)
 
     def _role(self, process: processes.ProcessMemory) -> str:
@@ -216,7 +218,7 @@ class Sampler:
                 self._gpu_held[device.index] = (used, max(0, device.total - device.used))
         return total
 
-    def _check_alerts(self, gpu_use: int) -> None:
+    def _check_alerts(self, t: float, gpu_use: int) -> None:
         memory = self._moment.memory
         if memory is None:
             return
@@ -230,16 +232,8 @@ class Sampler:
             "gpu-above", gpu_above is not None and gpu_use > gpu_above,
             f"the job held {format_size(gpu_use)} of GPU memory, above {format_size(gpu_above)}",
         )  # fmt: skip
-        if self._thresholds.swap_growth:
-            before = self._swap_before if self._swap_before is not None else memory.swap
-            grown = memory.swap - before
-            self._once(
-                "swap-growth",
-                grown > 64 * MIB,
-                f"the job's swap grew by {format_size(grown)} to {format_size(memory.swap)}",
-            )
-            self._swap_before = memory.swap if grown > 64 * MIB else min(before, memory.swap)
-            self._alerted.discard("swap-growth")  # each further growth is news
+        if self._swap_growth is not None and (grown := self._swap_growth.look(t, memory.swap)):
+            self._alert("swap-growth", grown)
 
     def _look_for_a_leak(self, t: float) -> None:
         moment = self._moment

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from oomproof.agent import exceptions, job_requests
+from oomproof.agent import agent_core, exceptions, job_requests
 from oomproof.agent.agent_core import Agent, in_phase
 
 
@@ -108,6 +111,64 @@ def test_nobody_reading_costs_nothing_and_is_counted(agent: Agent) -> None:
     assert agent.dropped == 36 and len(agent._outbox) == 64
     agent.report("huge", text="x" * 100_000)
     assert len(agent._outbox[-1]) < 32 * 1024
+
+
+def test_many_threads_tell_each_datagram_once(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that sent at the same time sent one datagram twice and lost the next."""
+    told, threads, seen = 50, 8, list[tuple[int, int]]()
+
+    def sendto(data: bytes, path: str) -> None:
+        time.sleep(0)  # as the real one, which lets other threads run
+        seen.append(tuple(json.loads(data)["fields"]["n"]))
+
+    def tell(who: int) -> None:
+        start.wait()
+        for number in range(told):
+            agent.report("x", n=(who, number))
+
+    # another thread has its turn between the question whether to send and the sending
+    clock = SimpleNamespace(monotonic=lambda: (time.sleep(0), time.monotonic())[1])
+    monkeypatch.setattr(agent_core, "time", clock)
+    monkeypatch.setattr(agent_core, "_WAITING", told * threads)  # none is given up
+    agent._socket_path, agent._socket = "front", SimpleNamespace(sendto=sendto)
+    start = threading.Barrier(threads)
+    workers = [threading.Thread(target=tell, args=(who,)) for who in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(seen) == [(who, number) for who in range(threads) for number in range(told)]
+    assert not agent.dropped and not agent._outbox, "nothing waits for the next report either"
+
+
+def test_place_made_in_a_full_outbox_takes_none_that_is_being_sent(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread reports while a datagram goes out: that one left its place already, and no other is given up."""
+    monkeypatch.setattr(agent_core, "_WAITING", 3)
+    sent: list[bytes] = []
+
+    def sendto(data: bytes, path: str) -> None:
+        sent.append(data[:1])
+        if len(sent) == 1:
+            agent.report("d")
+
+    agent._outbox.extend([b"a", b"b", b"c"])
+    agent._socket_path, agent._socket = "front", SimpleNamespace(sendto=sendto)
+    agent._flush()
+    assert sent == [b"a", b"b", b"c", b"{"] and not agent.dropped
+
+
+def test_a_fork_in_the_middle_of_sending_leaves_a_child_that_can_tell(agent: Agent, tmp_path: Path) -> None:
+    sent: list[bytes] = []
+    agent._socket_path = "front"
+    agent._sending.acquire()  # a thread of the parent's, which the child does not have
+    agent.report("lost")
+    assert agent._outbox, "nobody waits for it"
+    agent.forked()
+    agent._socket = SimpleNamespace(sendto=lambda data, path: sent.append(data))
+    agent.report("told")
+    assert len(sent) == 1 and b"told" in sent[0]
 
 
 def test_settings_that_are_no_json_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

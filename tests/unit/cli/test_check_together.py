@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from oomproof.cli.main import main
 from oomproof.errors import OomproofError
 from oomproof.ledger import machine_facts
 from oomproof.ledger.machine_facts import Facts
+from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 
 GIB = 1 << 30
 
@@ -75,6 +77,79 @@ def test_fits_and_never(capsys: pytest.CaptureFixture[str]) -> None:
     assert "b alone does not fit on this machine" in " ".join(capsys.readouterr().out.split())
 
 
+def with_card(facts: Facts, monkeypatch: pytest.MonkeyPatch, *cards: Gpu, problem: str | None = None) -> None:
+    monkeypatch.setattr(verb, "gather", lambda: replace(facts, gpus=Gpus(cards, problem)))
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_card_is_asked_too(
+    freeze: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training holds 14 GiB of 24 on GPU 0, a browser 1."""
+    held = (GpuProcess(4242, 14 * GIB), GpuProcess(77, GIB))
+    with_card(freeze, monkeypatch, Gpu(0, "RTX", 24 * GIB, 15 * GIB, 9 * GIB, held))
+    assert main(["check", "--together", "train=19G/14G,eval=1G/12G"]) == 75
+    text = shown(capsys)
+    assert "GPU 0, 24.0 GiB: train 14.0 GiB + eval 12.0 GiB + 1.0 GiB of others: short by 3.0 GiB" in text
+    assert "1. train: 19.8 GiB, 14.0 GiB on GPU 0, now 2. eval: 1.0 GiB, 12.0 GiB on GPU 0" in text
+    assert "oomproof run --need 1G --gpu-need 12G:0 --name eval -- CMD" in text
+    assert "[ ] eval smaller on GPU 0: at most 9.0 GiB" in text and "more disk swap" not in text
+    assert main(["check", "--together", "train=19G,eval=1G/12G", "--json"]) == 75
+    told = json.loads(capsys.readouterr().out)
+    assert told["gpus"] == [
+        {
+            "index": 0,
+            "total_bytes": 24 * GIB,
+            "others_bytes": GIB,
+            "wanted_bytes": 26 * GIB,
+            "jobs": ["train", "eval"],
+            "short_by_bytes": 3 * GIB,
+        }
+    ], "what runs counts with what it holds, also where nothing was said of the card"
+    assert main(["check", "--together", "eval=1G/8G"]) == 0
+    assert "GPU 0, 24.0 GiB: eval 8.0 GiB + 15.0 GiB of others: 1.0 GiB to spare" in shown(capsys)
+
+
+def test_a_card_that_does_not_tell_who_uses_it(
+    freeze: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container: what is used is the running job's, up to what it is said to need."""
+    with_card(freeze, monkeypatch, Gpu(0, "A100", 24 * GIB, 15 * GIB, 9 * GIB, note="hidden"))
+    main(["check", "--together", "train=19G/14G,eval=1G/9G"])
+    assert "train 14.0 GiB + eval 9.0 GiB + 1.0 GiB of others: 0 B to spare" in shown(capsys)
+
+
+def test_no_card_a_smaller_one_and_none_of_its_own(
+    freeze: Facts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--together", "a=1G/4G,b=1G"]) == 69
+    text = shown(capsys)
+    assert text.startswith("Never: a wants a GPU, and there is none here; ")
+    assert "one after the other" not in text and "1. b: 1.0 GiB" in text and "no turn helps it" in text
+    with_card(freeze, monkeypatch, Gpu(0, "T4", 16 * GIB, 0, 16 * GIB))
+    assert main(["check", "--together", "a=1G/20G,b=1G"]) == 69
+    assert shown(capsys).startswith("Never: a alone does not fit on GPU 0; ")
+    assert main(["check", "--together", "a=1G/2G:3"]) == 2
+    assert "there is no GPU 3 here" in capsys.readouterr().err
+    with_card(freeze, monkeypatch, problem="the GPU driver did not answer")
+    assert main(["check", "--together", "a=1G/2G"]) == 75
+    assert "cannot tell what fits on the card" in capsys.readouterr().err
+    with_card(freeze, monkeypatch, Gpu(0, "GB10", None, None, None))
+    assert main(["check", "--together", "a=1G/2G", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"][0]["wanted_bytes"] == 3 * GIB, "it is RAM there"
+
+
+@pytest.mark.usefixtures("freeze")
+def test_one_that_fits_when_something_else_is_closed_gets_no_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--together", "big=25G"]) == 75
+    text = shown(capsys)
+    assert "one after the other" not in text and "does not fit before you close" in text
+    assert "Next: close " in text and "then ask again" in text
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -86,6 +161,9 @@ def test_fits_and_never(capsys: pytest.CaptureFixture[str]) -> None:
         ("a=1G,a=2G", "a is named twice"),
         ("a=1G,desktop", "how much for desktop?"),
         ("a=1G,desktop=1G,rest=1G", "everything else is named twice"),
+        ("a=1G/", "'a=1G/' is not NAME=SIZE or NAME=RAM/GPU"),
+        ("a=1G/2G:x", "a: cannot read '2G:x'"),
+        ("a=1G,desktop=1G/1G", "what desktop takes of the card is measured"),
     ],
 )
 def test_bad_input_is_one_clear_line(text: str, says: str) -> None:

@@ -176,3 +176,50 @@ def test_whatever_comes(
             assert not tie and not mark and not known.gave_up
         assert isinstance(detect_unmanaged.carried_out(DESKTOP, action, state)[KEY], Done)
     assert set(state) == {KEY}
+
+
+# --- a guard for all users: what other users' runs say counts for as much as it may ----------------------------
+
+
+def of_all_users(*runs: JobView, available: int = 20 * GIB) -> tuple[View, dict[tuple[int, int], Done]]:
+    """User 1000's loader, paused a while ago; there is headroom for it again since half a second."""
+    view = replace(SHORT, jobs=(), others=runs, unmanaged=(replace(LOADER, uid=1000),))
+    later, state = paused(view)
+    later = replace(later, available=available, unmanaged=(replace(later.unmanaged[0], uid=1000),))
+    return later, detect_unmanaged.decide(DESKTOP, later, state)[1]
+
+
+def resumed_after(view: View, state: dict[tuple[int, int], Done], seconds: float) -> bool:
+    return kinds(DESKTOP, replace(view, t=view.t + seconds), state) == [RESUME]
+
+
+def test_nobody_else_waits_and_it_resumes() -> None:
+    assert resumed_after(*of_all_users(), 3.0)
+
+
+def test_its_own_users_paused_runs_come_first_however_long() -> None:
+    mine = JobView("1-mine", GIB, frozen="guard", uid=1000)
+    assert not resumed_after(*of_all_users(mine), 3.0) and not resumed_after(*of_all_users(mine), 600.0)
+
+
+def test_another_users_paused_run_comes_first_for_a_minute_and_no_longer() -> None:
+    """It may be a claim of somebody who wants everybody else to wait."""
+    theirs = JobView("1-theirs", GIB, frozen="guard", uid=1001)
+    assert not resumed_after(*of_all_users(theirs), 3.0) and resumed_after(*of_all_users(theirs), 61.0)
+
+
+def test_only_its_own_users_idle_runs_are_a_deadlock() -> None:
+    """A run of somebody else's that does nothing must not let the job fill the machine again."""
+    runs = (JobView("1-mine", GIB, uid=1000), JobView("2-theirs", GIB, uid=1001))
+    view, state = of_all_users(*runs, available=GIB)
+    assert kinds(DESKTOP, replace(view, others_idle=True, idle_users=frozenset({1001})), state) == []
+    (action,) = detect_unmanaged.decide(DESKTOP, replace(view, idle_users=frozenset({1000})), state)[0]
+    assert action.kind == RESUME and action.gave_up and "they may be waiting for it" in action.why
+
+
+def test_while_anybodys_run_can_still_free_memory_it_waits() -> None:
+    theirs = JobView("2-theirs", GIB, uid=1001)
+    view, state = of_all_users(theirs, available=GIB)
+    assert kinds(DESKTOP, view, state) == []
+    (action,) = detect_unmanaged.decide(DESKTOP, replace(view, others=()), state)[0]
+    assert action.kind == RESUME and "no other run is left" in action.why

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomproof.ledger.budget import Budget, budget
+from oomproof.ledger.cards_together import CardPart, CardSpace, place
 from oomproof.ledger.together import Part, Together, together
 
 GIB = 1 << 30
@@ -18,8 +19,15 @@ def machine(ram: int = 31, available: float = 11, swap: int = 4, swap_free: int 
     )  # fmt: skip
 
 
-def part(name: str, need: float, held: float = 0.0) -> Part:
-    return Part(name, int(need * GIB), "as you say", int(held * GIB), running=held > 0)
+def part(
+    name: str, need: float, held: float = 0.0, gpu: float = 0.0, index: int | None = None, on: float = 0.0
+) -> Part:
+    card = CardPart(int(gpu * GIB), index, int(on * GIB))
+    return Part(name, int(need * GIB), "as you say", int(held * GIB), held > 0, card)
+
+
+def card(index: int = 0, total: float = 24, rest: float = 0) -> CardSpace:
+    return CardSpace(index, int(total * GIB), int(rest * GIB))
 
 
 def ways(answer: Together) -> dict[str, tuple[int, str]]:
@@ -69,6 +77,57 @@ def test_one_that_fits_only_without_everything_else() -> None:
     assert ways(answer)["close"] == (19, "")
 
 
+def test_turns_are_no_remedy_for_a_job_that_does_not_fit_alone() -> None:
+    answer = together(machine(), [part("huge", 64), part("small", 1), part("large", 20)])
+    assert answer.never == ("huge",)
+    assert [turn.names for turn in answer.turns] == [("small",), ("large",)], "the others have turns"
+    assert ways(answer) == {}, "neither turns, nor more swap than RAM, nor a huge that is no huge any more"
+    answer = together(machine(available=6, swap=0), [part("big", 20), part("other", 20)])
+    assert answer.status == "not-now" and "turns" not in ways(answer), "each only when the rest is closed"
+
+
+def test_a_card_that_holds_both_only_in_turns() -> None:
+    """RAM is no question here: neither swap nor less RAM is offered."""
+    large = machine(ram=256, available=250)
+    jobs = [part("a", 10, gpu=14), part("b", 12, gpu=12)]
+    answer = together(large, jobs, cards=[card()])
+    assert answer.status == "not-now" and not answer.short_by
+    assert [(found.index, found.short // GIB) for found in answer.cards] == [(0, 2)]
+    assert [turn.names for turn in answer.turns] == [("b",), ("a",)]
+    assert ways(answer) == {"turns": (0, ""), "gpu-share": (0, ""), "gpu-smaller": (12, "a")}
+    assert together(large, jobs, cards=[card(), card(1)]).status == "fits", "two cards"
+    bound = [part("a", 10, gpu=14, index=1), part("b", 12, gpu=12, index=1)]
+    assert together(large, bound, cards=[card(), card(1)]).status == "not-now", "both on the same of them"
+
+
+def test_a_card_that_is_too_small_or_not_there() -> None:
+    large = machine(ram=256, available=250)
+    answer = together(large, [part("a", 1, gpu=30), part("b", 1, gpu=2)], cards=[card(), card(1, 16)])
+    assert answer.status == "never" and answer.never == ("a",)
+    assert [turn.names for turn in answer.turns] == [("b",)]
+    assert together(large, [part("a", 1, gpu=1)]).never == ("a",), "no card at all"
+    assert together(large, [part("a", 1, gpu=20, index=1)], cards=[card(), card(1, 16)]).never == ("a",)
+
+
+def test_others_on_the_card() -> None:
+    """A running job's own memory is not in the way of it; somebody else's is, until it is closed."""
+    large = machine(ram=256, available=200)
+    runs = part("a", 20, held=20, gpu=14, index=0, on=9)
+    assert together(large, [runs, part("b", 1, gpu=8)], cards=[card(rest=2)]).status == "fits"
+    answer = together(large, [part("b", 1, gpu=14)], cards=[card(rest=12)])
+    assert answer.status == "not-now" and answer.turns[0].gpu_close == 2 * GIB
+    assert ways(answer) == {"gpu-smaller": (12, "b"), "gpu-close": (2, "")}
+    answer = together(large, [runs, part("b", 1, gpu=14)], cards=[card()])
+    assert [turn.names for turn in answer.turns] == [("a",), ("b",)]
+    assert "gpu-share" not in ways(answer), "the one that runs was started without it"
+
+
+def test_each_goes_where_it_fits_most_tightly() -> None:
+    wanted = [("small", 5), ("large", 20), ("middle", 10)]
+    sums = place([(name, CardPart(size * GIB)) for name, size in wanted], [card(), card(1, 12), card(2, 8)])
+    assert {found.index: found.names for found in sums} == {0: ("large",), 1: ("middle",), 2: ("small",)}
+
+
 def test_what_others_have_reserved_is_not_given_twice() -> None:
     free = machine(available=30, swap=0)
     assert together(free, [part("a", 20)]).status == "fits"
@@ -89,8 +148,9 @@ def test_it_adds_up(
     ]
     answer = together(of, parts, rest)
     assert (answer.status == "fits") == (answer.short_by == 0) or answer.status == "never"
-    assert sorted(name for turn in answer.turns for name in turn.names) == sorted(part.name for part in parts)
-    assert sum(turn.wanted for turn in answer.turns) == sum(part.wanted for part in parts)
+    in_turns = [name for turn in answer.turns for name in turn.names]
+    assert sorted([*in_turns, *answer.never]) == sorted(part.name for part in parts)
+    assert sum(turn.wanted for turn in answer.turns) == sum(p.wanted for p in parts if p.name in in_turns)
     for remedy in answer.remedies:
         if remedy.way == "swap":  # what is said to help does
             more = budget(
