@@ -98,7 +98,7 @@ class UnmanagedGuard:
         own = {job.key: job for job in pauses.view()} if pauses is not None else {}
         views = {**others, **own}
         culprit = self.growth.culprit
-        if culprit is not None and boottime() - culprit.t <= _OLD and culprit.key not in views:
+        if culprit is not None and boottime() - culprit.t <= _OLD + culprit.took and culprit.key not in views:
             held, swap = culprit.held, culprit.job.swap
             views[culprit.key] = UnmanagedView(
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
