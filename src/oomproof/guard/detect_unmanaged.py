@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oomproof.guard.detect_pause import frozen, pause_is_due
-from oomproof.guard.detect_resume import SETTLE, kept, thawed, while_paused
+from oomproof.guard.detect_resume import (
+    HEADROOM_SECONDS,
+    RESUME_INTERVAL,
+    SETTLE,
+    kept,
+    thawed,
+    while_paused,
+)
 from oomproof.guard.view import (
     NONE,
     STALLED,
@@ -33,7 +40,8 @@ Pauses = Mapping[JobKey, Done]
 
 
 def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action], dict[JobKey, Done]]:
-    """Settings are those of the guard that looks; only one job is paused at a time, the one that grows most."""
+    """Settings are those of the guard that looks. One job is paused at a time, the one that grows most; they resume oldest
+    first, one after the other."""
     settings = replace(settings, pause_max=longest(settings), need=None, protected=False)
     actions: list[Action] = []
     remembered: dict[JobKey, Done] = {}
@@ -77,7 +85,14 @@ def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobK
         done = replace(done, term_at=facts.t)
     elif action.kind == KILL:
         done = replace(done, killed_at=facts.t)
-    return {**pauses, key: done}
+    others = {other: state for other, state in pauses.items() if other != key}
+    if action.kind == RESUME:  # the next must see what this one takes
+        since = facts.t + RESUME_INTERVAL - HEADROOM_SECONDS
+        others = {
+            other: state if state.headroom_since is None else replace(state, headroom_since=since)
+            for other, state in others.items()
+        }
+    return {**others, key: done}
 
 
 def failed(action: Action, pauses: Pauses) -> dict[JobKey, Done]:
@@ -152,7 +167,8 @@ def _facts(settings: Settings, view: View, job: UnmanagedView) -> Facts:
         sustained=job.rate,
         shrink=view.shrink,
         my_turn=settings.may_end_unmanaged,
-        thaw_turn=not any(run.frozen == "guard" for run in ours),  # our own first: they were there before
+        thaw_turn=not any(run.frozen == "guard" for run in ours)  # our own first: they were there before
+        and not any(other.paused == "guard" and other.key[1] < job.key[1] for other in view.unmanaged),
         running=sum(not run.frozen for run in ours),
         others_idle=view.others_idle,
         frozen="guard" if job.paused == "guard" else "",

@@ -109,6 +109,21 @@ def test_it_resumes_when_there_is_headroom_and_our_own_go_first() -> None:
     assert kinds(DESKTOP, waiting, state) == []
 
 
+def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> None:
+    older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
+    newer = replace(older, key=KEY)
+    waits = Done(paused_at=900.0, paused_until=4500.0, resume_headroom=2 * GIB, headroom_since=990.0)
+    state = {older.key: waits, newer.key: waits}
+    there = replace(SHORT, available=6 * GIB, shrink=0.0, unmanaged=(newer, older))
+    actions, state = detect_unmanaged.decide(DESKTOP, there, state)
+    assert [(action.kind, action.unmanaged) for action in actions] == [(RESUME, older)]
+    state = detect_unmanaged.carried_out(DESKTOP, actions[0], state)
+    for seconds, expected in ((1.0, []), (4.9, []), (5.0, [RESUME])):
+        now = replace(there, t=there.t + seconds, unmanaged=(newer, replace(older, paused="")))
+        actions, state = detect_unmanaged.decide(DESKTOP, now, state)
+        assert [action.kind for action in actions] == expected, seconds
+
+
 def test_after_an_hour_it_resumes_and_is_left_alone() -> None:
     later, state = paused()
     late = replace(later, t=later.t + 3600)
