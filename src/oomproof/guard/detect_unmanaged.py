@@ -33,6 +33,7 @@ from oomproof.records import replace
 from oomproof.units import format_size
 
 _SOON = 5.0  # seconds, in which growth that lasts would take what is left
+_LONG_WAIT = 30.0  # seconds
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 
@@ -49,11 +50,13 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
         facts, done = _facts(settings, view, job), pauses.get(job.key, Done())
         action = NONE
         if job.paused == "guard" or done.paused_at is not None:
-            done = kept(settings, facts, done, None)
+            bar = done.resume_headroom
+            done = kept(settings, facts, _after_a_while(settings, view.t, done), None)
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
                 action = Action("thaw", "its pause was not in order", "machine", gave_up=True)
+            done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
             if pause_is_due(settings, facts):
                 action = Action(PAUSE, _why(facts), "machine")
@@ -65,6 +68,15 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
         remembered[job.key] = done
     gave_up = {key: done for key, done in pauses.items() if done.gave_up and key not in remembered}
     return actions, {**gave_up, **remembered}
+
+
+def _after_a_while(settings: Settings, t: float, done: Done) -> Done:
+    """Nobody may ever give back what it asks for: those who hold it may be paused too. Then a third of what is above the floor
+    is enough, about a second of its growth; it is paused again at the same threshold."""
+    if done.paused_at is None or t - done.paused_at < _LONG_WAIT:
+        return done
+    above = max(0, done.resume_headroom - settings.floor)
+    return replace(done, resume_headroom=settings.floor + above // 3)
 
 
 def longest(settings: Settings) -> float:

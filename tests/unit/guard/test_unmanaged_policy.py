@@ -109,6 +109,20 @@ def test_it_resumes_when_there_is_headroom_and_our_own_go_first() -> None:
     assert kinds(DESKTOP, waiting, state) == []
 
 
+def test_after_half_a_minute_less_headroom_is_enough() -> None:
+    """1 s of growth, 200 MiB, above the floor instead of 3: those that hold the rest may be paused too."""
+    later, state = paused()
+    for seconds, available, expected in (
+        (20, 1400 * MIB, []),
+        (32, 1200 * MIB, []),
+        (33, 1400 * MIB, []),
+        (36, 1400 * MIB, [RESUME]),
+    ):
+        now = replace(later, t=SHORT.t + seconds, available=available)
+        actions, state = detect_unmanaged.decide(DESKTOP, now, state)
+        assert [action.kind for action in actions] == expected, seconds
+
+
 def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> None:
     older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
     newer = replace(older, key=KEY)
