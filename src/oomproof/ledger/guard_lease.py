@@ -30,8 +30,14 @@ class GuardLease:
 
 def holder() -> GuardLease | None:
     """The guard that decides about unmanaged jobs here: the system's before the user's own. One that acts on nothing is none."""
-    leases = (read(SYSTEM_FOLDER, system=True), own())
-    return next((lease for lease in leases if lease is not None and not lease.dry_run), None)
+    for read_lease in (
+        lambda: read(SYSTEM_FOLDER, system=True),
+        own,
+    ):  # the system's has no folder of its user's
+        lease = read_lease()
+        if lease is not None and not lease.dry_run:
+            return lease
+    return None
 
 
 def own() -> GuardLease | None:
