@@ -30,14 +30,10 @@ class GuardLease:
 
 def holder() -> GuardLease | None:
     """The guard that decides about unmanaged jobs here: the system's before the user's own. One that acts on nothing is none."""
-    for read_lease in (
-        lambda: read(SYSTEM_FOLDER, system=True),
-        own,
-    ):  # the system's has no folder of its user's
-        lease = read_lease()
-        if lease is not None and not lease.dry_run:
-            return lease
-    return None
+    lease = read(SYSTEM_FOLDER, system=True)
+    if lease is None or lease.dry_run:  # only then: the system's own guard has no folder of a user's
+        lease = own()
+    return None if lease is None or lease.dry_run else lease
 
 
 def own() -> GuardLease | None:
