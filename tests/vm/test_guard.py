@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -52,15 +53,18 @@ def service(user: User, *, system: bool, flags: str = "") -> Iterator[str]:
     asked = user.machine if system else user.session
     assert asked is not None
     whose = "--system" if system else ""
+    since = user.machine.run("date +%s").out.strip()
     asked.run(f"oomproof guard install {whose} {flags}")
     unit = "_SYSTEMD_UNIT" if system else "_SYSTEMD_USER_UNIT"
-    log = f"journalctl -o cat {unit}=oomproof-guard.service"
+    log = f"journalctl -o cat --since=@{since} {unit}=oomproof-guard.service"
     try:
         user.machine.wait_until(f"{log} | grep -q 'guarding this machine'")
         yield log
     finally:
         print(user.machine.run(log, check=False).out)  # shown where the test fails
+        begun = time.monotonic()
         asked.run(f"oomproof guard uninstall {whose}")
+        print(f"uninstalled in {time.monotonic() - begun:.1f} s")
         assert user.machine.run("pgrep -f '[c]li.main guard'", check=False).out == ""
 
 

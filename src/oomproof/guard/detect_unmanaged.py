@@ -129,12 +129,19 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
     can_wait = left > settings.floor / 2  # below, it should have been paused and was not
     if can_wait and view.searching and settings.pause_unmanaged and settings.pause_max > 0:
         return True
+    if can_wait and any(
+        may_pause(settings, view, job, pauses.get(job.key, Done())) for job in view.unmanaged
+    ):
+        return True
+    return pause_is_enough(settings, view, pauses)
+
+
+def pause_is_enough(settings: Settings, view: View, pauses: Pauses) -> bool:
+    """Whether an unmanaged job was paused a moment ago, or is paused and nothing fills the machine any more."""
     for job in view.unmanaged:
-        done = pauses.get(job.key, Done())
-        if can_wait and may_pause(settings, view, job, done):
-            return True
-        just_now = done.paused_at is not None and view.t - done.paused_at < SETTLE
-        if job.paused and (just_now or not _is_pressing(settings, view, left)):
+        paused_at = pauses.get(job.key, Done()).paused_at
+        just_now = paused_at is not None and view.t - paused_at < SETTLE
+        if job.paused and (just_now or not _is_pressing(settings, view, headroom(settings, view))):
             return True
     return False
 

@@ -62,6 +62,18 @@ def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() 
     assert ours(replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB), state) == ["term"]
 
 
+def test_with_it_paused_a_breath_of_its_own_does_not_end_our_job() -> None:
+    """Seen in the virtual machine: 112 MiB left of a floor of 243, 3 MiB more for a look at what it holds, and SIGTERM."""
+    later, state = paused()
+    breathes = replace(TRAINING, rate=20.0 * MIB)
+    breath = replace(later, available=450 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB, jobs=(breathes,))
+    assert ours(breath, state) == []
+    assert ours(replace(breath, unmanaged=()), {}) == ["term"], "as before, where nobody is paused"
+    grows = replace(breathes, rate=60.0 * MIB)
+    lasts = replace(breath, shrink=60.0 * MIB, drain=60.0 * MIB, jobs=(grows,))
+    assert ours(lasts, state) == ["term"]
+
+
 def test_with_it_paused_and_nothing_left_the_ladder_goes_on() -> None:
     later, state = paused()
     assert ours(replace(later, available=100 * MIB), state) == ["kill"]
