@@ -134,6 +134,8 @@ class UnmanagedGuard:
 
     def _is_decided_elsewhere(self) -> bool:
         """A guard of the whole machine lives, and it is not us. What we paused before it came we resume ourselves."""
+        if self._choice.every_user:  # we are the one above all; no folder of a user's is ours to ask
+            return False
         lease = guard_lease.holder()
         return (
             lease is not None
