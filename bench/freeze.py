@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -35,12 +34,10 @@ from lab import (
     table,
     until,
 )
+from virtual_lab import IN_GUEST, JOBS, virtual
 
 from oomproof.guard import detect_pause
 from oomproof.guard.view import Facts, Settings
-
-ROOT = Path(__file__).resolve().parent.parent
-JOBS, IN_GUEST = ROOT / "tests" / "incidents" / "jobs", "/opt/oomproof/jobs"
 
 # --- the replay ------------------------------------------------------------------------------------------------------
 
@@ -124,12 +121,6 @@ def replay_once(machine: Any, session: Any, guard: str) -> Replay:
 
 
 def replay(guards: list[str], repeats: int, add: bool) -> None:
-    sys.path.insert(0, str(ROOT / "tests" / "vm"))
-    # the virtual machine's module has the name of ours
-    ours = sys.modules.pop("lab")
-    import lab as virtual
-
-    sys.modules["lab"] = ours
     virtual.ensure_image()
     kept = read_json(RESULTS / "freeze-replay.json").get("rounds", {})
     for guard in guards:

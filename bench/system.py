@@ -11,22 +11,14 @@ import contextlib
 import json
 import re
 import socket
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from lab import RESULTS, read_json, save, table
+from virtual_lab import IN_GUEST as JOBS
+from virtual_lab import ROOT, virtual
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "vm"))
-ours = sys.modules.pop("lab")  # the virtual machine's module has the name of ours
-import lab as virtual  # noqa: E402
-
-sys.modules["lab"] = ours
-
-JOBS = "/opt/oomproof/jobs"
 MIB = 1 << 20
 SWAP_ON = "oomproof system --only swap --need {need} --apply --yes"
 UNDO = "oomproof system --undo"

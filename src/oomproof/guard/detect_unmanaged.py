@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oomproof.guard.detect_pause import frozen, pause_is_due
-from oomproof.guard.detect_resume import SETTLE, kept, thawed, while_paused
+from oomproof.guard.detect_resume import (
+    HEADROOM_SECONDS,
+    RESUME_INTERVAL,
+    SETTLE,
+    kept,
+    thawed,
+    while_paused,
+)
 from oomproof.guard.view import (
     NONE,
     STALLED,
@@ -27,6 +34,7 @@ from oomproof.units import format_size
 
 _OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
 _SOON = 5.0  # seconds, in which growth that lasts would take what is left
+_LONG_WAIT = 30.0  # seconds
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 
@@ -34,7 +42,8 @@ Pauses = Mapping[JobKey, Done]
 
 
 def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action], dict[JobKey, Done]]:
-    """Settings are those of the guard that looks; only one job is paused at a time, the one that grows most."""
+    """Settings are those of the guard that looks. One job is paused at a time, the one that grows most; they resume oldest
+    first, one after the other."""
     settings = replace(settings, pause_max=longest(settings), need=None, protected=False)
     actions: list[Action] = []
     remembered: dict[JobKey, Done] = {}
@@ -43,11 +52,13 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
         facts = _facts(settings, view, job, done)
         action = NONE
         if job.paused == "guard" or done.paused_at is not None:
-            done = kept(settings, facts, done, None)
+            bar = done.resume_headroom
+            done = kept(settings, facts, _after_a_while(settings, view.t, done), None)
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
                 action = Action("thaw", "its pause was not in order", "machine", gave_up=True)
+            done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
             if pause_is_due(settings, facts):
                 action = Action(PAUSE, _why(facts), "machine")
@@ -59,6 +70,15 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
         remembered[job.key] = done
     gave_up = {key: done for key, done in pauses.items() if done.gave_up and key not in remembered}
     return actions, {**gave_up, **remembered}
+
+
+def _after_a_while(settings: Settings, t: float, done: Done) -> Done:
+    """Nobody may ever give back what it asks for: those who hold it may be paused too. Then a third of what is above the floor
+    is enough, about a second of its growth; it is paused again at the same threshold."""
+    if done.paused_at is None or t - done.paused_at < _LONG_WAIT:
+        return done
+    above = max(0, done.resume_headroom - settings.floor)
+    return replace(done, resume_headroom=settings.floor + above // 3)
 
 
 def longest(settings: Settings) -> float:
@@ -79,7 +99,14 @@ def carried_out(settings: Settings, action: Action, pauses: Pauses) -> dict[JobK
         done = replace(done, term_at=facts.t)
     elif action.kind == KILL:
         done = replace(done, killed_at=facts.t)
-    return {**pauses, key: done}
+    others = {other: state for other, state in pauses.items() if other != key}
+    if action.kind == RESUME:  # the next must see what this one takes
+        since = facts.t + RESUME_INTERVAL - HEADROOM_SECONDS
+        others = {
+            other: state if state.headroom_since is None else replace(state, headroom_since=since)
+            for other, state in others.items()
+        }
+    return {**others, key: done}
 
 
 def failed(action: Action, pauses: Pauses) -> dict[JobKey, Done]:
@@ -104,12 +131,19 @@ def spares_ours(settings: Settings, view: View, pauses: Pauses) -> bool:
     can_wait = left > settings.floor / 2  # below, it should have been paused and was not
     if can_wait and view.searching and settings.pause_unmanaged and settings.pause_max > 0:
         return True
+    if can_wait and any(
+        may_pause(settings, view, job, pauses.get(job.key, Done())) for job in view.unmanaged
+    ):
+        return True
+    return pause_is_enough(settings, view, pauses)
+
+
+def pause_is_enough(settings: Settings, view: View, pauses: Pauses) -> bool:
+    """Whether an unmanaged job was paused a moment ago, or is paused and nothing fills the machine any more."""
     for job in view.unmanaged:
-        done = pauses.get(job.key, Done())
-        if can_wait and may_pause(settings, view, job, done):
-            return True
-        just_now = done.paused_at is not None and view.t - done.paused_at < SETTLE
-        if job.paused and (just_now or not _is_pressing(settings, view, left)):
+        paused_at = pauses.get(job.key, Done()).paused_at
+        just_now = paused_at is not None and view.t - paused_at < SETTLE
+        if job.paused and (just_now or not _is_pressing(settings, view, headroom(settings, view))):
             return True
     return False
 
@@ -154,7 +188,8 @@ def _facts(settings: Settings, view: View, job: UnmanagedView, done: Done) -> Fa
         sustained=job.rate,
         shrink=view.shrink,
         my_turn=settings.may_end_unmanaged,
-        thaw_turn=not _waits_for_runs(view, job, done),
+        thaw_turn=not _waits_for_runs(view, job, done)
+        and not any(other.paused == "guard" and other.key[1] < job.key[1] for other in view.unmanaged),
         running=sum(not run.frozen for run in ours),
         others_idle=view.others_idle if job.uid is None else job.uid in view.idle_users,
         frozen="guard" if job.paused == "guard" else "",

@@ -56,9 +56,12 @@ def _choice(
     settings: Settings, view: View, job: JobView, facts: Facts, state: JobState, pauses: Pauses
 ) -> list[Action]:
     action = ladder.choose(settings, facts, state.done)
-    touched_for_others = action.scope == "machine" and action.kind in _TOUCHES and not ours(facts)
-    if touched_for_others and detect_unmanaged.spares_ours(settings, view, pauses):
+    for_the_machine = action.scope == "machine" and action.kind in _TOUCHES
+    if for_the_machine and not ours(facts) and detect_unmanaged.spares_ours(settings, view, pauses):
         return []  # whoever fills the machine is paused first
+    ends = for_the_machine and action.kind in ("term", "kill")
+    if ends and detect_unmanaged.pause_is_enough(settings, view, pauses):
+        return []  # nor for a moment of growth of its own
     return [] if action.kind == "none" else [replace(action, job=job.name, facts=facts)]
 
 

@@ -28,6 +28,7 @@ class HostView:
         self._proc, self._sys = proc, sys
         areas = swap.read(proc, sys)
         self._has_zram = any(area.zram is not None for area in areas)
+        self._known_swap = self._memory.swap_total
         self.swap_total = swap.disk(areas)[0] if self._has_zram else first.swap_total
         # Every limit over us: one higher up may leave less than a smaller one below it. Each is compared with what
         # that very cgroup holds.
@@ -57,8 +58,12 @@ class HostView:
     def headroom(self) -> tuple[int, int]:
         """(available, free disk swap)"""
         available, swap_free = self._memory.available_and_swap_free()
-        if self._has_zram and swap_free:
-            swap_free = swap.disk(swap.read(self._proc, self._sys))[1]
+        changed = self._memory.swap_total != self._known_swap  # swapped on since: zram is no extra memory
+        if (self._has_zram or changed) and swap_free:
+            areas = swap.read(self._proc, self._sys)
+            self._has_zram = any(area.zram is not None for area in areas)
+            self._known_swap = self._memory.swap_total
+            swap_free = swap.disk(areas)[1]
         inside = {path: view.memory() for path, view in self._views.items()}
         for path, limit in self._outer:
             held = inside[path]

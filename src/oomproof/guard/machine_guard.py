@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from oomproof.guard import poll_interval
@@ -12,7 +12,7 @@ from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_pause import PAUSE_STALLED
 from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import LOOK_SECONDS, Choice, Tell, UnmanagedGuard, is_filling
-from oomproof.guard.view import Settings, View, is_near
+from oomproof.guard.view import JobKey, Settings, View, is_near
 from oomproof.guard.view_reader import LEFT_ALONE, UNMANAGED, ViewReader
 from oomproof.ledger import live_runs
 from oomproof.ledger.live_runs import Live
@@ -23,6 +23,7 @@ from oomproof.units import format_size
 
 _COUNT_EVERY = 10.0
 _WARN_EVERY = 600.0
+_WARN_OF_ANOTHER = 20.0  # seconds after which a second job that fills it is named too
 _NOTHING = JobMemory(0, 0, 0, 0, 0, 0)
 
 
@@ -50,7 +51,7 @@ class MachineGuard:
             self._runs = AllUsersRuns()
         self._reader = ViewReader(host, (), best_effort, self._unmanaged, [settings], self._runs)
         self._next_look = 0.0
-        self._warned_at: float | None = None
+        self._warned: dict[JobKey | None, float] = {}  # when, of whom
 
     def step(self, t: float) -> float:
         """One look and, when needed, an action. Seconds to the next."""
@@ -80,13 +81,15 @@ class MachineGuard:
             self._on_kills()
 
     def _warn(self, t: float, view: View) -> None:
-        """Once in ten minutes, and only where somebody can be named or nothing is left to be done."""
-        named = self._unmanaged.growth.named
-        if self._warned_at is not None and t - self._warned_at < _WARN_EVERY:
-            return
+        """Once in ten minutes of each job, and only where somebody can be named or nothing is left to be done."""
+        named, culprit = self._unmanaged.growth.named, self._unmanaged.growth.culprit
         if not named and view.available + view.swap_free > self._settings.floor:
             return
-        self._warned_at = t
+        who = culprit.key if named and culprit is not None else None
+        self._warned = {key: at for key, at in self._warned.items() if t - at < _WARN_EVERY}
+        if not may_warn(t, who, self._warned):
+            return
+        self._warned[who] = t
         available = format_size(view.available + view.swap_free)
         text = f"memory is getting short: {available} of RAM and disk swap left"
         self._unmanaged.tell_later("warn", f"{text}; {named}" if named else text, (0, 0))
@@ -110,6 +113,13 @@ def is_settled(settings: Settings, view: View) -> bool:
     paused = any(job.paused for job in view.unmanaged)
     pausable = any(not job.paused and not job.tie for job in view.unmanaged)
     return paused and not pausable and view.shrink < settings.floor / 2
+
+
+def may_warn(t: float, who: JobKey | None, warned: Mapping[JobKey | None, float]) -> bool:
+    """``warned``: of whom in the last minutes, and when. Nobody (None) is worth a line only where none was written."""
+    if not warned:
+        return True
+    return who is not None and who not in warned and t - max(warned.values()) >= _WARN_OF_ANOTHER
 
 
 def run(guard: MachineGuard, stop: int, best_effort: BestEffort) -> None:

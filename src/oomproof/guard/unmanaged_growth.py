@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oomproof.machine import cgroups
+from oomproof.machine.clock import boottime
 from oomproof.recording.row_filter import RowFilter
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_duration, format_size
 
 if TYPE_CHECKING:  # read in by the first look, in its own thread
@@ -68,7 +69,8 @@ class Culprit:
     name: str
     rate: float  # bytes per second
     tie: str  # why it must not be paused; empty: it may
-    t: float = 0.0  # of the look
+    t: float = 0.0  # since when it is known
+    took: float = 0.0  # seconds that the look took: the next one will be as slow
 
     @property
     def key(self) -> Key:
@@ -127,10 +129,13 @@ class UnmanagedGrowth:
 
     def _look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
         try:
+            began = boottime()
             others = self._others(ours, used)
             jobs = {(job.pid, job.start): job for job in others}
             grown = self._growing(MachineLook(t, {key: _seen(job) for key, job in jobs.items()}))
-            self.culprit = culprit = self._culprit(t, grown, jobs)
+            culprit = self._culprit(grown, jobs)
+            took = boottime() - began
+            self.culprit = culprit = culprit and replace(culprit, t=t + took, took=took)
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""
             worth = grown and grown[0].bytes >= _WORTH_NAMING
             self.named = f"{grown[0].text}{not_paused}" if worth else ""
@@ -162,15 +167,16 @@ class UnmanagedGrowth:
 
     def _growing(self, now: MachineLook) -> list[Grown]:
         looks = self._looks
-        while len(looks) > 1 and (
-            now.t - looks[1].t >= _LOOK_BACK or now.t - looks[0].t > 2 * _LOOK_BACK
-        ):  # what it held an hour ago says nothing about how fast it grows
+        while len(looks) > 1 and (now.t - looks[1].t >= _LOOK_BACK or now.t - looks[0].t > 2 * _LOOK_BACK):
             looks.popleft()
-        grown = growing(looks[0], now, _WORTH_A_LOOK) if looks else []
+        before = looks[0] if looks else now
         looks.append(now)
-        return grown
+        if 0 < now.t - before.t <= 2 * _LOOK_BACK:
+            return growing(before, now, _WORTH_A_LOOK)
+        # what a job held an hour ago says little about how fast it grows: those that began since then come first
+        return growing(_older(now), now, _WORTH_A_LOOK) or growing(before, now, _WORTH_A_LOOK)
 
-    def _culprit(self, t: float, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Culprit | None:
+    def _culprit(self, grown: Sequence[Grown], jobs: Mapping[Key, Job]) -> Culprit | None:
         """Of those that have a large part in it the newest that may be paused, as with our own runs; else the fastest."""
         if self._tie is None or not grown:
             return None
@@ -178,10 +184,16 @@ class UnmanagedGrowth:
         part.sort(key=lambda job: (self._prefer(jobs[job.key]), job.key[1]), reverse=True)
         for candidate in (*part[:_ASKED], grown[0]):
             tie, rate = self._tie(jobs[candidate.key]), candidate.bytes / candidate.seconds
-            culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie, t)
+            culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie)
             if not tie:
                 break
         return culprit
+
+
+def _older(now: MachineLook) -> MachineLook:
+    """A look some seconds ago that nobody made: who was there already counts as unchanged."""
+    t = now.t - _LOOK_BACK
+    return MachineLook(t, {key: seen for key, seen in now.jobs.items() if key[1] / _TICKS <= t})
 
 
 def _seen(job: Job) -> Seen:

@@ -98,7 +98,7 @@ class UnmanagedGuard:
         own = {job.key: job for job in pauses.view()} if pauses is not None else {}
         views = {**others, **own}
         culprit = self.growth.culprit
-        if culprit is not None and boottime() - culprit.t <= _OLD and culprit.key not in views:
+        if culprit is not None and boottime() - culprit.t <= _OLD + culprit.took and culprit.key not in views:
             held, swap = culprit.held, culprit.job.swap
             views[culprit.key] = UnmanagedView(
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
@@ -136,6 +136,8 @@ class UnmanagedGuard:
 
     def _is_decided_elsewhere(self) -> bool:
         """A guard of the whole machine lives, and it is not us. What we paused before it came we resume ourselves."""
+        if self._choice.every_user:  # we are the one above all; no folder of a user's is ours to ask
+            return False
         lease = guard_lease.holder()
         return (
             lease is not None

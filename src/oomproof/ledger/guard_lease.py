@@ -31,8 +31,10 @@ class GuardLease:
 
 def holder() -> GuardLease | None:
     """The guard that decides about unmanaged jobs here: the system's before the user's own. One that acts on nothing is none."""
-    leases = (read(SYSTEM_FOLDER, system=True), own())
-    return next((lease for lease in leases if lease is not None and not lease.dry_run), None)
+    lease = read(SYSTEM_FOLDER, system=True)
+    if lease is None or lease.dry_run:  # only then: the system's own guard has no folder of a user's
+        lease = own()
+    return None if lease is None or lease.dry_run else lease
 
 
 def own() -> GuardLease | None:

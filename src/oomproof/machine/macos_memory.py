@@ -15,6 +15,8 @@ class MemoryReader:
         now, swap = psutil.virtual_memory(), psutil.swap_memory()
         return Memory(now.total, now.free, now.available, swap.total, swap.free, 0, 0, 0, 0, 0, 0, 0)
 
+    swap_total = 0  # on a disk, all of it: nothing to tell apart
+
     def available_and_swap_free(self) -> tuple[int, int]:
         return psutil.virtual_memory().available, psutil.swap_memory().free
 

@@ -51,11 +51,15 @@ def parse(text: bytes) -> Memory:
 class MemoryReader:
     """Keeps the descriptor open: opening files needs memory just when there is none."""
 
+    swap_total = 0  # as of the last look
+
     def __init__(self, proc: str = "/proc") -> None:
         self._fd = os.open(f"{proc}/meminfo", os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> Memory:
-        return parse(os.pread(self._fd, _BUFFER, 0))
+        memory = parse(os.pread(self._fd, _BUFFER, 0))
+        self.swap_total = memory.swap_total
+        return memory
 
     def available_and_swap_free(self) -> tuple[int, int]:
         """The two numbers the loop lives on, without building the record."""
@@ -64,6 +68,7 @@ class MemoryReader:
             b"MemAvailable:" not in text
         ):  # a file system in between that has lost its server: unknown is not 0
             raise OSError("/proc/meminfo does not tell what is available")
+        self.swap_total = kib_field(text, b"SwapTotal:")
         return kib_field(text, b"MemAvailable:"), kib_field(text, b"SwapFree:")
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,23 @@ def test_growth_is_told_over_the_last_seconds(tmp_path: Path) -> None:
     for number in range(8):
         scene.look(112.0 + number)
     assert scene.growth.named == "", "it has stopped: nobody is blamed for what was before"
+
+
+def test_who_has_just_begun_is_named_by_the_first_look_and_before_older_growth(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    ticks = os.sysconf("SC_CLK_TCK")
+    scene.machine.process(31, "python", 1, argv=("python", "new.py"), anon=80, start=98 * ticks)
+    scene.look(100.0, p30=200)
+    assert scene.growth.named.startswith("python new.py (pid 31) grew by 80 MiB in 2.0 s")
+    scene.machine.process(32, "python", 1, argv=("python", "newer.py"), anon=40, start=198 * ticks)
+    scene.look(200.0, p30=900)
+    assert "(pid 32) grew by 40 MiB" in scene.growth.named, (
+        "what pid 30 took meanwhile it may have taken long ago"
+    )
+    scene.look(400.0, p30=1200)
+    assert "(pid 30) grew by 300 MiB in 3 min" in scene.growth.named, (
+        "where nobody is new it is better than nothing"
+    )
 
 
 def test_who_is_outside_the_limit_is_neither_named_nor_recorded(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def test_with_it_paused_a_breath_of_others_is_no_reason_and_lasting_growth_is() 
     assert ours(replace(breath, shrink=100.0 * MIB, drain=100.0 * MIB), state) == ["term"]
 
 
+def test_with_it_paused_a_breath_of_its_own_does_not_end_our_job() -> None:
+    """Seen in the virtual machine: 112 MiB left of a floor of 243, 3 MiB more for a look at what it holds, and SIGTERM."""
+    later, state = paused()
+    breathes = replace(TRAINING, rate=20.0 * MIB)
+    breath = replace(later, available=450 * MIB, shrink=20.0 * MIB, drain=4.0 * MIB, jobs=(breathes,))
+    assert ours(breath, state) == []
+    assert ours(replace(breath, unmanaged=()), {}) == ["term"], "as before, where nobody is paused"
+    grows = replace(breathes, rate=60.0 * MIB)
+    lasts = replace(breath, shrink=60.0 * MIB, drain=60.0 * MIB, jobs=(grows,))
+    assert ours(lasts, state) == ["term"]
+
+
 def test_with_it_paused_and_nothing_left_the_ladder_goes_on() -> None:
     later, state = paused()
     assert ours(replace(later, available=100 * MIB), state) == ["kill"]
@@ -107,6 +119,35 @@ def test_it_resumes_when_there_is_headroom_and_our_own_go_first() -> None:
     assert kinds(DESKTOP, after, state) == [RESUME]
     waiting = replace(after, others=(JobView("0-older", use=GIB, frozen="guard"),))
     assert kinds(DESKTOP, waiting, state) == []
+
+
+def test_after_half_a_minute_less_headroom_is_enough() -> None:
+    """1 s of growth, 200 MiB, above the floor instead of 3: those that hold the rest may be paused too."""
+    later, state = paused()
+    for seconds, available, expected in (
+        (20, 1400 * MIB, []),
+        (32, 1200 * MIB, []),
+        (33, 1400 * MIB, []),
+        (36, 1400 * MIB, [RESUME]),
+    ):
+        now = replace(later, t=SHORT.t + seconds, available=available)
+        actions, state = detect_unmanaged.decide(DESKTOP, now, state)
+        assert [action.kind for action in actions] == expected, seconds
+
+
+def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> None:
+    older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
+    newer = replace(older, key=KEY)
+    waits = Done(paused_at=900.0, paused_until=4500.0, resume_headroom=2 * GIB, headroom_since=990.0)
+    state = {older.key: waits, newer.key: waits}
+    there = replace(SHORT, available=6 * GIB, shrink=0.0, unmanaged=(newer, older))
+    actions, state = detect_unmanaged.decide(DESKTOP, there, state)
+    assert [(action.kind, action.unmanaged) for action in actions] == [(RESUME, older)]
+    state = detect_unmanaged.carried_out(DESKTOP, actions[0], state)
+    for seconds, expected in ((1.0, []), (4.9, []), (5.0, [RESUME])):
+        now = replace(there, t=there.t + seconds, unmanaged=(newer, replace(older, paused="")))
+        actions, state = detect_unmanaged.decide(DESKTOP, now, state)
+        assert [action.kind for action in actions] == expected, seconds
 
 
 def test_after_an_hour_it_resumes_and_is_left_alone() -> None:

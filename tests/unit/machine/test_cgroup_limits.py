@@ -161,6 +161,21 @@ def test_each_swap_limit_is_compared_with_its_own_cgroup(tmp_path: Path) -> None
     assert HostView(machine.proc, machine.sys).headroom() == (GIB, 0)
 
 
+def test_zram_that_is_switched_on_later_is_no_extra_memory(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    machine.meminfo(MemTotal=8 << 20, MemAvailable=1 << 20, SwapTotal=0, SwapFree=0)
+    machine.write("proc/swaps", "Filename Type Size Used Priority\n")
+    host = HostView(machine.proc, machine.sys)
+    assert host.headroom() == (GIB, 0)
+    machine.meminfo(MemTotal=8 << 20, MemAvailable=1 << 20, SwapTotal=2 << 20, SwapFree=2 << 20)
+    machine.write("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 2097152 0 100\n")
+    assert host.headroom() == (GIB, 0)
+    machine.meminfo(MemTotal=8 << 20, MemAvailable=1 << 20, SwapTotal=3 << 20, SwapFree=3 << 20)
+    disk = "/dev/zram0 partition 2097152 0 100\n/swapfile file 1048576 0 -2\n"
+    machine.write("proc/swaps", "Filename Type Size Used Priority\n" + disk)
+    assert host.headroom() == (GIB, GIB)
+
+
 def test_a_swap_limit_without_a_memory_limit_counts_too(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path)
     with_memory(machine)
