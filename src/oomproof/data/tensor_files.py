@@ -57,7 +57,7 @@ def safetensors_cost(file: BinaryIO, path: str) -> LoadCost:
             path, f"its header claims {claimed(end)} of tensors, the file has {format_size(disk)}: {CUT}"
         )
     total = sum(part.bytes or 0 for part in parts)
-    if total > disk:
+    if total > end:
         raise BadFile(path, "its header has tensors that overlap", "check what wrote it")
     return LoadCost(
         "safetensors",

@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oomproof.data.file_formats import format_of, load_cost
+from oomproof.data.file_formats import load_cost
 from oomproof.data.gguf_header import read_header
 from oomproof.data.load_cost import LoadCost, Part
-from oomproof.data.source_file import BadFile, file_size, open_source
-from oomproof.records import dataclass
+from oomproof.data.source_file import BadFile, open_source
+from oomproof.records import dataclass, replace
 from oomproof.sizing.json_source import read_object
 
 _OPTIMIZER = re.compile(r"exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer|square_avg|exp_inf")
@@ -110,24 +110,19 @@ def _cost(path: str) -> LoadCost:
         return cost
     if cost.format == "pickle":
         with open_source(path) as file:
-            disk = file_size(file)
-        return LoadCost(
-            "pickle",
-            "",
-            "",
-            disk,
-            "torch.load",
-            disk,
-            disk,
-            cost.basis,
-            (Part(os.path.basename(path), "unknown", None, disk),),
-        )
+            if file.read(1) != b"\x80":
+                raise BadFile(
+                    path,
+                    "does not begin as a file of torch.save does",
+                    "download it again, or check what wrote it",
+                )
+        part = Part(os.path.basename(path), "unknown", None, cost.disk)
+        return replace(cost, peak=cost.disk, kept=cost.disk, parts=(part,))
     raise BadFile(path, f"is {cost.format}, not a model's weights", f"oomproof data inspect {path}")
 
 
 def _gguf_metadata(path: str) -> tuple[Mapping[str, Any], int]:
     with open_source(path) as file:
-        assert format_of(file, path) == "gguf"
         header = read_header(file, path)
     return header.metadata, header.lengths.get("tokenizer.ggml.tokens", 0)
 
