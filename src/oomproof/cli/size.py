@@ -52,9 +52,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-type",
         choices=list(ELEMENT),
-        default="fp16",
         metavar="TYPE",
-        help=f"of the cache: {', '.join(ELEMENT)} (default: fp16)",
+        help=f"of the cache: {', '.join(ELEMENT)} (default: the model's)",
     )
     parser.add_argument("--gpu", metavar="SIZE", help="would it fit on a card of this size? (24G is 24 GiB)")
     parser.add_argument("--ram", metavar="SIZE", help="... in a machine with this much RAM?")
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("context", "batch", "beams"):
         if getattr(args, name) == 0:
             raise OomproofError(f"--{name} 0 is nothing", "give 1 or more", USAGE)
-    wanted = Wanted(0, args.batch, args.beams, args.kv_type)
+    wanted = Wanted(0, args.batch, args.beams, args.kv_type or "")
     places_asked = [parse_size(size) if size else None for size in (args.gpu, args.ram)]
     sized = [(name, _sized(name, wanted, args.context)) for name in args.targets]
     places = _places(*places_asked)

@@ -52,12 +52,20 @@ class KvCache:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for. ``kind``: of the cached numbers, one of ELEMENT."""
+    """What is asked for. ``kind``: of the cached numbers, one of ELEMENT; empty: as the model's own are."""
 
     context: int
     batch: int = 1
     beams: int = 1
-    kind: str = "fp16"
+    kind: str = ""
+
+    def of_model(self, kind: str) -> Wanted:
+        """For a model in that type."""
+        return (
+            self
+            if self.kind
+            else Wanted(self.context, self.batch, self.beams, "fp32" if kind == "fp32" else "fp16")
+        )
 
 
 def cache_of_config(config: Mapping[str, Any], tensors: Sequence[Part], wanted: Wanted) -> KvCache | str:
@@ -146,7 +154,7 @@ def _is_encoder(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
 
 def _cache(layout: Layout, wanted: Wanted, note: str, high: int | None = None) -> KvCache:
     """``high``: numbers a token takes where the other form is kept."""
-    rows, element = wanted.batch * wanted.beams, ELEMENT[wanted.kind]
+    rows, element = wanted.batch * wanted.beams, ELEMENT[wanted.kind or "fp16"]
     call = Call(rows, wanted.context, wanted.context, wanted.context if layout.cross else 0, element_size=1)
     need = need_of(layout, call)
     size = round(need.cache * element)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.json_source import whole_number
 from oomproof.sizing.kv_sizes import KvCache, Wanted, cache_of_config, cache_of_gguf, text_config
@@ -102,18 +102,16 @@ def size_model(model: ModelFiles, wanted: Wanted | None = None, context: int | N
     weights = read_weights(model.files, model.config)
     adapter = read_weights(model.adapters).bytes if model.adapters else 0
     config = dict(model.config or {})
-    wanted = wanted or Wanted(0)
+    asked = wanted or Wanted(0)
     longest = _longest(config, weights)
-    wanted = Wanted(
-        context or model.context or min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT),
-        wanted.batch,
-        wanted.beams,
-        wanted.kind,
-    )
+    context = context or model.context or min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)
+    asked = replace(asked, context=context)
+    stored = _stored_kind(weights)
+    wanted = asked.of_model(stored)
     cache = _cache(config, weights, wanted)
     notes = list(model.notes)
-    if longest and wanted.context > longest:
-        notes.append(f"a context of {wanted.context:,} tokens is more than the {longest:,} it was made for")
+    if longest and context > longest:
+        notes.append(f"a context of {context:,} tokens is more than the {longest:,} it was made for")
     if isinstance(cache, KvCache) and cache.note:
         notes.append(cache.note)
     if weights.optimizer:
@@ -125,12 +123,12 @@ def size_model(model: ModelFiles, wanted: Wanted | None = None, context: int | N
             "a file of torch.save before 1.6: the types in it are not known, fp32 is taken; it was not unpickled"
         )
     is_whole = isinstance(cache, KvCache) or bool(config)
-    variants = [_variant(_stored_kind(weights), True, weights.bytes, adapter, config, weights, cache, wanted)]
+    variants = [_variant(stored, True, weights.bytes, adapter, config, weights, asked)]
     if weights.kind != "pickle":
         variants += [
-            _variant(kind, False, bytes_as(kind, weights), adapter, config, weights, cache, wanted)
+            _variant(kind, False, bytes_as(kind, weights), adapter, config, weights, asked)
             for kind in TYPES
-            if kind != variants[0].kind
+            if kind != stored
         ]
     training = (
         (weights.parameters * 8, weights.parameters * 16)
@@ -182,11 +180,20 @@ def _cache(config: Mapping[str, Any], weights: Weights, wanted: Wanted) -> KvCac
 
 
 def _variant(
-    kind: str, stored: bool, size: int, adapter: int, config: Mapping[str, Any], weights: Weights, cache: KvCache | str,
-    wanted: Wanted,
-) -> Variant:  # fmt: skip
+    kind: str,
+    stored: bool,
+    size: int,
+    adapter: int,
+    config: Mapping[str, Any],
+    weights: Weights,
+    asked: Wanted,
+) -> Variant:
+    wanted = asked.of_model(kind)
+    cache = _cache(config, weights, wanted)
     by_llama_cpp = (weights.kind == "GGUF" and stored) or kind.startswith("q")
     work = _work(config, weights, wanted, by_llama_cpp, cache)
+    if kind == "fp32" and not by_llama_cpp:
+        work *= 2
     process = _LLAMA_CPP if by_llama_cpp else _PROCESS
     return Variant(
         kind,
