@@ -18,8 +18,9 @@ from oomproof.sizing.loader_memory import Loader, loader_memory
 
 LIMIT = 3 << 30
 JOB = """
-import json, sys, time
+import json, sys, time, warnings
 import torch
+warnings.filterwarnings("ignore")
 from torch.utils.data import DataLoader, Dataset
 
 class Rows(Dataset):
@@ -73,6 +74,8 @@ def cases() -> list[tuple[int, int, str, int, int]]:
     large, small = 64 * 1024, 4 * 1024
     return [
         (0, 0, "", 64, large),
+        (0, 0, "", 256, large),
+        (0, 0, "", 512, small),
         (1, 2, "fork", 64, large),
         (2, 2, "fork", 64, large),
         (4, 2, "fork", 64, large),
@@ -87,6 +90,12 @@ def cases() -> list[tuple[int, int, str, int, int]]:
         (4, 2, "spawn", 64, small),
         (2, 2, "forkserver", 64, large),
         (4, 4, "forkserver", 64, large),
+        # made after the figures in src/ had been chosen
+        (3, 3, "fork", 96, large),
+        (6, 1, "fork", 40, large),
+        (12, 4, "fork", 128, 1024),
+        (3, 1, "spawn", 32, large),
+        (5, 3, "forkserver", 96, small),
     ]
 
 
@@ -119,7 +128,7 @@ def main() -> None:
             )
             print(*rows[-1], flush=True)
     table("A DataLoader's workers, MiB", header, rows)
-    save("loader_memory", {"cases": results})
+    save("loader-memory", {"cases": results})
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "targets",
         nargs="*",
         metavar="MODEL",
-        help="a model's folder, .safetensors, .gguf, .pt, a model's name, or data files (.npz, .csv, .parquet …)",
+        help="a model's folder, .safetensors, .gguf, .pt, a model's name, or data files (.npz, .csv, .parquet ...)",
     )
     parser.add_argument(
         "--context", type=count("tokens"), metavar="N", help="tokens in the key/value cache (default: 4096)"

@@ -143,7 +143,11 @@ def _loaded(loading: Loading) -> str:
     if not loading.own:
         return f"{format_size(loading.mapped)} as pages of the file, which the kernel can take back"
     text = format_size(loading.own)
-    return f"{text} and {format_size(loading.mapped)} of the file's pages" if loading.mapped else text
+    return (
+        f"{text}, with {format_size(loading.mapped)} of the file's pages beside it"
+        if loading.mapped
+        else text
+    )
 
 
 def _row(head: str, text: str, width: int) -> list[str]:

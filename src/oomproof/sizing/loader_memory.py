@@ -10,8 +10,13 @@ from __future__ import annotations
 from oomproof.records import dataclass
 from oomproof.units import MIB
 
-# bytes of its own that a worker has before its first sample, with torch alone imported (bench/loader_memory.py)
-START = {"fork": 10 * MIB, "spawn": 190 * MIB, "forkserver": 190 * MIB}
+# bytes of its own that a worker has before its first sample (bench/loader_memory.py): pages it copies of its parent's, or an
+# interpreter with torch imported; what else the script imports comes on top of that
+START = {"fork": 12 * MIB, "spawn": 150 * MIB, "forkserver": 150 * MIB}
+_TRACKER = 6 * MIB  # the process that cleans up behind spawned ones
+_FROM_HEAP = (
+    32 * MIB
+)  # glibc gives larger blocks back at once (DEFAULT_MMAP_THRESHOLD_MAX), of smaller ones it keeps some
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +47,17 @@ class LoaderMemory:
 
 
 def loader_memory(loader: Loader) -> LoaderMemory:
-    """Without workers the batch, and the samples it is made of, are the process's own."""
+    """Without workers the last batch, the next one and the samples it is made of are the process's own."""
+    pinned = 2 * loader.batch if loader.pinned else 0
     if loader.workers == 0:
-        return LoaderMemory(0, 2 * loader.batch, 2 * loader.batch if loader.pinned else 0)
+        return LoaderMemory(0, (3 if loader.batch > _FROM_HEAP else 4) * loader.batch + loader.own, pinned)
+    spawned = loader.method != "fork"
     start = START.get(loader.method, START["spawn"])
-    if loader.method != "fork" and loader.imports is not None:
+    if spawned and loader.imports is not None:
         start = loader.imports
     queue = (loader.workers * loader.prefetch + 1) * loader.batch
-    private = loader.workers * (start + loader.batch + loader.own)
-    return LoaderMemory(queue, private, 2 * loader.batch if loader.pinned else 0)
+    private = loader.workers * (start + loader.batch + loader.own) + (_TRACKER if spawned else 0)
+    return LoaderMemory(queue, private, pinned)
 
 
 def copied_on_write(objects: int, workers: int) -> int:

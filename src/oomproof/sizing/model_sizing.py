@@ -144,7 +144,7 @@ def size_model(model: ModelFiles, wanted: Wanted | None = None, context: int | N
         wanted,
         cache,
         tuple(variants),
-        loadings_of(weights, model.name if config else model.files[0], bool(config)),
+        loadings_of(weights, model.name, model.files, bool(config)),
         training,
         tuple(notes),
     )

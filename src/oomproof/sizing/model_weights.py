@@ -43,6 +43,7 @@ class Weights:
     packed: int = 1  # how many parameters one stored number holds, of matrices that are packed
     optimizer: int = 0
     metadata: Mapping[str, Any] | None = None  # of a GGUF
+    largest_file: int = 0  # bytes of the tensors in it
     vocabulary: int = 0  # of a GGUF, from the length of its list of tokens
 
     @property
@@ -99,6 +100,7 @@ def read_weights(files: Sequence[str], config: Mapping[str, Any] | None = None) 
         _packed(config, tensors),
         sum(part.bytes or 0 for part in optimizer),
         metadata,
+        max(sum(part.bytes or 0 for part in cost.parts) for cost in costs),
         vocabulary,
     )
 
