@@ -166,9 +166,5 @@ def _json(sized: list[Sized], fits: list[Fit]) -> dict[str, Any]:
         "schema": SCHEMA,
         "models": [value.as_json() for _, value in sized if isinstance(value, ModelSizing)],
         "files": [{"path": name, **value.as_json()} for name, value in sized if isinstance(value, LoadCost)],
-        "verdicts": [
-            {"place": judged.place.name, "kind": judged.place.kind, "status": judged.status, "short_by_bytes": judged.short_by,
-             "sentence": judged.sentence}
-            for judged in fits
-        ],
-    }  # fmt: skip
+        "verdicts": [judged.as_json() for judged in fits],
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from oomproof.ledger.budget import Budget
 from oomproof.machine.gpu import Gpu
@@ -31,6 +31,15 @@ class Fit:
     status: Status  # close: what is expected fits, the most that it may become does not
     short_by: int
     sentence: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "place": self.place.name,
+            "kind": self.place.kind,
+            "status": self.status,
+            "short_by_bytes": self.short_by,
+            "sentence": self.sentence,
+        }
 
 
 def ram_here(budget: Budget) -> Place:
