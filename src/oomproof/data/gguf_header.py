@@ -26,7 +26,9 @@ _NUMBERS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
-_MOST = 1 << 24  # entries: a header that claims more is damaged
+# a header that claims more is damaged: entries of metadata, tensors, texts in a list (vocabularies have 256 Ki), numbers in one
+_MOST_ENTRIES, _MOST_TENSORS, _MOST_TEXTS, _MOST = 1 << 14, 1 << 20, 1 << 20, 1 << 24
+_LONGEST_NAME = 65535  # of a key; of a tensor 64
 _LONG = 4096  # entries: longer lists are vocabularies, of which only the length is of use
 
 
@@ -49,21 +51,29 @@ class _GgufReader:
     def number(self, form: str) -> Any:
         return struct.unpack(form, read_exactly(self.file, struct.calcsize(form), self.path))[0]
 
-    def count(self) -> int:
+    def count(self, most: int = _MOST) -> int:
         value = int(self.number("<Q"))
-        if value > min(_MOST, self.size):
+        if value > min(most, self.size):
             raise BadFile(self.path, f"its header claims {value:,} entries: {CUT}")
         return value
 
     def text(self) -> str:
         return read_exactly(self.file, self.count(), self.path).decode("utf-8", "replace")
 
+    def name(self) -> str:
+        text = self.text()
+        if not 0 < len(text) <= _LONGEST_NAME:
+            raise BadFile(self.path, f"has an entry with a name of {len(text):,} letters: {CUT}")
+        return text
+
     def value(self, kind: int) -> Any:
         """A number or a text; a list as ``_List``."""
         if kind == _STRING:
             return self.text()
         if kind == _ARRAY:
-            inner, count = int(self.number("<I")), self.count()
+            inner = int(self.number("<I"))
+            # lists of lists may stand in a GGUF; nobody writes them
+            count = self.count(_MOST if inner in _NUMBERS else _MOST_TEXTS if inner == _STRING else _LONG)
             if inner in _NUMBERS:
                 return _List(count, self._numbers(_NUMBERS[inner], count))
             for _ in range(count):
@@ -94,12 +104,12 @@ def read_header(file: BinaryIO, path: str) -> GgufHeader:
     version = reader.number("<I")
     if version not in (2, 3):
         raise BadFile(path, f"is GGUF of version {version}; known are 2 and 3", "convert it again")
-    count, entries = reader.count(), reader.count()
+    count, entries = reader.count(_MOST_TENSORS), reader.count(_MOST_ENTRIES)
     metadata: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     try:
         for _ in range(entries):
-            name = reader.text()
+            name = reader.name()
             value = reader.value(int(reader.number("<I")))
             if isinstance(value, _List):
                 lengths[name] = value.length
@@ -120,7 +130,7 @@ def read_header(file: BinaryIO, path: str) -> GgufHeader:
 
 
 def _tensor(reader: _GgufReader) -> Part:
-    name, dimensions = reader.text(), int(reader.number("<I"))
+    name, dimensions = reader.name(), int(reader.number("<I"))
     if dimensions > 8:
         raise BadFile(reader.path, f"has a tensor of {dimensions} dimensions: {CUT}")
     shape = tuple(int(reader.number("<Q")) for _ in range(dimensions))

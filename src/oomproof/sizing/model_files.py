@@ -156,9 +156,10 @@ def _complete(folder: str, names: Sequence[str]) -> None:
 def _shards(folder: str, index: str) -> tuple[str, ...]:
     path = os.path.join(folder, index)
     listed = read_object(path).get("weight_map")
-    names = sorted(set(listed.values()), key=str) if isinstance(listed, dict) else []
-    if not names or not all(isinstance(name, str) and _is_inside(name) for name in names):
+    values = list(listed.values()) if isinstance(listed, dict) else []
+    if not values or not all(isinstance(name, str) and _is_inside(name) for name in values):
         raise BadFile(path, "does not name the files of the model", _DOWNLOAD)
+    names = sorted(set(values))
     return _there(folder, names, f"the {len(names)} shards that {index} names")
 
 

@@ -16,6 +16,7 @@ from oomproof.records import dataclass, replace
 from oomproof.sizing.json_source import read_object
 
 _OPTIMIZER = re.compile(r"exp_avg|exp_avg_sq|max_exp_avg_sq|momentum_buffer|square_avg|exp_inf")
+_LONGEST_NAME = 1000  # letters; names are searched for what a tensor is
 _NAMES = {
     "F64": "fp64",
     "F32": "fp32",
@@ -85,6 +86,8 @@ def read_weights(files: Sequence[str], config: Mapping[str, Any] | None = None) 
     """Headers only; raises ``OomproofError``."""
     costs = [_cost(path) for path in files]
     tensors = [part for cost in costs for part in cost.parts]
+    if (longest := max((len(part.name) for part in tensors), default=0)) > _LONGEST_NAME:
+        raise BadFile(files[0], f"has a tensor with a name of {longest:,} letters", "check what wrote it")
     optimizer = [part for part in tensors if _OPTIMIZER.fullmatch(part.name)]
     if optimizer:
         tensors = [part for part in tensors if not _OPTIMIZER.fullmatch(part.name) and part.name != "step"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +201,16 @@ HOSTILE: dict[str, Any] = {
         {str(n): {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]} for n in range(40)}
     ).encode(),
     "shape.safetensors": b'{"w":{"dtype":"F32","shape":[1099511627776,1099511627776],"data_offsets":[0,4]}}',
+    "name.safetensors": json.dumps(
+        {".1" * 40_000: {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]}}
+    ).encode(),
     "none.safetensors": b"{}",
     "version.gguf": b"GGUF" + (99).to_bytes(4, "little") + bytes(16),
     "claims.gguf": b"GGUF\x03\0\0\0" + b"\xff" * 16,
+    "name.gguf": b"GGUF\x03\0\0\0" + struct.pack("<QQQ", 0, 1, 70_000) + bytes(80_000),
+    "nested.gguf": b"GGUF\x03\0\0\0"
+    + struct.pack("<QQQsI", 0, 1, 1, b"k", 9)
+    + struct.pack("<IQ", 9, 1) * 5000,
     "empty.gguf": b"",
     "text.gguf": b"no model at all",
     "page.bin": b"<html>404 not found</html>",
@@ -229,6 +237,7 @@ def test_hostile_headers(name: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         '{"weight_map": {"w": "../../etc/passwd"}}',
         '{"weight_map": {"w": 3}}',
         '{"weight_map": []}',
+        '{"weight_map": {"w": {}}}',
     ],
 )
 def test_a_hostile_index(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
