@@ -34,7 +34,7 @@ def open_zip(file: BinaryIO, path: str) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(file) as archive:
             yield archive
-    except (zipfile.BadZipFile, EOFError, struct.error) as error:
+    except (zipfile.BadZipFile, EOFError, struct.error, UnicodeDecodeError, OverflowError) as error:
         raise BadFile(path, f"the zip is damaged ({error}): {CUT}") from None
     except zlib.error as error:
         raise BadFile(path, f"a compressed member is damaged ({error})", "copy it again") from None

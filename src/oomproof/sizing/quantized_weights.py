@@ -1,0 +1,108 @@
+"""What the same weights take in another type: plain arithmetic on names and shapes.
+
+GGUF's mixtures follow llama.cpp (llama-quant.cpp): matrices only, the output and half of the value and down projections
+finer than the rest. bitsandbytes replaces linear layers only: embeddings and the output stay in 16 bits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from oomproof.data.gguf_header import GGML
+from oomproof.data.load_cost import Part
+from oomproof.sizing.model_weights import Weights
+
+_BLOCKS = {name: (numbers, size) for name, numbers, size in GGML.values()}
+_EMBEDDING = re.compile(
+    r"embed_tokens|\bwte\b|word_embeddings|token_embd|embed_in|tok_embeddings|(?:^|\.)shared\.|decoder\.embed"
+)
+_POSITIONS = re.compile(r"\bwpe\b|position_embed|embed_positions|token_type|pos_embd")
+_OUTPUT = re.compile(r"lm_head|(?:^|\.)output\.weight|embed_out")
+_ROUTER = re.compile(r"(?:mlp|block_sparse_moe)\.(?:gate|router)\.|ffn_gate_inp|router\.")
+_VALUE = re.compile(
+    r"\bv_proj\b|attn_v\b|\bwv\b|qkv_proj|c_attn|query_key_value|attn_qkv|attn_kv_b|kv_b_proj"
+)
+_DOWN = re.compile(r"down_proj|ffn_down|\.w2\b|\bfc2\b|mlp\.c_proj|dense_4h_to_h")
+_NORM = re.compile(r"norm|conv1d|layernorm|\bln_")
+_LAYER = re.compile(r"\.(\d+)\.")
+_FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}  # for rows that are no multiple of 256
+
+# type → (of most matrices, of the output and of half of the value and down projections)
+_MIXTURES = {
+    "q8_0": ("Q8_0", "Q8_0"),
+    "q6_k": ("Q6_K", "Q6_K"),
+    "q5_k_m": ("Q5_K", "Q6_K"),
+    "q4_k_m": ("Q4_K", "Q6_K"),
+}
+_NF4 = 0.5 + 4 / 64  # bytes of a parameter: four bits and a scale of fp32 for 64 of them
+
+TYPES = ("fp32", "bf16", "int8", "nf4", "q8_0", "q6_k", "q5_k_m", "q4_k_m")
+MADE_BY = {
+    "fp32": "dtype=torch.float32",
+    "bf16": "dtype=torch.bfloat16",
+    "int8": "BitsAndBytesConfig(load_in_8bit=True)",
+    "nf4": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")',
+    **{name: f"llama-quantize … {name}" for name in _MIXTURES},
+}
+
+
+def bytes_as(kind: str, weights: Weights) -> int:
+    """All weights in ``kind``, one of TYPES."""
+    if kind in ("fp32", "bf16"):
+        return weights.parameters * (4 if kind == "fp32" else 2)
+    layers = _layers(weights.tensors)
+    tied = not any(_OUTPUT.search(part.name) for part in weights.tensors)
+    size: Callable[[Part, int], int]
+    if kind in _MIXTURES:
+        base, finer = _MIXTURES[kind]
+        size = lambda part, count: _ggml_bytes(part, count, _chosen(part, base, finer, layers, tied))  # noqa: E731
+    else:
+        size = lambda part, count: _bitsandbytes(part, count, kind)  # noqa: E731
+    return sum(size(part, weights.parameters_in(part)) for part in weights.tensors)
+
+
+def _layers(tensors: Sequence[Part]) -> int:
+    return 1 + max((int(match[1]) for part in tensors if (match := _LAYER.search(part.name))), default=0)
+
+
+def _is_matrix(part: Part) -> bool:
+    shape = part.shape or ()
+    return len([length for length in shape if length > 1]) >= 2 and not _NORM.search(part.name)
+
+
+def _chosen(part: Part, base: str, finer: str, layers: int, tied: bool) -> str:
+    name = part.name
+    if not _is_matrix(part) or _POSITIONS.search(name) or _ROUTER.search(name):
+        return "F32"
+    if _OUTPUT.search(name) or (tied and _EMBEDDING.search(name)):
+        return "Q6_K" if base != "Q8_0" else base
+    if _VALUE.search(name) or _DOWN.search(name):
+        match = _LAYER.search(name)
+        return finer if match and _use_more_bits(int(match[1]), layers) else base
+    return base
+
+
+def _use_more_bits(layer: int, layers: int) -> bool:
+    """llama.cpp's choice: the first and the last eighth, and every third between."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+def _ggml_bytes(part: Part, count: int, kind: str) -> int:
+    numbers, size = _BLOCKS[kind]
+    row = (part.shape or (count,))[-1]
+    if row % numbers and kind in _FALLBACK:
+        numbers, size = _BLOCKS[_FALLBACK[kind]]
+    if row % numbers:
+        numbers, size = _BLOCKS["F16"]
+    return math.ceil(count / numbers) * size
+
+
+def _bitsandbytes(part: Part, count: int, kind: str) -> int:
+    if not _is_matrix(part) or any(
+        pattern.search(part.name) for pattern in (_EMBEDDING, _POSITIONS, _OUTPUT, _ROUTER)
+    ):
+        return count * 2
+    rows = (part.shape or (1,))[0]
+    return count + rows * 4 if kind == "int8" else math.ceil(count * _NF4)
