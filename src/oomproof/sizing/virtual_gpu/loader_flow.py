@@ -1,0 +1,72 @@
+"""DataLoaders: what they hold, and epochs cut short once the training steps were seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import dataloader
+
+from .training_flow import STEPS, Flow
+
+
+class LoaderFlow:
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.training: set[int] = set()  # datasets that fed a training step
+        self.last = 0
+        self.pinned = 0
+        self.seen: dict[int, dict[str, int]] = {}  # dataset → workers, prefetch, bytes of its largest batch
+
+    def install(self) -> None:
+        made, following = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
+        loaders = self
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made(self, *args, **kwargs)
+            self.__dict__["_wants_pinned"] = bool(self.pin_memory)
+            self.__dict__["pin_memory"] = False
+
+        def following_batch(self: Any) -> Any:
+            loaders._before(self)
+            batch = following(self)
+            loaders._after(self, batch)
+            return batch
+
+        dataloader.DataLoader.__init__ = init  # type: ignore[method-assign]
+        dataloader._BaseDataLoaderIter.__next__ = following_batch  # type: ignore[method-assign]
+        dataloader._BaseDataLoaderIter.next = following_batch  # type: ignore[attr-defined]
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(lambda *given: self.training.add(self.last) if self.last else None)
+
+    def _before(self, iterator: Any) -> None:
+        dataset = id(iterator._dataset)
+        if self.flow.steps < STEPS or dataset not in self.training:
+            return
+        if iterator.__dict__.get("_virtual_taken", STEPS) >= 1:  # one batch each, so that nobody waits for ever
+            self.flow.loaders += 1
+            raise StopIteration
+        iterator.__dict__["_virtual_taken"] = 1
+
+    def _after(self, iterator: Any, batch: Any) -> None:
+        dataset = id(iterator._dataset)
+        if self.flow.steps < STEPS:
+            iterator.__dict__["_virtual_taken"] = STEPS
+        self.last = dataset
+        size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(batch))
+        known = self.seen.setdefault(dataset, {"workers": 0, "prefetch": 0, "batch": 0})
+        known["workers"] = iterator._num_workers
+        known["prefetch"] = getattr(iterator, "_prefetch_factor", None) or 0
+        known["batch"] = max(known["batch"], size)
+        if getattr(getattr(iterator, "_loader", None), "_wants_pinned", False):
+            self.pinned = max(self.pinned, size * ((known["prefetch"] or 1) + 1))
+
+
+def _tensors(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 6:
+        items = value.values() if hasattr(value, "values") else value if isinstance(value, (list, tuple)) else ()
+        for item in items:
+            yield from _tensors(item, depth + 1)

@@ -1,0 +1,52 @@
+"""Memory that kernels of the card take for themselves: matrix libraries, attention's backward, convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+MIB = 1 << 20
+# torch's ATen/cuda/CUDABlas workspaces: 4096 KiB × 8 on Hopper, one a handle; forward and backward run in two threads
+MATRIX_WORKSPACE = 32 * MIB
+
+
+def _rounded(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _flash_backward(args: Any) -> int:
+    """dq is summed up in float32, and a row of sums a query (flash_api.cpp)."""
+    batch, heads, length, width = args[1].shape
+    rows = batch * heads * _rounded(length, 128)
+    return int(rows * (_rounded(width, 32) + 1) * 4)
+
+
+def _efficient_backward(args: Any) -> int:
+    """One float32 a row; half precision also sums dq up in float32 (mem_eff_attention, kernel_backward.h)."""
+    batch, heads, length, width = args[1].shape
+    rows = int(batch * heads * length * 4)
+    return rows if args[1].dtype is torch.float32 else rows * (1 + int(width))
+
+
+def install(mode: Any) -> None:
+    started: set[str] = set()
+
+    def workspace(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+        if func in _MATRIX:
+            part = "backward" if mode.log.part == 1 else "forward"
+            if part not in started:
+                started.add(part)
+                mode.log.lasting(MATRIX_WORKSPACE, "workspaces")
+            return 0
+        if func is aten._scaled_dot_product_flash_attention_backward.default:
+            return _flash_backward(args)
+        if func is aten._scaled_dot_product_efficient_attention_backward.default:
+            return _efficient_backward(args)
+        return 0
+
+    mode.workspaces = workspace
+
+
+_MATRIX = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
