@@ -9,6 +9,8 @@ from torch.utils.data import dataloader
 
 from .training_flow import STEPS, Flow
 
+EVAL_BATCHES = 5
+
 
 class LoaderFlow:
     def __init__(self, flow: Flow) -> None:
@@ -41,18 +43,31 @@ class LoaderFlow:
         register_optimizer_step_pre_hook(lambda *given: self.training.add(self.last) if self.last else None)
 
     def _before(self, iterator: Any) -> None:
-        dataset = id(iterator._dataset)
-        if self.flow.steps < STEPS or dataset not in self.training:
+        """Epochs are cut to one batch, evaluations to a few, so that nobody waits for ever."""
+        if self.flow.steps < STEPS:
             return
-        if iterator.__dict__.get("_virtual_taken", STEPS) >= 1:  # one batch each, so that nobody waits for ever
+        taken = iterator.__dict__.get("_virtual_taken", 0)
+        if id(iterator._dataset) not in self.training:
+            if taken >= EVAL_BATCHES:
+                self._tell_growth(iterator)
+                raise StopIteration
+        elif taken >= 1:
             self.flow.loaders += 1
             raise StopIteration
-        iterator.__dict__["_virtual_taken"] = 1
+        iterator.__dict__["_virtual_taken"] = taken + 1
+
+    def _tell_growth(self, iterator: Any) -> None:
+        """Outputs that an evaluation keeps on the card: so much a batch, and so many batches are left."""
+        lives = self.flow.eval_lives[-EVAL_BATCHES:]
+        growth = min((after - before for before, after in zip(lives[1:], lives[2:])), default=0)
+        left = len(iterator._index_sampler) - EVAL_BATCHES if hasattr(iterator._index_sampler, "__len__") else 0
+        if growth > 0 and left > 0:
+            self.flow.kept = max(self.flow.kept, growth * left)
 
     def _after(self, iterator: Any, batch: Any) -> None:
         dataset = id(iterator._dataset)
         if self.flow.steps < STEPS:
-            iterator.__dict__["_virtual_taken"] = STEPS
+            iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
         self.last = dataset
         size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(batch))
         known = self.seen.setdefault(dataset, {"workers": 0, "prefetch": 0, "batch": 0})

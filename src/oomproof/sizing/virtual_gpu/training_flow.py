@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .storage_log import BACKWARD, FORWARD, OPTIMIZER, PARTS_OF_STEP, user_line
+from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
 from .virtual_mode import VirtualMode, fakes
 
 STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
@@ -36,6 +36,9 @@ class Flow:
         self.loaders = 0
         self.evaluated_at = 0
         self.saved = 0
+        self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
+        self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
+        self.counted: Any = None
         self.skip = _library_folders()
         self.log.place = self.place
 
@@ -117,6 +120,8 @@ class Flow:
         self.phases[phase] = self.phases.get(phase, 0) + 1
         if self.steps >= STEPS and phase != "train":
             self.evaluated_at = self.steps
+        if phase == "eval":
+            self.eval_lives.append(self.log.live[GPU])
         self.log.mark(phase)
 
     def _quiet_phase(self) -> str:
@@ -179,9 +184,7 @@ class Flow:
             tell("checkpoints were counted, not written")
 
         torch.save = counted
-        safetensors = sys.modules.get("safetensors.torch")
-        if safetensors is not None:
-            safetensors.save_file = counted  # type: ignore[attr-defined]
+        self.counted = counted
 
     def _foreach(self) -> None:
         """Optimizers choose their kernels by the tensor's class; on a card they take the multi-tensor ones."""
@@ -194,6 +197,20 @@ class Flow:
         """Whether gradients are finite is a value of the GPU: they are."""
         scaler = torch.amp.GradScaler
         scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)  # type: ignore[method-assign]
+
+
+def evaluate_soon(module: Any, flow: Flow) -> None:
+    """transformers.trainer_callback: an evaluation that is due every so many steps is due after the steps we wait for."""
+    callback = module.DefaultFlowCallback
+    original = callback.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control = original(self, args, state, control, **kwargs)
+        if flow.steps >= STEPS and not flow.evaluated_at and str(getattr(args.eval_strategy, "value", "no")) != "no":
+            control.should_evaluate = True
+        return control
+
+    callback.on_step_end = on_step_end
 
 
 def _all_tensors(value: Any, depth: int = 0) -> Any:

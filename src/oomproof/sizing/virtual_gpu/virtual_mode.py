@@ -101,21 +101,18 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             self.creating = before
 
     def like(self, tensor: Any, where: str, dtype: Any = None, memory_format: Any = None) -> Any:
-        """A new tensor of the same shape and strides, with its own storage."""
-        with torch._C.DisableTorchFunction(), torch.no_grad(), self.making(where):
-            if memory_format is not None and memory_format is not torch.preserve_format:
-                return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, memory_format=memory_format)
-            if tensor.layout is not torch.strided:
-                raise NotImplementedError("sparse tensors on the GPU")
-            dense = torch.empty_like(tensor, device="meta") if not isinstance(tensor, FakeTensor) else tensor
-            strides = dense.stride()
-            if isinstance(tensor, FakeTensor) and not _is_dense(tensor):
-                strides = torch.empty(tensor.shape, device="meta").stride()
-            return torch.empty_strided(tensor.shape, strides, dtype=dtype or tensor.dtype)
-
-
-def _is_dense(tensor: Any) -> bool:
-    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+        """A new tensor of the same shape and order of dimensions, with its own storage."""
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError("sparse tensors on the GPU")
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            kept = memory_format if memory_format is not None else torch.preserve_format
+            if isinstance(tensor, FakeTensor):
+                shape = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            else:
+                shape = tensor
+            strides = torch.empty_like(shape, device="meta", memory_format=kept).stride()
+            with self.making(where):
+                return torch.empty_strided(tensor.shape, strides, dtype=dtype or tensor.dtype)
 
 
 def fakes(value: Any) -> Iterator[Any]:

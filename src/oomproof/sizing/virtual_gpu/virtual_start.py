@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 FOLDER = "OOMPROOF_SIZE"
@@ -20,7 +21,16 @@ def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
         return  # a loader's worker that was spawned
-    sys.meta_path.insert(0, _Finder(folder))
+    sys.meta_path.insert(
+        0,
+        _Finder(
+            {
+                "torch": lambda module: install(folder),
+                "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+                "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].counted),
+            }
+        ),
+    )
     hook = sys.excepthook
     _own["error"] = ""
 
@@ -34,29 +44,38 @@ def begin(folder: str) -> None:
 
 
 class _Finder:
-    """Wraps the loader of torch so that we come right after it."""
+    """Wraps the loader of a module so that we come right after it."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, afterwards: dict[str, Any]) -> None:
+        self.afterwards = afterwards
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        afterwards = self.afterwards.pop(name, None)
+        if afterwards is None:
             return None
-        sys.meta_path.remove(self)
-        import importlib.util
-
-        spec = importlib.util.find_spec(name)
+        spec = next((spec for spec in self._others(name, path, target) if spec is not None), None)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             execute(module)
-            spec.loader.exec_module = execute  # type: ignore[union-attr,method-assign]
-            install(self.folder)
+            spec.loader.exec_module = execute
+            afterwards(module)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module
         return spec
+
+    def _others(self, name: str, path: Any, target: Any) -> Any:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                yield finder.find_spec(name, path, target)
+
+
+def _flow_module() -> Any:
+    from . import training_flow
+
+    return training_flow
 
 
 def install(folder: str) -> None:
@@ -90,8 +109,10 @@ def _install(folder: str) -> None:
     cuda_queries.install(log, int(os.environ.get(TOTAL) or 80 << 30))
     virtual_modules.install(mode, redirect)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
-    cuda_kernels.install(mode, library)
-    cuda_autocast.CudaAutocast(mode).install(library)
+    with warnings.catch_warnings():  # that kernels are replaced is what we want
+        warnings.simplefilter("ignore")
+        cuda_kernels.install(mode, library)
+        cuda_autocast.CudaAutocast(mode).install(library)
     operation_workspaces.install(mode)
     flow.install()
     loaders.install()
@@ -143,7 +164,7 @@ def _result(reason: str) -> dict[str, Any]:
         "reason": reason, "error": _own.get("error", ""), "refused": _own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "live": dict(log.live), "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "notes": list(_notes), "saved": flow.saved,
+        "scalars": mode.scalars, "widened": mode.widened, "notes": list(_notes), "saved": flow.saved, "kept": flow.kept,
         "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
         "install_seconds": _own.get("seconds", 0.0), "elapsed": time.monotonic() - flow.started,
     }  # fmt: skip
@@ -163,8 +184,9 @@ def _write(folder: str, result: dict[str, Any]) -> None:
 
 
 def _resident() -> int:
+    """Anonymous memory of this process, in bytes."""
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:"))
+    except (OSError, StopIteration):
         return 0

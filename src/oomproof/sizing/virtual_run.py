@@ -1,0 +1,125 @@
+"""Reads what the virtual GPU wrote down and makes an estimate of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from oomproof.records import dataclass, field
+from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.card_constants import ALLOCATOR_SPREAD, CONTEXT
+from oomproof.sizing.estimate import Estimate, Phase
+
+_BIRTHS = ("activations", "temporary", "temporary")  # of a storage without a name: born in forward, backward, optimizer
+PARTS = ("weights", "gradients", "optimizer state", "activations", "temporary", "workspaces")
+PHASES = ("train", "eval", "generate")
+
+
+@dataclass
+class VirtualRun:
+    """``result``: the child's JSON. ``events``: name of a storage (negative: given back) and bytes, in order."""
+
+    result: dict[str, Any]
+    events: list[tuple[int, int]]
+    births: bytes
+    peaks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Bytes: the allocator's two peaks, the parts at the peak of live tensors, and the peak of each phase."""
+
+    allocated: int
+    reserved: int
+    parts: Mapping[str, int]
+    phases: Mapping[str, int]
+
+
+def read(folder: str) -> VirtualRun | None:
+    """Of the process that had most on its card: launchers and helpers import torch as well."""
+    runs = [load(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".json") and name[:-5].isdigit()]
+    return max(runs, key=lambda run: (bool(run.result.get("refused")), run.result.get("steps", 0), len(run.events)), default=None)
+
+
+def load(path: str) -> VirtualRun:
+    with open(path) as file:
+        result = json.load(file)
+    flat = array("q", _bytes(path[:-5] + ".events"))
+    return VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), _bytes(path[:-5] + ".births"))
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def replay(run: VirtualRun, expandable: bool = False) -> Replay:
+    allocator = CachingAllocator(expandable)
+    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("marks", []))
+    phases: dict[str, int] = {}
+    phase, following = "load", 0
+    peak, peak_at = 0, 0
+    for index, (name, size) in enumerate(run.events):
+        while following < len(marks) and marks[following][0] <= index:
+            phase = marks[following][1]
+            following += 1
+        if name < 0:
+            allocator.free(-name)
+            continue
+        allocator.malloc(name, size)
+        phases[phase] = max(phases.get(phase, 0), allocator.allocated)
+        if allocator.allocated > peak:
+            peak, peak_at = allocator.allocated, index
+    kept = run.result.get("kept", 0)
+    if kept and "eval" in phases:  # outputs of the batches that were left out
+        phases["eval"] += kept
+    grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
+    parts = parts_at(run, peak_at)
+    parts["outputs kept by eval"] = grown
+    return Replay(peak, allocator.peak_reserved + grown, parts, phases)
+
+
+def parts_at(run: VirtualRun, index: int) -> dict[str, int]:
+    """What was live right after that event, by kind."""
+    live: dict[int, int] = {}
+    for name, size in run.events[: index + 1]:
+        if name > 0:
+            live[name] = size
+        else:
+            live.pop(-name, None)
+    kinds = run.result.get("kinds", {})
+    parts = dict.fromkeys(PARTS, 0)
+    for name, size in live.items():
+        kind = kinds.get(str(name)) or _BIRTHS[run.births[name - 1]]
+        parts["workspaces" if kind == "workspace" else kind] += size
+    return parts
+
+
+def gpu_estimate(run: VirtualRun, expandable: bool = False) -> tuple[Estimate, tuple[Phase, ...]]:
+    found = replay(run, expandable)
+    expected = CONTEXT.usual + found.reserved
+    shown = {name: size for name, size in found.parts.items() if size}
+    shown["allocator waste"] = max(0, found.reserved - sum(shown.values()))
+    shown["context and libraries"] = CONTEXT.usual
+    low = CONTEXT.low + min(found.allocated, int(found.reserved * (1 - ALLOCATOR_SPREAD)))
+    high = CONTEXT.high + int(found.reserved * (1 + ALLOCATOR_SPREAD + _doubt(run)))
+    return Estimate(low, expected, high, shown), _phases(run, found)
+
+
+def _doubt(run: VirtualRun) -> float:
+    """What widens the upper end, as a share: see ``reasons``."""
+    return 0.02 if run.result.get("scalars") else 0.0
+
+
+def _phases(run: VirtualRun, found: Replay) -> tuple[Phase, ...]:
+    reached = run.result.get("phases", {})
+    return tuple(
+        Phase(name, CONTEXT.usual + found.phases[name] if name in found.phases else None, None, name in reached)
+        for name in PHASES
+    )
