@@ -17,8 +17,28 @@ class Constant:
     source: str
 
 
-# CUDA context, kernels of torch's libraries, cuBLAS and cuDNN handles: device memory used less max_memory_reserved.
-CONTEXT = Constant(430 * MIB, 766 * MIB, 800 * MIB, "H200, PyTorch 2.11, 14 runs of GPT-2: 751 to 771 MiB; RTX 6000 Ada, PyTorch 2.10: 426 MiB")
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Context: CUDA's own, kernels of torch's libraries, cuBLAS and cuDNN handles: device memory used less max_memory_reserved."""
+
+    name: str
+    context: Constant
+    matrix_workspace: int  # of one cuBLAS handle
+
+
+ANY_CARD = Card(
+    "unknown card",
+    Constant(
+        430 * MIB, 766 * MIB, 800 * MIB,
+        "H200, PyTorch 2.11: 751 to 771 MiB in 14 runs of GPT-2; RTX 6000 Ada, PyTorch 2.10: 426 MiB",
+    ),
+    32 * MIB,
+)  # fmt: skip
+A100 = Card(
+    "A100-SXM4-40GB",
+    Constant(430 * MIB, 766 * MIB, 2100 * MIB, "GPUMemNet's table"),
+    8 * MIB + 128 * 1024,
+)
 
 # the process on the host: libraries that only a real card loads
 HOST_CUDA = Constant(300 * MIB, 450 * MIB, 2100 * MIB, "PyTorch issue 113326: 0.44 GB, 2.06 GB where the cards are counted first")

@@ -10,11 +10,12 @@ from typing import Any
 
 from oomproof.records import dataclass, field
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.card_constants import ALLOCATOR_SPREAD, CONTEXT
+from oomproof.sizing.card_constants import A100, ALLOCATOR_SPREAD, ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase
 
 _BIRTHS = ("activations", "temporary", "temporary")  # of a storage without a name: born in forward, backward, optimizer
 PARTS = ("weights", "gradients", "optimizer state", "activations", "temporary", "workspaces")
+__all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
 
 
@@ -101,15 +102,18 @@ def parts_at(run: VirtualRun, index: int) -> dict[str, int]:
     return parts
 
 
-def gpu_estimate(run: VirtualRun, expandable: bool = False) -> tuple[Estimate, tuple[Phase, ...]]:
+def gpu_estimate(
+    run: VirtualRun, expandable: bool = False, card: Card = ANY_CARD
+) -> tuple[Estimate, tuple[Phase, ...]]:
+    context = card.context
     found = replay(run, expandable)
-    expected = CONTEXT.usual + found.reserved
+    expected = context.usual + found.reserved
     shown = {name: size for name, size in found.parts.items() if size}
     shown["allocator waste"] = max(0, found.reserved - sum(shown.values()))
-    shown["context and libraries"] = CONTEXT.usual
-    low = CONTEXT.low + min(found.allocated, int(found.reserved * (1 - ALLOCATOR_SPREAD)))
-    high = CONTEXT.high + int(found.reserved * (1 + ALLOCATOR_SPREAD + _doubt(run)))
-    return Estimate(low, expected, high, shown), _phases(run, found)
+    shown["context and libraries"] = context.usual
+    low = context.low + min(found.allocated, int(found.reserved * (1 - ALLOCATOR_SPREAD)))
+    high = context.high + int(found.reserved * (1 + ALLOCATOR_SPREAD + _doubt(run)))
+    return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
 
 
 def _doubt(run: VirtualRun) -> float:
@@ -117,9 +121,9 @@ def _doubt(run: VirtualRun) -> float:
     return 0.02 if run.result.get("scalars") else 0.0
 
 
-def _phases(run: VirtualRun, found: Replay) -> tuple[Phase, ...]:
+def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
     reached = run.result.get("phases", {})
     return tuple(
-        Phase(name, CONTEXT.usual + found.phases[name] if name in found.phases else None, None, name in reached)
+        Phase(name, context + found.phases[name] if name in found.phases else None, None, name in reached)
         for name in PHASES
     )
