@@ -30,7 +30,11 @@ def sample(half: str, count: int) -> list[tuple[str, int, int]]:
         peaks = [rows[model][batch] for batch in sorted(rows[model])]
         if half_of(model) != half or peaks != sorted(set(peaks)):
             continue
-        batches = sorted(rows[model])
+        batches = [
+            batch for batch in sorted(rows[model]) if rows[model][batch] < 36000
+        ]  # above, some had failed
+        if not batches:
+            continue
         batch = batches[_hash(model + "batch") % len(batches)]
         chosen.append((model, batch, rows[model][batch]))
     return chosen[:count]

@@ -41,7 +41,12 @@ A100 = Card(
 )
 
 # the process on the host: libraries that only a real card loads
-HOST_CUDA = Constant(300 * MIB, 450 * MIB, 2100 * MIB, "PyTorch issue 113326: 0.44 GB, 2.06 GB where the cards are counted first")
+HOST_CUDA = Constant(
+    300 * MIB,
+    450 * MIB,
+    2100 * MIB,
+    "PyTorch issue 113326: 0.44 GB, 2.06 GB where the cards are counted first",
+)
 
 # Simulated against measured max_memory_reserved: 14 runs on an H200 lie between 1.0 % under and 6.6 % over.
 ALLOCATOR_SPREAD = 0.04

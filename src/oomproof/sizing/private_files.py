@@ -23,8 +23,33 @@ _BIND, _REC, _PRIVATE, _RDONLY, _REMOUNT = 4096, 16384, 1 << 18, 1, 32
 _SYSTEM = ("/proc", "/sys", "/dev", "/run")
 # file systems that hold nobody's files
 _NOT_FILES = frozenset(
-    "proc sysfs devtmpfs devpts cgroup cgroup2 securityfs debugfs tracefs pstore bpf mqueue hugetlbfs configfs fusectl "
-    "autofs binfmt_misc efivarfs rpc_pipefs nsfs selinuxfs ramfs squashfs iso9660 erofs".split()
+    [
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "securityfs",
+        "debugfs",
+        "tracefs",
+        "pstore",
+        "bpf",
+        "mqueue",
+        "hugetlbfs",
+        "configfs",
+        "fusectl",
+        "autofs",
+        "binfmt_misc",
+        "efivarfs",
+        "rpc_pipefs",
+        "nsfs",
+        "selinuxfs",
+        "ramfs",
+        "squashfs",
+        "iso9660",
+        "erofs",
+    ]
 )
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,7 +75,11 @@ def _unshare() -> None:
     if user == 0 and _libc.unshare(_NEWNS | _NEWNET) == 0:
         return
     _call("unshare", _libc.unshare(_NEWUSER | _NEWNS | _NEWNET))
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
@@ -61,7 +90,9 @@ def _loopback() -> None:
         import fcntl
 
         try:
-            fcntl.ioctl(handle, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS, up and running
+            fcntl.ioctl(
+                handle, 0x8914, struct.pack("16sh", b"lo", 0x1 | 0x40)
+            )  # SIOCSIFFLAGS, up and running
         except OSError:
             pass
 
@@ -79,7 +110,11 @@ def folders_to_cover(mountinfo: str) -> list[str]:
             continue
         if point == "/":
             tops = (entry for entry in os.scandir("/") if entry.is_dir(follow_symlinks=False))
-            covered += [entry.path for entry in tops if entry.path not in _SYSTEM and os.path.ismount(entry.path) is False]
+            covered += [
+                entry.path
+                for entry in tops
+                if entry.path not in _SYSTEM and os.path.ismount(entry.path) is False
+            ]
         else:
             covered.append(point)
     return sorted(set(covered), key=lambda path: (path.count("/"), path))
@@ -147,7 +182,8 @@ def _own_shared_memory() -> None:
 
 def written(scratch: str, covered: list[str], most: int = 8) -> dict[str, object]:
     """Files written, changed or deleted, but Python's own bytecode."""
-    count, size, names = 0, 0, []
+    count = size = 0
+    names: list[str] = []
     for number, covers in enumerate(covered):
         top = os.path.join(scratch, str(number), "upper")
         for folder, _, files in os.walk(top):

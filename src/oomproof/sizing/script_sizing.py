@@ -20,10 +20,10 @@ from oomproof.records import dataclass
 from oomproof.runner import limit_backends
 from oomproof.sizing import private_files, virtual_run
 from oomproof.sizing.card_constants import HOST_CUDA
-from oomproof.sizing.estimate import Estimate, Sizing
+from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.units import format_size
 
-_SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu", "site")
+_CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _LOOK = 0.1  # seconds between looks at the child
 _GRACE = 30.0  # seconds beyond the time limit: imports, and the answer's own arithmetic
 _SHOWN = 15  # lines of a script's own error
@@ -60,7 +60,9 @@ def size_command(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(argv: list[str], folder: str, time_limit: float, gpu_total: int | None, allow_writes: bool) -> Watched:
+def _run(
+    argv: list[str], folder: str, time_limit: float, gpu_total: int | None, allow_writes: bool
+) -> Watched:
     command = argv
     if not allow_writes:
         command = [sys.executable, "-I", "-S", "-B", private_files.__file__, folder, *argv]
@@ -79,11 +81,16 @@ def _run(argv: list[str], folder: str, time_limit: float, gpu_total: int | None,
 
 
 def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[str, str]:
+    """With a folder on PYTHONPATH that starts the virtual GPU in every Python of the command."""
+    site = os.path.join(folder, "site")
+    os.makedirs(site, exist_ok=True)
+    shutil.copy(os.path.join(_CODE, "virtual_site.py"), os.path.join(site, "sitecustomize.py"))
     path = os.environ.get("PYTHONPATH", "")
     return {
         **os.environ,
-        "PYTHONPATH": _SITE + (os.pathsep + path if path else ""),
+        "PYTHONPATH": site + (os.pathsep + path if path else ""),
         "OOMPROOF_SIZE": folder,
+        "OOMPROOF_SIZE_CODE": _CODE,
         "OOMPROOF_SIZE_SECONDS": str(time_limit),
         "OOMPROOF_SIZE_GPU": str(gpu_total or ""),
         "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -135,7 +142,9 @@ def _look(pid: int, watched: Watched) -> None:
     if not members:
         return
     main = max(members, key=lambda member: member.anon)
-    total = sum((processes.pss(member.pid) or (0, 0))[0] for member in members) if len(members) > 1 else main.anon
+    total = (
+        sum((processes.pss(member.pid) or (0, 0))[0] for member in members) if len(members) > 1 else main.anon
+    )
     with contextlib.suppress(OSError):
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
         watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
@@ -170,16 +179,23 @@ def _answer(
         return _refused(str(run.result["refused"])), 0
     if failed:
         _show_error(folder, tell)
-        return _refused(f"{argv[0]} failed by itself, with status {watched.status}; its error is above"), watched.status
+        return _refused(
+            f"{argv[0]} failed by itself, with status {watched.status}; its error is above"
+        ), watched.status
     if run is None:
-        return _refused("the script never imported torch in a Python that reads PYTHONPATH; size its files instead: oomproof size FILE"), 0
+        return _refused(
+            "the script never imported torch in a Python that reads PYTHONPATH; size its files instead: oomproof size FILE"
+        ), 0
     if not run.events and not run.result["peak"]["host"]:
-        return _refused("the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"), 0
+        return _refused(
+            "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
+        ), 0
     return _sizing(run, folder, watched), 0
 
 
 def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched) -> Sizing:
-    gpu, phases = None, ()
+    gpu: Estimate | None = None
+    phases: tuple[Phase, ...] = ()
     if run.events:
         configured = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         gpu, phases = virtual_run.gpu_estimate(run, "expandable_segments:True" in configured.replace(" ", ""))
@@ -193,7 +209,9 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
     result = run.result
     queue = sum(
-        (loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in result["loaders"] if loader["workers"]
+        (loader["workers"] * loader["prefetch"] + 1) * loader["batch"]
+        for loader in result["loaders"]
+        if loader["workers"]
     )
     parts = {
         "process": max(0, watched.main - result["overhead"]),

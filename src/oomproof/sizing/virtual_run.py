@@ -13,7 +13,11 @@ from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ALLOCATOR_SPREAD, ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase
 
-_BIRTHS = ("activations", "temporary", "temporary")  # of a storage without a name: born in forward, backward, optimizer
+_BIRTHS = (
+    "activations",
+    "temporary",
+    "temporary",
+)  # of a storage without a name: born in forward, backward, optimizer
 PARTS = ("weights", "gradients", "optimizer state", "activations", "temporary", "workspaces")
 __all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
@@ -41,8 +45,16 @@ class Replay:
 
 def read(folder: str) -> VirtualRun | None:
     """Of the process that had most on its card: launchers and helpers import torch as well."""
-    runs = [load(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".json") and name[:-5].isdigit()]
-    return max(runs, key=lambda run: (bool(run.result.get("refused")), run.result.get("steps", 0), len(run.events)), default=None)
+    runs = [
+        load(os.path.join(folder, name))
+        for name in os.listdir(folder)
+        if name.endswith(".json") and name[:-5].isdigit()
+    ]
+    return max(
+        runs,
+        key=lambda run: (bool(run.result.get("refused")), run.result.get("steps", 0), len(run.events)),
+        default=None,
+    )
 
 
 def load(path: str) -> VirtualRun:

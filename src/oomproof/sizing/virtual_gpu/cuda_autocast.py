@@ -8,28 +8,84 @@ from typing import Any
 import torch
 
 _LOW = frozenset(
-    "_convolution convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm "
-    "addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
-    "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
-    "_scaled_dot_product_flash_attention scaled_dot_product_attention".split()
+    [
+        "_convolution",
+        "convolution",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_tbc",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "prelu",
+        "addmm",
+        "addmv",
+        "addr",
+        "matmul",
+        "einsum",
+        "mm",
+        "mv",
+        "linalg_vecdot",
+        "linear",
+        "addbmm",
+        "baddbmm",
+        "bmm",
+        "chain_matmul",
+        "linalg_multi_dot",
+        "_thnn_fused_lstm_cell",
+        "_thnn_fused_gru_cell",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+        "_scaled_dot_product_flash_attention",
+        "scaled_dot_product_attention",
+    ]
 )
 _WIDEST = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add cat stack".split()
+    [
+        "addcdiv",
+        "addcmul",
+        "atan2",
+        "bilinear",
+        "cross",
+        "dot",
+        "vdot",
+        "grid_sampler",
+        "index_put",
+        "tensordot",
+        "scatter_add",
+        "cat",
+        "stack",
+    ]
 )
-_DTYPE_ARGUMENT = frozenset("prod softmax log_softmax cumprod cumsum sum linalg_vector_norm linalg_matrix_norm".split())
+_DTYPE_ARGUMENT = frozenset(
+    ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "linalg_vector_norm", "linalg_matrix_norm"]
+)
 _LOWER = (torch.float16, torch.bfloat16)
 
 
 def treatment(name: str) -> str:
     """By the operator's name: low precision, the widest of its operands, float32."""
     base = name.split("::")[-1].split(".")[0]
-    return "low" if base in _LOW else "widest" if base in _WIDEST else "dtype" if base in _DTYPE_ARGUMENT else "float32"
+    return (
+        "low"
+        if base in _LOW
+        else "widest"
+        if base in _WIDEST
+        else "dtype"
+        if base in _DTYPE_ARGUMENT
+        else "float32"
+    )
 
 
 class CudaAutocast:
     def __init__(self, mode: Any) -> None:
         self.mode = mode
-        self.casts: dict[int, tuple[Any, Any]] = {}  # weights in low precision, kept until autocast ends, as torch does
+        self.casts: dict[
+            int, tuple[Any, Any]
+        ] = {}  # weights in low precision, kept until autocast ends, as torch does
         self.keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def install(self, library: Any) -> None:
@@ -59,9 +115,9 @@ class CudaAutocast:
                     dtype = widest(list(_tensors((args, kwargs))))
                 else:
                     dtype = torch.float32
-                    if how == "dtype" and kwargs.get("dtype") is None:
-                        if _takes_dtype(op) and not any(isinstance(value, torch.dtype) for value in args):
-                            return op(*args, **{**kwargs, "dtype": torch.float32})
+                    given = kwargs.get("dtype") or any(isinstance(value, torch.dtype) for value in args)
+                    if how == "dtype" and not given and _takes_dtype(op):
+                        return op(*args, **{**kwargs, "dtype": torch.float32})
                 return op(*self._cast(args, dtype), **self._cast(kwargs, dtype))
 
         return cast_and_run
@@ -70,7 +126,9 @@ class CudaAutocast:
         if isinstance(value, torch.Tensor):
             if not value.is_floating_point() or value.dtype in (dtype, torch.float64):
                 return value
-            weight = dtype in _LOWER and value.dtype is torch.float32 and value.requires_grad and value.is_leaf
+            weight = (
+                dtype in _LOWER and value.dtype is torch.float32 and value.requires_grad and value.is_leaf
+            )
             if not (weight and torch.is_autocast_cache_enabled()):
                 return value.to(dtype)
             known = self.casts.get(id(value))

@@ -9,13 +9,16 @@ import torch
 aten = torch.ops.aten
 
 
-def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """A value of the GPU, which nobody has: small, finite, false."""
-    mode.scalars += 1
-    dtype = args[0].dtype
+def unknown_value(dtype: Any) -> Any:
+    """Of a GPU that is not there: small, finite, false."""
     if dtype is torch.bool:
         return False
     return 0.1 if dtype.is_floating_point else complex(0.1) if dtype.is_complex else 1
+
+
+def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    mode.scalars += 1
+    return unknown_value(args[0].dtype)
 
 
 def _widen(mode: Any, what: str) -> None:

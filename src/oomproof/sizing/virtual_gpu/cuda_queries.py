@@ -59,7 +59,13 @@ def install(log: StorageLog, total: int) -> None:
     answers = _answers(log, total)
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "mem_get_info", "memory_stats"):
+    for name in (
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "mem_get_info",
+        "memory_stats",
+    ):
         setattr(torch.cuda.memory, name, answers[name])
     _accelerator(answers)
     _generator()
@@ -90,7 +96,13 @@ def _answers(log: StorageLog, total: int) -> dict[str, Any]:
         return log.peak[GPU]
 
     always = dict.fromkeys(
-        ("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported", "can_device_access_peer"),
+        (
+            "is_available",
+            "is_initialized",
+            "is_bf16_supported",
+            "is_tf32_supported",
+            "can_device_access_peer",
+        ),
         lambda *args, **kwargs: True,
     )
     quiet = dict.fromkeys(
@@ -102,7 +114,11 @@ def _answers(log: StorageLog, total: int) -> dict[str, Any]:
         ),
         nothing,
     )  # fmt: skip
-    stats = {f"{what}.all.{when}": 0 for what in ("allocated_bytes", "reserved_bytes", "active_bytes", "num_alloc_retries", "num_ooms") for when in ("current", "peak")}
+    stats = {
+        f"{what}.all.{when}": 0
+        for what in ("allocated_bytes", "reserved_bytes", "active_bytes", "num_alloc_retries", "num_ooms")
+        for when in ("current", "peak")
+    }
     return {
         **always,
         **quiet,
@@ -154,7 +170,13 @@ def _accelerator(answers: dict[str, Any]) -> None:
         setattr(module, name, lambda device: None)
     module.current_accelerator = lambda check_available=False: torch.device("cuda")
     inner = getattr(module, "memory", None)
-    for name in ("empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved", "reset_peak_memory_stats"):
+    for name in (
+        "empty_cache",
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "reset_peak_memory_stats",
+    ):
         if inner is not None and hasattr(inner, name):
             setattr(inner, name, answers[name])
 
@@ -184,6 +206,8 @@ def _distributed() -> None:
         return
 
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Refused("the script starts a process group; size one rank: run it without torchrun, with the batch of one GPU")
+        raise Refused(
+            "the script starts a process group; size one rank: run it without torchrun, with the batch of one GPU"
+        )
 
     distributed.init_process_group = refuse

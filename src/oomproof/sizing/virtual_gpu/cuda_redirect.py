@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from .cuda_kernels import unknown_value
 from .storage_log import GPU, HOST
 from .virtual_mode import CARD, VirtualMode
 
@@ -47,6 +48,11 @@ def asked_of_to(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
     return device, dtype, kwargs.get("memory_format")
 
 
+def stand_in(shape: Any, dtype: Any) -> Any:
+    """Values of the card, which nobody has, on the host."""
+    return torch.full(tuple(shape), unknown_value(dtype), dtype=dtype)
+
+
 class Redirect(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, mode: VirtualMode) -> None:
         super().__init__()
@@ -58,7 +64,6 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             Tensor.cuda: lambda func, args, kwargs: self.to_card(args[0]),
             Tensor.cpu: lambda func, args, kwargs: self.to_host(args[0]),
             Tensor.numpy: self._values,
-            Tensor.tolist: self._values,
             Tensor.pin_memory: lambda func, args, kwargs: args[0],
             Tensor.is_pinned: lambda func, args, kwargs: False,
             Tensor.get_device: self._index_of,
@@ -92,7 +97,9 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
 
     def to_card(self, tensor: Any, dtype: Any = None, memory_format: Any = None, learns: Any = None) -> Any:
         if self.mode.is_on_card(tensor):
-            wanted = {name: value for name, value in (("dtype", dtype), ("memory_format", memory_format)) if value}
+            wanted = {
+                name: value for name, value in (("dtype", dtype), ("memory_format", memory_format)) if value
+            }
             return tensor.to(**wanted) if wanted else tensor
         if tensor.requires_grad and torch.is_grad_enabled() and not tensor.is_leaf:
             return _Move.apply(tensor, self.mode, GPU, dtype)
@@ -100,7 +107,11 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             raise NotImplementedError("sparse tensors on the GPU")
         moved = self.mode.like(tensor, GPU, dtype, memory_format)
         if learns or (tensor.requires_grad and torch.is_grad_enabled()):
-            return moved.requires_grad_() if learns or not tensor.is_leaf else _Move.apply(tensor, self.mode, GPU, dtype)
+            return (
+                moved.requires_grad_()
+                if learns or not tensor.is_leaf
+                else _Move.apply(tensor, self.mode, GPU, dtype)
+            )
         return moved
 
     def to_host(self, tensor: Any, dtype: Any = None) -> Any:
@@ -113,7 +124,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             if tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self.mode, HOST, dtype)
             return self.mode.like(tensor, HOST, dtype)
-        return torch.zeros(tensor.shape, dtype=dtype)
+        return stand_in(tensor.shape, dtype)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
         device, dtype, memory_format = asked_of_to(args[1:], kwargs)
@@ -128,9 +139,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
     def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         if isinstance(tensor, FakeTensor):
-            if func is Tensor.tolist and tensor.dim() == 0:
-                return tensor.item()
-            tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+            tensor = stand_in(tensor.shape, tensor.dtype)
         return func(tensor, *args[1:], **kwargs)
 
     def _index_of(self, func: Any, args: Any, kwargs: Any) -> int:
@@ -141,7 +150,9 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
 
     def _data_ptr(self, func: Any, args: Any, kwargs: Any) -> int:
         if isinstance(args[0], FakeTensor):
-            return int(args[0].untyped_storage()._cdata)  # tells tied tensors from others; nothing may read there
+            return int(
+                args[0].untyped_storage()._cdata
+            )  # tells tied tensors from others; nothing may read there
         return int(func(*args, **kwargs))
 
     def _type(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -229,19 +240,16 @@ def show_bodies() -> None:
 def show_devices(redirect: Redirect) -> None:
     """What Python sees of a fake tensor: the card it is on, and methods that torch has in Python."""
     FakeTensor.__deepcopy__ = lambda tensor, memo: redirect.copied(tensor, memo)
-    FakeTensor.__array__ = lambda tensor, dtype=None, **given: torch.zeros(tensor.shape, dtype=tensor.dtype).numpy()
-    FakeTensor.__reduce_ex__ = lambda tensor, protocol: (_zeros, (tuple(tensor.shape), tensor.dtype))
+    FakeTensor.__array__ = lambda tensor, dtype=None, **given: stand_in(tensor.shape, tensor.dtype).numpy()
+    FakeTensor.tolist = lambda tensor: stand_in(tensor.shape, tensor.dtype).tolist()
+    FakeTensor.__reduce_ex__ = lambda tensor, protocol: (stand_in, (tuple(tensor.shape), tensor.dtype))
     FakeTensor.device = property(lambda tensor: tensor.fake_mode.seen_device(tensor))
-    FakeTensor.__repr__ = lambda tensor, **given: (  # type: ignore[method-assign]
+    FakeTensor.__repr__ = lambda tensor, **given: (
         f"tensor(…, device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
     )
-    FakeTensor.__format__ = lambda tensor, spec: (  # type: ignore[method-assign]
+    FakeTensor.__format__ = lambda tensor, spec: (
         format(tensor.item(), spec) if tensor.dim() == 0 else repr(tensor)
     )
-
-
-def _zeros(shape: Any, dtype: Any) -> Any:
-    return torch.zeros(shape, dtype=dtype)
 
 
 __all__ = ["CARD", "Redirect", "follow_device_context", "is_cuda", "show_bodies", "show_devices"]

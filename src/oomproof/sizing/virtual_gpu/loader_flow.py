@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -35,9 +36,9 @@ class LoaderFlow:
             loaders._after(self, batch)
             return batch
 
-        dataloader.DataLoader.__init__ = init  # type: ignore[method-assign]
-        dataloader._BaseDataLoaderIter.__next__ = following_batch  # type: ignore[method-assign]
-        dataloader._BaseDataLoaderIter.next = following_batch  # type: ignore[attr-defined]
+        dataloader.DataLoader.__init__ = init
+        dataloader._BaseDataLoaderIter.__next__ = following_batch
+        dataloader._BaseDataLoaderIter.next = following_batch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         register_optimizer_step_pre_hook(lambda *given: self.training.add(self.last) if self.last else None)
@@ -59,8 +60,10 @@ class LoaderFlow:
     def _tell_growth(self, iterator: Any) -> None:
         """Outputs that an evaluation keeps on the card: so much a batch, and so many batches are left."""
         lives = self.flow.eval_lives[-EVAL_BATCHES:]
-        growth = min((after - before for before, after in zip(lives[1:], lives[2:])), default=0)
-        left = len(iterator._index_sampler) - EVAL_BATCHES if hasattr(iterator._index_sampler, "__len__") else 0
+        growth = min((after - before for before, after in pairwise(lives[1:])), default=0)
+        left = (
+            len(iterator._index_sampler) - EVAL_BATCHES if hasattr(iterator._index_sampler, "__len__") else 0
+        )
         if growth > 0 and left > 0:
             self.flow.kept = max(self.flow.kept, growth * left)
 
@@ -82,6 +85,8 @@ def _tensors(value: Any, depth: int = 0) -> Any:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < 6:
-        items = value.values() if hasattr(value, "values") else value if isinstance(value, (list, tuple)) else ()
+        items = (
+            value.values() if hasattr(value, "values") else value if isinstance(value, (list, tuple)) else ()
+        )
         for item in items:
             yield from _tensors(item, depth + 1)

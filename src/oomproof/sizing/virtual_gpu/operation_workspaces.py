@@ -30,6 +30,19 @@ def _efficient_backward(args: Any) -> int:
     return rows if args[1].dtype is torch.float32 else rows * (1 + int(width))
 
 
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.itemsize) if isinstance(tensor, torch.Tensor) else 0
+
+
+def _convolution(image: Any, weight: Any, result: Any, groups: int) -> int:
+    """Kernels of the tensor cores want channels last: cuDNN turns its operands into that and back."""
+    if groups == image.shape[1] or (
+        image.is_contiguous(memory_format=torch.channels_last) and image.dim() == 4
+    ):
+        return 0  # one filter a channel has a kernel of torch's own; or nothing to turn
+    return _bytes(image) + _bytes(weight) + _bytes(result)
+
+
 def install(mode: Any) -> None:
     started: set[str] = set()
 
@@ -44,6 +57,10 @@ def install(mode: Any) -> None:
             return _flash_backward(args)
         if func is aten._scaled_dot_product_efficient_attention_backward.default:
             return _efficient_backward(args)
+        if func is aten.convolution.default:
+            return _convolution(args[0], args[1], out, args[8])
+        if func is aten.convolution_backward.default:
+            return _convolution(args[1], args[2], args[0], args[9])
         return 0
 
     mode.workspaces = workspace

@@ -104,10 +104,10 @@ PARTS_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)
 
 def user_line(skip: tuple[str, ...]) -> str:
     """The innermost line of the user's own files on the stack: those outside the folders in ``skip``."""
-    frame = sys._getframe(2)
+    frame: Any = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(skip) and not file.startswith(("<", _HERE)):
             return f"{os.path.basename(file)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""

@@ -125,11 +125,11 @@ class Flow:
         self.log.mark(phase)
 
     def _quiet_phase(self) -> str:
-        frame = sys._getframe(2)
+        frame: Any = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_name == "generate":
                 return "generate"
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return "eval"
 
     def place(self) -> str:
@@ -138,7 +138,9 @@ class Flow:
         module = self.modules[-1] if self.modules else self._of_node()
         line = user_line(self.skip)
         what = {BACKWARD: "backward", OPTIMIZER: "optimizer step"}.get(part, "forward")
-        return ", ".join(text for text in (f"{what} {line}".strip(), f"in {module}" if module else "") if text)
+        return ", ".join(
+            text for text in (f"{what} {line}".strip(), f"in {module}" if module else "") if text
+        )
 
     def _of_node(self) -> str:
         """In backward: the module whose forward pass made the node that runs now."""
@@ -196,7 +198,9 @@ class Flow:
     def _scaler(self) -> None:
         """Whether gradients are finite is a value of the GPU: they are."""
         scaler = torch.amp.GradScaler
-        scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)  # type: ignore[method-assign]
+        scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(
+            *args, **kwargs
+        )
 
 
 def evaluate_soon(module: Any, flow: Flow) -> None:
@@ -206,7 +210,11 @@ def evaluate_soon(module: Any, flow: Flow) -> None:
 
     def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         control = original(self, args, state, control, **kwargs)
-        if flow.steps >= STEPS and not flow.evaluated_at and str(getattr(args.eval_strategy, "value", "no")) != "no":
+        if (
+            flow.steps >= STEPS
+            and not flow.evaluated_at
+            and str(getattr(args.eval_strategy, "value", "no")) != "no"
+        ):
             control.should_evaluate = True
         return control
 
@@ -217,16 +225,23 @@ def _all_tensors(value: Any, depth: int = 0) -> Any:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < 8:
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        items = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        )
         for item in items:
             yield from _all_tensors(item, depth + 1)
 
 
 def _sequence() -> int:
-    peek = getattr(torch._C._autograd, "_get_sequence_nr", None) or getattr(torch.autograd, "_get_sequence_nr", None)
+    peek = getattr(torch._C._autograd, "_get_sequence_nr", None) or getattr(
+        torch.autograd, "_get_sequence_nr", None
+    )
     return int(peek()) if peek is not None else 0
 
 
 def _library_folders() -> tuple[str, ...]:
-    folders = {os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))), os.path.dirname(os.__file__)}
+    folders = {
+        os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))),
+        os.path.dirname(os.__file__),
+    }
     return tuple(folder + os.sep for folder in folders)

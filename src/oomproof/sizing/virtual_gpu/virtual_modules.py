@@ -33,7 +33,7 @@ def _parameters(mode: VirtualMode) -> None:
             return alias.requires_grad_(requires_grad)
         return made(cls, data, requires_grad)
 
-    torch.nn.Parameter.__new__ = staticmethod(new)  # type: ignore[assignment]
+    torch.nn.Parameter.__new__ = staticmethod(new)
 
 
 def _is_host(tensor: Any) -> bool:
@@ -48,7 +48,7 @@ def _buffers(mode: VirtualMode) -> None:
             tensor = mode.like(tensor, HOST)
         return register(self, name, tensor, *args, **kwargs)
 
-    torch.nn.Module.register_buffer = registered  # type: ignore[method-assign]
+    torch.nn.Module.register_buffer = registered
 
 
 def _moves(redirect: Redirect) -> None:
@@ -74,7 +74,7 @@ def _moves(redirect: Redirect) -> None:
             redirect.as_parameter -= 1
         return self
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    torch.nn.Module._apply = apply
 
 
 def _move_parameter(module: Any, name: str, parameter: Any, fn: Any) -> None:
@@ -82,9 +82,7 @@ def _move_parameter(module: Any, name: str, parameter: Any, fn: Any) -> None:
         applied = fn(parameter)
         if applied is parameter:
             return
-        if isinstance(applied, FakeTensor) and isinstance(parameter, FakeTensor):
-            parameter.data = applied
-        elif type(applied) is torch.Tensor and not isinstance(parameter, FakeTensor):
+        if isinstance(applied, FakeTensor) == isinstance(parameter, FakeTensor) and not applied.is_meta:
             parameter.data = applied
         else:  # a parameter that was real, or on "meta"
             module._parameters[name] = torch.nn.Parameter(applied, parameter.requires_grad)

@@ -26,7 +26,9 @@ def begin(folder: str) -> None:
         _Finder(
             {
                 "torch": lambda module: install(folder),
-                "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+                "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(
+                    module, _own["flow"]
+                ),
                 "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].counted),
             }
         ),
@@ -83,7 +85,9 @@ def install(folder: str) -> None:
     try:
         _install(folder)
     except Exception as error:  # a torch with other insides
-        _write(folder, {"refused": f"this torch cannot be sized without a GPU ({type(error).__name__}: {error})"})
+        _write(
+            folder, {"refused": f"this torch cannot be sized without a GPU ({type(error).__name__}: {error})"}
+        )
         raise
     _own["overhead"] = max(0, _resident() - before)
     _own["seconds"] = time.monotonic() - started
@@ -92,8 +96,16 @@ def install(folder: str) -> None:
 def _install(folder: str) -> None:
     import torch
 
-    from . import cuda_autocast, cuda_kernels, cuda_queries, cuda_redirect, loader_flow, operation_workspaces
-    from . import training_flow, virtual_modules
+    from . import (
+        cuda_autocast,
+        cuda_kernels,
+        cuda_queries,
+        cuda_redirect,
+        loader_flow,
+        operation_workspaces,
+        training_flow,
+        virtual_modules,
+    )
     from .storage_log import StorageLog
     from .virtual_mode import VirtualMode
 
@@ -136,7 +148,10 @@ def _alarm(folder: str, limit: float) -> None:
 
 def _at_exit(folder: str) -> None:
     if _own["pid"] == os.getpid():
-        _write(folder, _result("refused" if _own.get("refused") else "failed" if _own["error"] else "script ended"))
+        _write(
+            folder,
+            _result("refused" if _own.get("refused") else "failed" if _own["error"] else "script ended"),
+        )
 
 
 def _finish(folder: str, reason: str) -> None:
