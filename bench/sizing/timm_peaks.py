@@ -69,29 +69,14 @@ def measure(folder: str, name: str, batch: int) -> dict[str, object]:
     run = virtual_run.load(os.path.join(folder, made[0]))
     gpu, _ = virtual_run.gpu_estimate(run, card=virtual_run.A100)
     replay = virtual_run.replay(run)
-    scaled = [scaled_reserved(run, share) for share in (0, 0.5, 1, 2)]
+
     for entry in set(os.listdir(folder)) - before:
         os.unlink(os.path.join(folder, entry))
     return {
         "expected": gpu.expected // MIB, "low": gpu.low // MIB, "high": gpu.high // MIB, "live": replay.allocated // MIB,
-        "reserved": replay.reserved // MIB, "raw": run.result["peak"]["gpu"] // MIB, "scaled": scaled, "parts": {key: value // MIB for key, value in gpu.parts.items()},
+        "reserved": replay.reserved // MIB, "raw": run.result["peak"]["gpu"] // MIB, "parts": {key: value // MIB for key, value in gpu.parts.items()},
         "seconds": round(time.monotonic() - started, 1),
     }  # fmt: skip
-
-
-def scaled_reserved(run: object, share: float) -> int:
-    """What would be reserved with workspaces of convolutions that many times as large: for tuning."""
-    from oomproof.sizing.caching_allocator import CachingAllocator
-
-    allocator = CachingAllocator()
-    kinds = run.result["kinds"]  # type: ignore[attr-defined]
-    for name, size in run.events:  # type: ignore[attr-defined]
-        passing = kinds.get(str(abs(name))) == "workspace"
-        if name < 0:
-            allocator.free(-name)
-        elif not passing or share:
-            allocator.malloc(name, int(size * share) if passing else size)
-    return allocator.peak_reserved // MIB
 
 
 def summary(rows: list[dict[str, object]]) -> dict[str, object]:

@@ -36,7 +36,12 @@ ANY_CARD = Card(
 )  # fmt: skip
 A100 = Card(
     "A100-SXM4-40GB",
-    Constant(430 * MIB, 766 * MIB, 2100 * MIB, "GPUMemNet's table"),
+    Constant(
+        1500 * MIB,
+        1680 * MIB,
+        1800 * MIB,
+        "least of what 45 timm models took beyond the simulated allocator, GPUMemNet's table",
+    ),
     8 * MIB + 128 * 1024,
 )
 
@@ -48,5 +53,11 @@ HOST_CUDA = Constant(
     "PyTorch issue 113326: 0.44 GB, 2.06 GB where the cards are counted first",
 )
 
-# Simulated against measured max_memory_reserved: 14 runs on an H200 lie between 1.0 % under and 6.6 % over.
+# Shares of what is reserved, by which the measured figure may differ.
+# Simulated against measured max_memory_reserved: 14 runs of GPT-2 on an H200 lie between 1.0 % under and 6.6 % over.
 ALLOCATOR_SPREAD = 0.04
+# cuDNN workspaces beyond those simulated: the tuning half of bench/sizing, with cudnn.benchmark; median, and 95th percentile.
+BENCHMARK_SHARE = 0.05
+BENCHMARK_SPREAD = 0.15
+CONVOLUTION_SPREAD = 0.08  # without cudnn.benchmark: the prototype was 7 to 12 % low on five networks, H200
+UNKNOWN_VALUES = 0.02  # a script that reads values of the card may take another way there

@@ -234,8 +234,8 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     yield from result["notes"]
     if result["steps"] < 3:
         yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
-    if result["scalars"]:
-        yield f"{result['scalars']} values of the GPU were read; each was given as 0.1, 1 or false"
+    for reason, share in virtual_run.widths(result).items():
+        yield f"high is {share:.0%} higher: {reason}"
     for what, count in result["widened"].items():
         yield f"{what} ({count}×): counted as if every element were taken"
     missed = [name for name in ("eval", "generate") if name not in result["phases"]]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomproof.records import dataclass, field
+from oomproof.sizing import card_constants
 from oomproof.sizing.caching_allocator import CachingAllocator
-from oomproof.sizing.card_constants import A100, ALLOCATOR_SPREAD, ANY_CARD, Card
+from oomproof.sizing.card_constants import A100, ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase
 
 _BIRTHS = (
@@ -119,18 +120,32 @@ def gpu_estimate(
 ) -> tuple[Estimate, tuple[Phase, ...]]:
     context = card.context
     found = replay(run, expandable)
-    expected = context.usual + found.reserved
+    searched = run.result.get("benchmark") and run.result.get("convolutions")
+    searching = int(found.reserved * card_constants.BENCHMARK_SHARE) if searched else 0
     shown = {name: size for name, size in found.parts.items() if size}
     shown["allocator waste"] = max(0, found.reserved - sum(shown.values()))
+    shown["workspaces"] = shown.get("workspaces", 0) + searching
     shown["context and libraries"] = context.usual
-    low = context.low + min(found.allocated, int(found.reserved * (1 - ALLOCATOR_SPREAD)))
-    high = context.high + int(found.reserved * (1 + ALLOCATOR_SPREAD + _doubt(run)))
+    expected = context.usual + found.reserved + searching
+    spread = card_constants.ALLOCATOR_SPREAD
+    low = context.low + min(found.allocated, int(found.reserved * (1 - spread)))
+    high = context.high + searching + int(found.reserved * (1 + spread + sum(widths(run.result).values())))
     return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
 
 
-def _doubt(run: VirtualRun) -> float:
-    """What widens the upper end, as a share: see ``reasons``."""
-    return 0.02 if run.result.get("scalars") else 0.0
+def widths(result: Mapping[str, Any]) -> dict[str, float]:
+    """Reasons for a higher upper end, each with its share of what is reserved."""
+    reasons = {}
+    if result.get("convolutions"):
+        if result.get("benchmark"):
+            reasons["cudnn.benchmark tries kernels whose workspaces are not known"] = (
+                card_constants.BENCHMARK_SPREAD
+            )
+        else:
+            reasons["workspaces of convolutions are an estimate"] = card_constants.CONVOLUTION_SPREAD
+    if result.get("scalars"):
+        reasons["the script reads values of the GPU"] = card_constants.UNKNOWN_VALUES
+    return reasons
 
 
 def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:

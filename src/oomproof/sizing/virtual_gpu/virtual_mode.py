@@ -31,6 +31,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.depth = _Depth()
         self.creating: str | None = None
         self.scalars = 0
+        self.convolutions = 0
         self.widened: dict[str, int] = {}
         self.workspaces: Any = lambda *given: 0
 
