@@ -212,12 +212,12 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
         (loader["workers"] * loader["prefetch"] + 1) * loader["batch"]
         for loader in result["loaders"]
         if loader["workers"]
-    )
+    )  # exact where it was measured; what we saw of it is less certain, since epochs were cut short
     parts = {
         "process": max(0, watched.main - result["overhead"]),
         "loader workers": watched.workers,
-        "shared-memory queue": max(queue, watched.shared),
-        "model on the host": result["peak"]["host"],
+        "shared-memory queue": queue or watched.shared,
+        **({"model on the host": result["peak"]["host"]} if run.events else virtual_run.host_parts(run)),
         "pinned memory": result["pinned"],
         "checkpoint copy": result["saved"],
     }

@@ -26,12 +26,13 @@ PHASES = ("train", "eval", "generate")
 
 @dataclass
 class VirtualRun:
-    """``result``: the child's JSON. ``events``: name of a storage (negative: given back) and bytes, in order."""
+    """``result``: the child's JSON. ``events``: number of a storage (negative: given back) and bytes, in order; ``births``: the
+    part of a step in which each was made."""
 
     result: dict[str, Any]
     events: list[tuple[int, int]]
     births: bytes
-    peaks: dict[str, int] = field(default_factory=dict)
+    host_events: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,13 @@ def read(folder: str) -> VirtualRun | None:
 def load(path: str) -> VirtualRun:
     with open(path) as file:
         result = json.load(file)
-    flat = array("q", _bytes(path[:-5] + ".events"))
-    return VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), _bytes(path[:-5] + ".births"))
+    stem = path[: -len(".json")]
+    return VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
+
+
+def _events(path: str) -> list[tuple[int, int]]:
+    flat = array("q", _bytes(path))
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _bytes(path: str) -> bytes:
@@ -94,15 +100,25 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     if kept and "eval" in phases:  # outputs of the batches that were left out
         phases["eval"] += kept
     grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
-    parts = parts_at(run, peak_at)
+    parts = parts_at(run, run.events[: peak_at + 1])
     parts["outputs kept by eval"] = grown
     return Replay(peak, allocator.peak_reserved + grown, parts, phases)
 
 
-def parts_at(run: VirtualRun, index: int) -> dict[str, int]:
-    """What was live right after that event, by kind."""
+def host_parts(run: VirtualRun) -> dict[str, int]:
+    """Of a model that stays on the host: its parts when they took most."""
+    live = peak = peak_at = 0
+    for index, (name, size) in enumerate(run.host_events):
+        live += size if name > 0 else -size
+        if live > peak:
+            peak, peak_at = live, index
+    return {name: size for name, size in parts_at(run, run.host_events[: peak_at + 1]).items() if size}
+
+
+def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
+    """What was live after those events, by kind."""
     live: dict[int, int] = {}
-    for name, size in run.events[: index + 1]:
+    for name, size in events:
         if name > 0:
             live[name] = size
         else:

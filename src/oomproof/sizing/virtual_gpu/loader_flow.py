@@ -18,6 +18,7 @@ class LoaderFlow:
         self.flow = flow
         self.training: set[int] = set()  # datasets that fed a training step
         self.last = 0
+        self.pinning: set[int] = set()
         self.pinned = 0
         self.seen: dict[int, dict[str, int]] = {}  # dataset → workers, prefetch, bytes of its largest batch
 
@@ -27,8 +28,9 @@ class LoaderFlow:
 
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             made(self, *args, **kwargs)
-            self.__dict__["_wants_pinned"] = bool(self.pin_memory)
-            self.__dict__["pin_memory"] = False
+            if self.pin_memory:
+                loaders.pinning.add(id(self.dataset))
+                self.__dict__["pin_memory"] = False
 
         def following_batch(self: Any) -> Any:
             loaders._before(self)
@@ -77,8 +79,10 @@ class LoaderFlow:
         known["workers"] = iterator._num_workers
         known["prefetch"] = getattr(iterator, "_prefetch_factor", None) or 0
         known["batch"] = max(known["batch"], size)
-        if getattr(getattr(iterator, "_loader", None), "_wants_pinned", False):
-            self.pinned = max(self.pinned, size * ((known["prefetch"] or 1) + 1))
+        if (
+            dataset in self.pinning
+        ):  # the batch in use and the next, in powers of two; the others wait in shared memory
+            self.pinned = max(self.pinned, 2 << max(0, size - 1).bit_length())
 
 
 def _tensors(value: Any, depth: int = 0) -> Any:

@@ -14,10 +14,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class StorageLog:
-    """``events`` holds pairs: a number of a storage, or its negative at its end, and its bytes. Numbers start at 1."""
+    """``events`` holds pairs, for the card and for the host: a number of a storage, or its negative at its end, and its bytes.
+    Numbers start at 1."""
 
     def __init__(self) -> None:
-        self.events = array("q")
+        self.events = {GPU: array("q"), HOST: array("q")}
         self.by_address: dict[int, tuple[Any, int, str]] = {}
         self.kinds: dict[int, str] = {}  # number → weights, gradients, optimizer state; others by birth
         self.births = array("b")  # number - 1 → index into PARTS_OF_STEP
@@ -46,15 +47,11 @@ class StorageLog:
             if entry is not None and entry[1] == number:
                 del self.by_address[address]
             self.live[where] -= size
-            if where == GPU:
-                self.events.append(-number)
-                self.events.append(size)
+            self.events[where].extend((-number, size))
 
         self.by_address[address] = (weakref.ref(storage, gone), number, where)
         self.live[where] += size
-        if where == GPU:
-            self.events.append(number)
-            self.events.append(size)
+        self.events[where].extend((number, size))
         self._note_peak(where)
 
     def _note_peak(self, where: str) -> None:
@@ -75,7 +72,7 @@ class StorageLog:
         self.live[GPU] += size
         self._note_peak(GPU)
         self.live[GPU] -= size
-        self.events.extend((number, size, -number, size))
+        self.events[GPU].extend((number, size, -number, size))
 
     def lasting(self, size: int, kind: str) -> None:
         """Memory that a library takes for good."""
@@ -84,7 +81,7 @@ class StorageLog:
         self.kinds[number] = kind
         self.live[GPU] += size
         self._note_peak(GPU)
-        self.events.extend((number, size))
+        self.events[GPU].extend((number, size))
 
     def where(self, storage: Any) -> str:
         known = self.by_address.get(storage._cdata)
@@ -92,11 +89,11 @@ class StorageLog:
 
     def number(self, storage: Any) -> int | None:
         known = self.by_address.get(storage._cdata)
-        return known[1] if known is not None and known[2] == GPU else None
+        return known[1] if known is not None else None
 
     def mark(self, name: str) -> None:
         if not self.marks or self.marks[-1][1] != name:
-            self.marks.append((len(self.events), name))
+            self.marks.append((len(self.events[GPU]), name))
 
 
 PARTS_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)

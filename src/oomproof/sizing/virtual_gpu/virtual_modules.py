@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from .cuda_queries import Refused
 from .cuda_redirect import LARGE, Redirect
 from .storage_log import HOST
 from .virtual_mode import VirtualMode
@@ -78,6 +80,10 @@ def _moves(redirect: Redirect) -> None:
 
 
 def _move_parameter(module: Any, name: str, parameter: Any, fn: Any) -> None:
+    if isinstance(parameter, UninitializedTensorMixin):
+        raise Refused(
+            "modules whose size is not known yet (Lazy…) cannot be followed; pass a batch through it before .cuda()"
+        )
     with torch.no_grad():
         applied = fn(parameter)
         if applied is parameter:

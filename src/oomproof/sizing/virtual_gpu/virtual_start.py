@@ -38,11 +38,34 @@ def begin(folder: str) -> None:
 
     def told(kind: Any, error: Any, trace: Any) -> None:
         _own["error"] = f"{kind.__name__}: {error}"
-        _own["refused"] = str(error) if kind.__name__ == "Refused" else ""
+        _own["refused"] = _not_followed(kind, error, trace)
         if not _own["refused"]:
             hook(kind, error, trace)
 
     sys.excepthook = told
+
+
+# torch's own words for what fake tensors cannot do
+_FAKE_ERRORS = (
+    "UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException", "UnsupportedFakeTensorException",
+)  # fmt: skip
+
+
+def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
+    """A sentence where the virtual GPU failed, not the script."""
+    if kind.__name__ == "Refused":
+        return str(error)
+    here = os.path.dirname(os.path.abspath(__file__))
+    last, line = "", ""
+    while trace is not None:
+        last = trace.tb_frame.f_code.co_filename
+        if "site-packages" not in last and not last.startswith(here):
+            line = f"{os.path.basename(last)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    if kind.__name__ not in _FAKE_ERRORS and not last.startswith(here) and "data_ptr" not in str(error):
+        return ""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{line} cannot be followed without a GPU ({kind.__name__}: {first[:160]}); run it there with: oomproof run"
 
 
 class _Finder:
@@ -191,8 +214,9 @@ def _write(folder: str, result: dict[str, Any]) -> None:
     path = os.path.join(folder, str(os.getpid()))
     log = _own.get("log")
     if log is not None:
-        with open(path + ".events", "wb") as file:
-            file.write(log.events.tobytes())
+        for where, events in log.events.items():
+            with open(f"{path}.{where}", "wb") as file:
+                file.write(events.tobytes())
         with open(path + ".births", "wb") as file:
             file.write(log.births.tobytes())
     with open(path + ".tmp", "w") as text:
