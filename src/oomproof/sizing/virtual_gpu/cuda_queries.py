@@ -57,16 +57,19 @@ class _Capture:
 
 def install(log: StorageLog, total: int) -> None:
     answers = _answers(log, total)
+    modules = [
+        torch.cuda,
+        *(getattr(torch.cuda, name, None) for name in ("memory", "random", "streams", "graphs")),
+    ]
     for name, value in answers.items():
-        setattr(torch.cuda, name, value)
-    for name in (
-        "memory_allocated",
-        "max_memory_allocated",
-        "memory_reserved",
-        "mem_get_info",
-        "memory_stats",
-    ):
-        setattr(torch.cuda.memory, name, answers[name])
+        for module in modules:
+            if module is torch.cuda or (
+                hasattr(module, name) and not isinstance(getattr(module, name), type(torch))
+            ):
+                setattr(module, name, value)
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
+    torch.cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext()
     _accelerator(answers)
     _generator()
     torch.backends.cuda.is_built = lambda: True

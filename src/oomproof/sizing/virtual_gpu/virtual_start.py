@@ -51,6 +51,13 @@ _FAKE_ERRORS = (
 )  # fmt: skip
 
 
+# and for a driver or a kernel that is not there
+_NO_CARD = (
+    "data_ptr", "not compiled with CUDA", "not linked with support for cuda", "Cannot access accelerator device",
+    "_cuda_", "libcuda", "'torch._C' has no attribute",
+)  # fmt: skip
+
+
 def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
     """A sentence where the virtual GPU failed, not the script."""
     if kind.__name__ == "Refused":
@@ -62,7 +69,10 @@ def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
         if "site-packages" not in last and not last.startswith(here):
             line = f"{os.path.basename(last)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    if kind.__name__ not in _FAKE_ERRORS and not last.startswith(here) and "data_ptr" not in str(error):
+    ours = (
+        kind.__name__ in _FAKE_ERRORS or last.startswith(here) or any(text in str(error) for text in _NO_CARD)
+    )
+    if not ours:
         return ""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{line} cannot be followed without a GPU ({kind.__name__}: {first[:160]}); run it there with: oomproof run"
