@@ -94,7 +94,7 @@ def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[
         "OOMPROOF_SIZE_SECONDS": str(time_limit),
         "OOMPROOF_SIZE_GPU": str(gpu_total or ""),
         "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-        "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
 
 

@@ -62,6 +62,20 @@ def _unique(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return values, mode.run(aten.empty_like.default, counts), counts
 
 
+def _histogram(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The card's takes integers too."""
+    bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
+    return mode.run(aten.empty.memory_format, [bins], dtype=args[0].dtype, device="cpu")
+
+
+def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    _widen(mode, "bincount")
+    weights = args[1] if len(args) > 1 else kwargs.get("weights")
+    most = max(kwargs.get("minlength", args[2] if len(args) > 2 else 0), args[0].numel())
+    dtype = torch.int64 if weights is None else torch.float64
+    return mode.run(aten.empty.memory_format, [most], dtype=dtype, device="cpu")
+
+
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     mode.scalars += 1
     return False
@@ -76,6 +90,8 @@ REPLACED: dict[Any, Any] = {
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,
     aten._unique2.default: _unique,
+    aten.histc.default: _histogram,
+    aten.bincount.default: _bincount,
     aten.unique_consecutive.default: _unique,
 }
 

@@ -71,6 +71,7 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             Tensor.is_cpu.__get__: lambda func, args, kwargs: not self._is_cuda(func, args, kwargs),
             Tensor.data_ptr: self._data_ptr,
             Tensor.type: self._type,
+            Tensor.type_as: lambda func, args, kwargs: self._to(Tensor.to, args, kwargs),
             Tensor.copy_: self._copy,
             Tensor.record_stream: lambda func, args, kwargs: None,
             Tensor.share_memory_: self._share,

@@ -35,6 +35,7 @@ class Flow:
         self.stepped_at: float | None = None
         self.loaders = 0
         self.evaluated_at = 0
+        self.at_length = False  # a generation has made as many tokens as it may
         self.saved = 0
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
@@ -219,6 +220,22 @@ def evaluate_soon(module: Any, flow: Flow) -> None:
         return control
 
     callback.on_step_end = on_step_end
+
+
+def end_generation(module: Any, flow: Flow) -> None:
+    """transformers.generation.utils: whether all sequences are done is a value of the GPU; at the greatest length they are."""
+    criteria, mixin = module.MaxLengthCriteria, module.GenerationMixin
+    measured, unfinished = criteria.__call__, mixin._has_unfinished_sequences
+
+    def is_done(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        flow.at_length = flow.at_length or input_ids.shape[1] >= self.max_length
+        return measured(self, input_ids, *args, **kwargs)
+
+    def has_unfinished(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done, flow.at_length = flow.at_length, False
+        return False if done else unfinished(self, *args, **kwargs)
+
+    criteria.__call__, mixin._has_unfinished_sequences = is_done, has_unfinished
 
 
 def _all_tensors(value: Any, depth: int = 0) -> Any:

@@ -29,6 +29,9 @@ def begin(folder: str) -> None:
                 "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(
                     module, _own["flow"]
                 ),
+                "transformers.generation.utils": lambda module: _flow_module().end_generation(
+                    module, _own["flow"]
+                ),
                 "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].counted),
             }
         ),
