@@ -1,0 +1,179 @@
+"""torch's CUDA caching allocator, simulated: what it would have reserved for a log of storages.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp, native backend, one stream: requests are rounded to 512 bytes; up to
+1 MiB they come from 2 MiB segments, below 10 MiB from 20 MiB ones, above that from segments rounded to 2 MiB; the best
+fitting free block is taken and split; neighbours that are free are joined; a segment is kept until it is wholly free and
+memory runs short.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+MIB = 1 << 20
+ROUND = 512
+SMALL = MIB  # the largest request served from the small pool
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB
+MIN_LARGE = 10 * MIB  # requests from here on get a segment of their own size
+ROUND_LARGE = 2 * MIB
+
+
+class Block:
+    __slots__ = ("address", "before", "behind", "size", "small", "used")
+
+    def __init__(self, address: int, size: int, small: bool) -> None:
+        self.address, self.size, self.small = address, size, small
+        self.used = False
+        self.before: Block | None = None
+        self.behind: Block | None = None
+
+
+class CachingAllocator:
+    """``reserved`` and ``allocated`` as torch.cuda counts them, in bytes."""
+
+    def __init__(self, expandable: bool = False, capacity: int | None = None) -> None:
+        self.expandable, self.capacity = expandable, capacity
+        self.reserved = self.peak_reserved = 0
+        self.allocated = self.peak_allocated = 0
+        self.retries = self.failures = 0
+        self._blocks: dict[int, Block] = {}
+        self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = (
+            [],
+            [],
+        )  # large, small: size, address
+        self._at: dict[int, Block] = {}  # free blocks by address
+        self._next_address = 0
+        self._tail: list[Block | None] = [None, None]  # the last block of an expandable segment, by pool
+
+    def malloc(self, name: int, size: int) -> None:
+        wanted = max(ROUND, -(-size // ROUND) * ROUND)
+        small = wanted <= SMALL
+        block = self._taken(wanted, small) or self._grown(wanted, small)
+        self._split(block, wanted)
+        block.used = True
+        self._blocks[name] = block
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+
+    def free(self, name: int) -> None:
+        block = self._blocks.pop(name, None)
+        if block is None:
+            return
+        self.allocated -= block.size
+        block.used = False
+        for side in (block.before, block.behind):
+            if side is not None and not side.used:
+                self._unlist(side)
+                block = self._joined(block, side)
+        self._list(block)
+
+    def release_cached(self) -> None:
+        """What ``empty_cache`` does, and what the allocator does by itself before it gives up."""
+        if self.expandable:
+            return
+        for address in [address for pool in self._free for _, address in pool]:
+            block = self._at[address]
+            if block.before is None and block.behind is None:
+                self._unlist(block)
+                self.reserved -= block.size
+
+    def replay(self, events: list[tuple[int, int]]) -> None:
+        """``events``: name and bytes; a negative name is given back."""
+        for name, size in events:
+            if name > 0:
+                self.malloc(name, size)
+            else:
+                self.free(-name)
+
+    def _taken(self, wanted: int, small: bool) -> Block | None:
+        pool = self._free[small]
+        index = bisect_left(pool, (wanted, -1))
+        if index == len(pool):
+            return None
+        block = self._at[pool[index][1]]
+        self._unlist(block)
+        return block
+
+    def _grown(self, wanted: int, small: bool) -> Block:
+        if self.expandable:
+            return self._extended(wanted, small)
+        size = segment_size(wanted)
+        if self.capacity is not None and self.reserved + size > self.capacity:
+            self.retries += 1
+            self.release_cached()
+            if self.reserved + size > self.capacity:
+                self.failures += 1
+        block = self._new(size, small)
+        self._reserve(size)
+        return block
+
+    def _extended(self, wanted: int, small: bool) -> Block:
+        """One segment a pool that grows at its end by pages of 2 MiB (small) or 20 MiB (large)."""
+        page = SMALL_SEGMENT if small else LARGE_SEGMENT
+        tail = self._tail[small]
+        have = 0
+        if tail is not None and not tail.used:
+            have = tail.size
+            self._unlist(tail)
+        size = -(-(wanted - have) // page) * page
+        self._reserve(size)
+        if tail is not None and not tail.used:
+            tail.size += size
+            return tail
+        block = self._new(size, small)
+        block.before = tail
+        if tail is not None:
+            tail.behind = block
+        self._tail[small] = block
+        return block
+
+    def _new(self, size: int, small: bool) -> Block:
+        block = Block(self._next_address, size, small)
+        self._next_address += size
+        return block
+
+    def _reserve(self, size: int) -> None:
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _split(self, block: Block, wanted: int) -> None:
+        rest = block.size - wanted
+        if rest < ROUND or not (block.small or self.expandable or rest > SMALL):
+            return
+        behind = Block(block.address + wanted, rest, block.small)
+        behind.before, behind.behind = block, block.behind
+        if block.behind is not None:
+            block.behind.before = behind
+        block.behind, block.size = behind, wanted
+        if self._tail[block.small] is block:
+            self._tail[block.small] = behind
+        self._list(behind)
+
+    def _joined(self, block: Block, side: Block) -> Block:
+        first, second = (side, block) if side is block.before else (block, side)
+        first.size += second.size
+        first.behind = second.behind
+        if second.behind is not None:
+            second.behind.before = first
+        for small in (0, 1):
+            if self._tail[small] is second:
+                self._tail[small] = first
+        return first
+
+    def _list(self, block: Block) -> None:
+        insort(self._free[block.small], (block.size, block.address))
+        self._at[block.address] = block
+
+    def _unlist(self, block: Block) -> None:
+        pool = self._free[block.small]
+        del pool[bisect_left(pool, (block.size, block.address))]
+        del self._at[block.address]
+
+
+def segment_size(wanted: int) -> int:
+    if wanted <= SMALL:
+        return SMALL_SEGMENT
+    if wanted < MIN_LARGE:
+        return LARGE_SEGMENT
+    return -(-wanted // ROUND_LARGE) * ROUND_LARGE

@@ -1,0 +1,257 @@
+"""Runs an unmodified script on a virtual GPU, in a child whose writes nobody sees, and says what it would need."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from oomproof.errors import NOT_FOUND, OomproofError
+from oomproof.ledger import budget
+from oomproof.machine import memory, processes
+from oomproof.records import dataclass
+from oomproof.runner import limit_backends
+from oomproof.sizing import private_files, virtual_run
+from oomproof.sizing.card_constants import HOST_CUDA
+from oomproof.sizing.estimate import Estimate, Phase, Sizing
+from oomproof.units import format_size
+
+_CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
+_LOOK = 0.1  # seconds between looks at the child
+_GRACE = 30.0  # seconds beyond the time limit: imports, and the answer's own arithmetic
+_SHOWN = 15  # lines of a script's own error
+
+
+@dataclass
+class Watched:
+    """What the child and its children held on the host at most, in bytes."""
+
+    status: int = 0
+    peak: int = 0
+    main: int = 0
+    workers: int = 0
+    shared: int = 0
+    over_limit: bool = False
+
+
+def size_command(
+    argv: Sequence[str],
+    *,
+    time_limit: float,
+    gpu_total: int | None,
+    allow_writes: bool,
+    tell: Callable[[str], None],
+) -> tuple[Sizing, int]:
+    """The second value is the status of a script that failed by itself, else 0."""
+    if shutil.which(argv[0]) is None:
+        raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
+    folder = tempfile.mkdtemp(prefix="oomproof-size-")
+    try:
+        watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes)
+        return _answer(argv, folder, watched, allow_writes, tell)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(
+    argv: list[str], folder: str, time_limit: float, gpu_total: int | None, allow_writes: bool
+) -> Watched:
+    command = argv
+    if not allow_writes:
+        command = [sys.executable, "-I", "-S", "-B", private_files.__file__, folder, *argv]
+    ram = memory.read()
+    limit = max(1 << 30, ram.available - budget.default_floor(ram.total))
+    output = os.path.join(folder, "output")
+    with _limited(limit) as join, open(output, "wb") as file:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
+        )  # fmt: skip
+        try:
+            return _watch(child, limit, time_limit + _GRACE)
+        finally:
+            _end(child)
+
+
+def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[str, str]:
+    """With a folder on PYTHONPATH that starts the virtual GPU in every Python of the command."""
+    site = os.path.join(folder, "site")
+    os.makedirs(site, exist_ok=True)
+    shutil.copy(os.path.join(_CODE, "virtual_site.py"), os.path.join(site, "sitecustomize.py"))
+    path = os.environ.get("PYTHONPATH", "")
+    return {
+        **os.environ,
+        "PYTHONPATH": site + (os.pathsep + path if path else ""),
+        "OOMPROOF_SIZE": folder,
+        "OOMPROOF_SIZE_CODE": _CODE,
+        "OOMPROOF_SIZE_SECONDS": str(time_limit),
+        "OOMPROOF_SIZE_GPU": str(gpu_total or ""),
+        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+
+
+def _enter(join: Sequence[str]) -> None:
+    for processes_file in join:
+        with contextlib.suppress(OSError), open(processes_file, "w") as file:
+            file.write("0")
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+@contextlib.contextmanager
+def _limited(limit: int) -> Iterator[list[str]]:
+    """A cgroup in which the kernel enforces it, where we may make one; the looks at the child do so besides."""
+    name = f"size-{os.getpid()}"
+    backend = limit_backends.make_v2(name, limit)[0] or limit_backends.make_v1(name, limit)[0]
+    try:
+        yield backend.join if backend is not None else []
+    finally:
+        for directory in backend.remove if backend is not None else ():
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+def _watch(child: subprocess.Popen[bytes], limit: int, seconds: float) -> Watched:
+    watched, deadline = Watched(), time.monotonic() + seconds
+    while True:
+        try:
+            watched.status = child.wait(_LOOK)
+            return watched
+        except subprocess.TimeoutExpired:
+            pass
+        _look(child.pid, watched)
+        if watched.peak > limit:
+            watched.over_limit = True
+            return watched
+        if time.monotonic() > deadline:
+            watched.status = -signal.SIGKILL
+            return watched
+
+
+def _look(pid: int, watched: Watched) -> None:
+    """Anonymous memory of the tree, shared pages counted once, and the /dev/shm of its own."""
+    members = [member for member in map(processes.memory, processes.descendants(pid)) if member is not None]
+    if not members:
+        return
+    main = max(members, key=lambda member: member.anon)
+    total = (
+        sum((processes.pss(member.pid) or (0, 0))[0] for member in members) if len(members) > 1 else main.anon
+    )
+    with contextlib.suppress(OSError):
+        facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
+        watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+    if total > watched.peak:
+        watched.peak, watched.main = total, min(main.anon, total)
+        watched.workers = total - watched.main
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _answer(
+    argv: Sequence[str], folder: str, watched: Watched, allow_writes: bool, tell: Callable[[str], None]
+) -> tuple[Sizing, int]:
+    if watched.status == private_files.CANNOT and os.path.exists(os.path.join(folder, "cannot")):
+        with open(os.path.join(folder, "cannot")) as file:
+            why = file.read()
+        return _refused(
+            f"the script's writes cannot be kept private here ({why}); with --allow-writes it runs as it is"
+        ), 0
+    if watched.over_limit:
+        return _refused(
+            f"the script held {format_size(watched.peak)} on the host before its third step, more than is available now; end something large first"
+        ), 0
+    run = virtual_run.read(folder)
+    failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < 3)
+    if run is not None and run.result.get("refused"):
+        return _refused(str(run.result["refused"])), 0
+    if failed:
+        _show_error(folder, tell)
+        return _refused(
+            f"{argv[0]} failed by itself, with status {watched.status}; its error is above"
+        ), watched.status
+    if run is None:
+        return _refused(
+            "the script never imported torch in a Python that reads PYTHONPATH; size its files instead: oomproof size FILE"
+        ), 0
+    if not run.events and not run.result["peak"]["host"]:
+        return _refused(
+            "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
+        ), 0
+    return _sizing(run, folder, watched), 0
+
+
+def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched) -> Sizing:
+    gpu: Estimate | None = None
+    phases: tuple[Phase, ...] = ()
+    if run.events:
+        configured = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        gpu, phases = virtual_run.gpu_estimate(run, "expandable_segments:True" in configured.replace(" ", ""))
+    return Sizing(
+        gpu, _host(run, watched), phases, "script run on a virtual GPU",
+        notes=tuple(_notes(run, folder)), peak=str(run.result.get("peak_place", "")),
+    )  # fmt: skip
+
+
+def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
+    """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
+    result = run.result
+    queue = sum(
+        (loader["workers"] * loader["prefetch"] + 1) * loader["batch"]
+        for loader in result["loaders"]
+        if loader["workers"]
+    )  # exact where it was measured; what we saw of it is less certain, since epochs were cut short
+    parts = {
+        "process": max(0, watched.main - result["overhead"]),
+        "loader workers": watched.workers,
+        "shared-memory queue": queue or watched.shared,
+        **({"model on the host": result["peak"]["host"]} if run.events else virtual_run.host_parts(run)),
+        "pinned memory": result["pinned"],
+        "checkpoint copy": result["saved"],
+    }
+    low = sum(parts.values()) - result["saved"]
+    if run.events:
+        parts["CUDA libraries"] = HOST_CUDA.usual
+    expected = sum(parts.values())
+    high = int(expected * 1.1) + (HOST_CUDA.high - HOST_CUDA.usual if run.events else 0)
+    return Estimate(low, expected, high, {name: size for name, size in parts.items() if size})
+
+
+def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
+    result = run.result
+    yield from result["notes"]
+    if result["steps"] < 3:
+        yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
+    for reason, share in virtual_run.widths(result).items():
+        yield f"high is {share:.0%} higher: {reason}"
+    for what, count in result["widened"].items():
+        yield f"{what} ({count}×): counted as if every element were taken"
+    missed = [name for name in ("eval", "generate") if name not in result["phases"]]
+    if missed:
+        yield f"not reached: {', '.join(missed)}"
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, "written.json")) as file:
+        written = json.load(file)
+        if written["count"]:
+            yield f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
+
+
+def _show_error(folder: str, tell: Callable[[str], None]) -> None:
+    with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
+        for line in file.read().splitlines()[-_SHOWN:]:
+            tell(line)
+
+
+def _refused(why: str) -> Sizing:
+    return Sizing(None, None, (), "script run on a virtual GPU", refused=why)

@@ -1,0 +1,190 @@
+"""What the card does otherwise than the CPU: attention, dropout, scalars, results whose size depends on values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def unknown_value(dtype: Any) -> Any:
+    """Of a GPU that is not there: small, finite, false."""
+    if dtype is torch.bool:
+        return False
+    return 0.1 if dtype.is_floating_point else complex(0.1) if dtype.is_complex else 1
+
+
+def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    mode.scalars += 1
+    return unknown_value(args[0].dtype)
+
+
+def _widen(mode: Any, what: str) -> None:
+    mode.widened[what] = mode.widened.get(what, 0) + 1
+
+
+def _nonzero(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    _widen(mode, "nonzero")
+    tensor = args[0]
+    return mode.run(aten.empty.memory_format, [tensor.numel(), tensor.dim()], dtype=torch.int64, device="cpu")
+
+
+def _masked_select(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    _widen(mode, "masked_select")
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return mode.run(aten.empty.memory_format, [shape.numel()], dtype=args[0].dtype, device="cpu")
+
+
+def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """``x[mask]``: as if all of the mask were true."""
+    tensor, indices = args[0], list(args[1])
+    if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return mode.run(func, *args, **kwargs)
+    _widen(mode, "a boolean mask")
+    plain: list[Any] = []
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            taken = mode.run(aten.empty.memory_format, [index.numel()], dtype=torch.int64, device="cpu")
+            plain += [taken] * index.dim()
+        else:
+            plain.append(index)
+    return mode.run(func, tensor, plain)
+
+
+def _unique(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    _widen(mode, "unique")
+    tensor = args[0]
+    count = tensor.numel()
+    values = mode.run(aten.empty.memory_format, [count], dtype=tensor.dtype, device="cpu")
+    counts = mode.run(aten.empty.memory_format, [count], dtype=torch.int64, device="cpu")
+    return values, mode.run(aten.empty_like.default, counts), counts
+
+
+def _histogram(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The card's takes integers too."""
+    bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
+    return mode.run(aten.empty.memory_format, [bins], dtype=args[0].dtype, device="cpu")
+
+
+def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    _widen(mode, "bincount")
+    weights = args[1] if len(args) > 1 else kwargs.get("weights")
+    most = max(kwargs.get("minlength", args[2] if len(args) > 2 else 0), args[0].numel())
+    dtype = torch.int64 if weights is None else torch.float64
+    return mode.run(aten.empty.memory_format, [most], dtype=dtype, device="cpu")
+
+
+def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    mode.scalars += 1
+    return False
+
+
+REPLACED: dict[Any, Any] = {
+    aten._local_scalar_dense.default: _scalar,
+    aten.item.default: _scalar,
+    aten.equal.default: _equal,
+    aten.is_nonzero.default: _equal,
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten.index.Tensor: _index,
+    aten._unique2.default: _unique,
+    aten.histc.default: _histogram,
+    aten.bincount.default: _bincount,
+    aten.unique_consecutive.default: _unique,
+}
+
+
+def attention(mode: Any) -> Any:
+    """``scaled_dot_product_attention`` as a card of compute capability 8 or newer chooses it."""
+    whole = aten.scaled_dot_product_attention.default
+
+    def attend(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        if not mode.is_on_card(query):
+            return whole.decompose(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        choice = chosen_attention(query, key, value, attn_mask, is_causal, enable_gqa)
+        if choice == "flash":
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        if choice == "efficient":
+            return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        if enable_gqa:
+            times = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+        return aten._scaled_dot_product_attention_math.default(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+        )[0]
+
+    return attend
+
+
+def chosen_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, grouped: bool) -> str:
+    """flash, efficient or math: the order and the conditions of torch's ``sdp_utils.cpp`` for one card."""
+    if query.dim() != 4 or len({query.dtype, key.dtype, value.dtype}) != 1:
+        return "math"
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    width, flags = query.shape[-1], torch.backends.cuda
+    same_width = width == value.shape[-1] == key.shape[-1]
+    if flags.flash_sdp_enabled() and half and mask is None and same_width and width <= 256:
+        return "flash"
+    step = 8 if half else 4
+    known = half or query.dtype is torch.float32
+    if (
+        flags.mem_efficient_sdp_enabled() and known and not grouped
+        and width % step == 0 and value.shape[-1] % step == 0
+    ):  # fmt: skip
+        return "efficient"
+    return "math"
+
+
+def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+    width = query.shape[-1]
+    scale = scale if scale is not None else width**-0.5
+    if width % 8:
+        fill = (0, 8 - width % 8)
+        query, key, value = (torch.nn.functional.pad(tensor, fill) for tensor in (query, key, value))
+    out = aten._scaled_dot_product_flash_attention.default(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
+    return out[..., :width]
+
+
+def _efficient(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any
+) -> Any:
+    bias = None
+    if mask is not None:
+        bias = mask
+        if mask.dtype is torch.bool:
+            bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        odd = bias.shape[-1] % 16
+        if odd:  # the kernel wants rows of 16 elements
+            bias = torch.nn.functional.pad(bias, (0, 16 - odd))[..., : bias.shape[-1]]
+        bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    return aten._scaled_dot_product_efficient_attention.default(
+        query, key, value, bias, learning, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def dropout(mode: Any) -> Any:
+    """On the card the mask takes one byte an element."""
+    whole = aten.dropout.default
+
+    def drop(tensor: Any, p: float, train: bool) -> Any:
+        if train and 0 < p < 1 and mode.is_on_card(tensor):
+            return aten.native_dropout.default(tensor, p, train)[0]
+        return whole.decompose(tensor, p, train)
+
+    return drop
+
+
+def install(mode: Any, library: Any) -> None:
+    for key in ("CPU", "AutogradCPU"):
+        library.impl("scaled_dot_product_attention", attention(mode), key)
+        library.impl("dropout", dropout(mode), key)

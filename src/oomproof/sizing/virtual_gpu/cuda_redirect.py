@@ -1,0 +1,256 @@
+"""Sends what a script puts on "cuda" to the virtual card; tensors of the host stay real."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from .cuda_kernels import unknown_value
+from .storage_log import GPU, HOST
+from .virtual_mode import CARD, VirtualMode
+
+Tensor = torch.Tensor
+LARGE = 1 << 20  # bytes; above it a copy back to the host has no bytes either, and is counted
+
+
+def is_cuda(device: Any) -> bool:
+    if isinstance(device, bool) or device is None:
+        return False
+    if isinstance(device, int):
+        return True
+    if isinstance(device, str):
+        return device.partition(":")[0] == "cuda"
+    return isinstance(device, torch.device) and device.type == "cuda"
+
+
+def _is_device(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.partition(":")[0] in ("cpu", "cuda", "meta", "mps", "xpu")
+    return isinstance(value, torch.device) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def asked_of_to(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """The device, dtype and memory format of ``tensor.to(…)``."""
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    other = kwargs.get("other")
+    for value in args:
+        if isinstance(value, Tensor):
+            other = value
+        elif isinstance(value, torch.dtype):
+            dtype = value
+        elif _is_device(value) and device is None:
+            device = value
+    if other is not None:
+        device, dtype = other.device, other.dtype
+    return device, dtype, kwargs.get("memory_format")
+
+
+def stand_in(shape: Any, dtype: Any) -> Any:
+    """Values of the card, which nobody has, on the host."""
+    return torch.full(tuple(shape), unknown_value(dtype), dtype=dtype)
+
+
+class Redirect(TorchFunctionMode):  # type: ignore[misc]
+    def __init__(self, mode: VirtualMode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.active = True
+        self.as_parameter = 0  # a module is being moved: its tensors never become real
+        self.handlers: dict[Any, Any] = {
+            Tensor.to: self._to,
+            Tensor.cuda: lambda func, args, kwargs: self.to_card(args[0]),
+            Tensor.cpu: lambda func, args, kwargs: self.to_host(args[0]),
+            Tensor.numpy: self._values,
+            Tensor.pin_memory: lambda func, args, kwargs: args[0],
+            Tensor.is_pinned: lambda func, args, kwargs: False,
+            Tensor.get_device: self._index_of,
+            Tensor.is_cuda.__get__: self._is_cuda,
+            Tensor.is_cpu.__get__: lambda func, args, kwargs: not self._is_cuda(func, args, kwargs),
+            Tensor.data_ptr: self._data_ptr,
+            Tensor.type: self._type,
+            Tensor.type_as: lambda func, args, kwargs: self._to(Tensor.to, args, kwargs),
+            Tensor.copy_: self._copy,
+            Tensor.record_stream: lambda func, args, kwargs: None,
+            Tensor.share_memory_: self._share,
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.active:
+            return func(*args, **kwargs)
+        handler = self.handlers.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs)
+        if "device" in kwargs and is_cuda(kwargs["device"]):
+            return self.make(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def make(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A factory with ``device="cuda"``."""
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("pin_memory", "generator")}
+        if func in (torch.tensor, torch.as_tensor, torch.asarray):
+            return self.to_card(func(*args, **{**kwargs, "device": None}), learns=kwargs.get("requires_grad"))
+        with self.mode.making(GPU):
+            return func(*args, **{**kwargs, "device": "cpu"})
+
+    def to_card(self, tensor: Any, dtype: Any = None, memory_format: Any = None, learns: Any = None) -> Any:
+        if self.mode.is_on_card(tensor):
+            wanted = {
+                name: value for name, value in (("dtype", dtype), ("memory_format", memory_format)) if value
+            }
+            return tensor.to(**wanted) if wanted else tensor
+        if tensor.requires_grad and torch.is_grad_enabled() and not tensor.is_leaf:
+            return _Move.apply(tensor, self.mode, GPU, dtype)
+        if tensor.is_sparse:
+            raise NotImplementedError("sparse tensors on the GPU")
+        moved = self.mode.like(tensor, GPU, dtype, memory_format)
+        if learns or (tensor.requires_grad and torch.is_grad_enabled()):
+            return (
+                moved.requires_grad_()
+                if learns or not tensor.is_leaf
+                else _Move.apply(tensor, self.mode, GPU, dtype)
+            )
+        return moved
+
+    def to_host(self, tensor: Any, dtype: Any = None) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return tensor if dtype is None else tensor.to(dtype)
+        if not self.mode.is_on_card(tensor):
+            return tensor if dtype is None else tensor.to(dtype)
+        dtype = dtype or tensor.dtype
+        if self.as_parameter or tensor.requires_grad or tensor.numel() * dtype.itemsize > LARGE:
+            if tensor.requires_grad and torch.is_grad_enabled():
+                return _Move.apply(tensor, self.mode, HOST, dtype)
+            return self.mode.like(tensor, HOST, dtype)
+        return stand_in(tensor.shape, dtype)
+
+    def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
+        device, dtype, memory_format = asked_of_to(args[1:], kwargs)
+        if device is None:
+            return func(*args, **kwargs)
+        if is_cuda(device):
+            return self.to_card(args[0], dtype, memory_format)
+        if isinstance(args[0], FakeTensor) and torch.device(device).type == "cpu":
+            return self.to_host(args[0], dtype)
+        return func(*args, **kwargs)
+
+    def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if isinstance(tensor, FakeTensor):
+            tensor = stand_in(tensor.shape, tensor.dtype)
+        return func(tensor, *args[1:], **kwargs)
+
+    def _index_of(self, func: Any, args: Any, kwargs: Any) -> int:
+        return 0 if self.mode.is_on_card(args[0]) else -1
+
+    def _is_cuda(self, func: Any, args: Any, kwargs: Any) -> bool:
+        return self.mode.is_on_card(args[0])
+
+    def _data_ptr(self, func: Any, args: Any, kwargs: Any) -> int:
+        if isinstance(args[0], FakeTensor):
+            return int(
+                args[0].untyped_storage()._cdata
+            )  # tells tied tensors from others; nothing may read there
+        return int(func(*args, **kwargs))
+
+    def _type(self, func: Any, args: Any, kwargs: Any) -> Any:
+        kind = args[1] if len(args) > 1 else kwargs.get("dtype")
+        if isinstance(args[0], FakeTensor) and kind is None and self.mode.is_on_card(args[0]):
+            return f"torch.cuda.{func(*args, **kwargs).rpartition('.')[2]}"
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            return self.to_card(args[0], torch.empty(0).type("torch." + kind.rpartition(".")[2]).dtype)
+        return func(*args, **kwargs)
+
+    def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """From the card into a real tensor of the host: nothing to copy."""
+        target, source = args[0], args[1] if len(args) > 1 else kwargs["other"]
+        if isinstance(source, FakeTensor) and not isinstance(target, FakeTensor):
+            return target
+        return func(*args, **kwargs)
+
+    def _share(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return args[0] if isinstance(args[0], FakeTensor) else func(*args, **kwargs)
+
+    def copied(self, tensor: Any, memo: Any) -> Any:
+        if id(tensor) not in memo:
+            copied = self.mode.like(tensor, GPU if self.mode.is_on_card(tensor) else HOST)
+            if getattr(tensor, "_is_param", False):
+                copied._is_param = True
+            memo[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
+            if tensor.grad is not None:
+                copied.grad = self.mode.like(tensor.grad, GPU if self.mode.is_on_card(tensor.grad) else HOST)
+        return memo[id(tensor)]
+
+
+class _Move(torch.autograd.Function):  # type: ignore[misc]
+    """Between host and card with a gradient that comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, mode: VirtualMode, where: str, dtype: Any) -> Any:
+        ctx.mode, ctx.dtype = mode, tensor.dtype
+        ctx.back = GPU if mode.is_on_card(tensor) else HOST
+        return mode.like(tensor, where, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return ctx.mode.like(gradient, ctx.back, ctx.dtype), None, None, None
+
+
+def follow_device_context(redirect: Redirect) -> None:
+    """``with torch.device("cuda")`` and ``set_default_device``: torch's own mode lies below ours."""
+    from torch.utils import _device
+
+    original = _device.DeviceContext.__torch_function__
+    constructors = _device._device_constructors()
+
+    def made(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if redirect.active and func in constructors and is_cuda(kwargs.get("device") or self.device):
+            return redirect.make(func, args, kwargs)
+        return original(self, func, types, args, kwargs)
+
+    _device.DeviceContext.__torch_function__ = made
+
+
+def show_bodies() -> None:
+    """torch's functions in Python give themselves to a mode as a whole, which then sees nothing of what they call. Here they
+    run as they are unless an operand is of a class with its own way."""
+    import torch._tensor
+    import torch.functional
+    import torch.nn.functional
+    import torch.nn.init
+
+    plain = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+    def own_way(tensors: Any) -> bool:
+        return any(isinstance(item, Tensor) and type(item) not in plain for item in tensors)
+
+    for module in (torch.functional, torch.nn.functional, torch.nn.init, torch._tensor):
+        for name, test in (
+            ("has_torch_function", own_way),
+            ("has_torch_function_unary", lambda item: own_way((item,))),
+            ("has_torch_function_variadic", lambda *items: own_way(items)),
+        ):
+            if hasattr(module, name):
+                setattr(module, name, test)
+
+
+def show_devices(redirect: Redirect) -> None:
+    """What Python sees of a fake tensor: the card it is on, and methods that torch has in Python."""
+    FakeTensor.__deepcopy__ = lambda tensor, memo: redirect.copied(tensor, memo)
+    FakeTensor.__array__ = lambda tensor, dtype=None, **given: stand_in(tensor.shape, tensor.dtype).numpy()
+    FakeTensor.tolist = lambda tensor: stand_in(tensor.shape, tensor.dtype).tolist()
+    FakeTensor.__reduce_ex__ = lambda tensor, protocol: (stand_in, (tuple(tensor.shape), tensor.dtype))
+    FakeTensor.device = property(lambda tensor: tensor.fake_mode.seen_device(tensor))
+    FakeTensor.__repr__ = lambda tensor, **given: (
+        f"tensor(…, device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+    )
+    FakeTensor.__format__ = lambda tensor, spec: (
+        format(tensor.item(), spec) if tensor.dim() == 0 else repr(tensor)
+    )
+
+
+__all__ = ["CARD", "Redirect", "follow_device_context", "is_cuda", "show_bodies", "show_devices"]

@@ -1,0 +1,110 @@
+"""Every storage of the virtual GPU from birth to death, in order: what a caching allocator would have been asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from array import array
+from typing import Any
+
+GPU, HOST = "gpu", "host"
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class StorageLog:
+    """``events`` holds pairs, for the card and for the host: a number of a storage, or its negative at its end, and its bytes.
+    Numbers start at 1."""
+
+    def __init__(self) -> None:
+        self.events = {GPU: array("q"), HOST: array("q")}
+        self.by_address: dict[int, tuple[Any, int, str]] = {}
+        self.kinds: dict[int, str] = {}  # number → weights, gradients, optimizer state; others by birth
+        self.births = array("b")  # number - 1 → index into PARTS_OF_STEP
+        self.live = {GPU: 0, HOST: 0}
+        self.peak = {GPU: 0, HOST: 0}
+        self.peak_place = ""
+        self.marks: list[tuple[int, str]] = []  # index into events, name of what began there
+        self.part = 0  # of the step: see PARTS_OF_STEP
+        self.place: Any = lambda: ""
+        self._told_peak = 0
+
+    def see(self, storage: Any, where: str) -> None:
+        """A storage that an operation returned; one that is known is left alone."""
+        address = storage._cdata
+        known = self.by_address.get(address)
+        if known is not None and known[0]() is storage:
+            return
+        size = storage.nbytes()
+        if not size:
+            return
+        number = len(self.births) + 1
+        self.births.append(self.part)
+
+        def gone(_: Any) -> None:
+            entry = self.by_address.get(address)
+            if entry is not None and entry[1] == number:
+                del self.by_address[address]
+            self.live[where] -= size
+            self.events[where].extend((-number, size))
+
+        self.by_address[address] = (weakref.ref(storage, gone), number, where)
+        self.live[where] += size
+        self.events[where].extend((number, size))
+        self._note_peak(where)
+
+    def _note_peak(self, where: str) -> None:
+        if self.live[where] > self.peak[where]:
+            self.peak[where] = self.live[where]
+            # where it happened is looked up in steps of half a percent: the last step is near enough to the peak
+            if where == GPU and self.live[GPU] > self._told_peak * 1.005:
+                self._told_peak = self.live[GPU]
+                self.peak_place = self.place()
+
+    def passing(self, size: int) -> None:
+        """A workspace: taken and given back within one operation."""
+        if size <= 0:
+            return
+        number = len(self.births) + 1
+        self.births.append(self.part)
+        self.kinds[number] = "workspace"
+        self.live[GPU] += size
+        self._note_peak(GPU)
+        self.live[GPU] -= size
+        self.events[GPU].extend((number, size, -number, size))
+
+    def lasting(self, size: int, kind: str) -> None:
+        """Memory that a library takes for good."""
+        number = len(self.births) + 1
+        self.births.append(self.part)
+        self.kinds[number] = kind
+        self.live[GPU] += size
+        self._note_peak(GPU)
+        self.events[GPU].extend((number, size))
+
+    def where(self, storage: Any) -> str:
+        known = self.by_address.get(storage._cdata)
+        return known[2] if known is not None else HOST
+
+    def number(self, storage: Any) -> int | None:
+        known = self.by_address.get(storage._cdata)
+        return known[1] if known is not None else None
+
+    def mark(self, name: str) -> None:
+        if not self.marks or self.marks[-1][1] != name:
+            self.marks.append((len(self.events[GPU]), name))
+
+
+PARTS_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)
+
+
+def user_line(skip: tuple[str, ...]) -> str:
+    """The innermost line of the user's own files on the stack: those outside the folders in ``skip``."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(skip) and not file.startswith(("<", _HERE)):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,264 @@
+"""Counts steps, tells phases apart, and stops the script when enough was seen."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
+from .virtual_mode import VirtualMode, fakes
+
+STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
+EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
+_notes: list[str] = []
+
+
+def tell(note: str) -> None:
+    if note not in _notes:
+        _notes.append(note)
+
+
+class Flow:
+    def __init__(self, mode: VirtualMode, finish: Any, limit: float) -> None:
+        self.mode, self.log, self.finish = mode, mode.log, finish
+        self.started, self.limit = time.monotonic(), limit
+        self.steps = 0
+        self.phases: dict[str, int] = {}  # name → outermost forward passes
+        self.modules: list[str] = []
+        self.names: dict[int, str] = {}
+        self.spans: list[tuple[int, str]] = []  # autograd's sequence number, the module that was entered
+        self.stepped_at: float | None = None
+        self.loaders = 0
+        self.evaluated_at = 0
+        self.at_length = False  # a generation has made as many tokens as it may
+        self.saved = 0
+        self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
+        self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
+        self.counted: Any = None
+        self.skip = _library_folders()
+        self.log.place = self.place
+
+    def install(self) -> None:
+        from torch.nn.modules import module as modules
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        modules.register_module_forward_pre_hook(self._enter)
+        modules.register_module_forward_hook(self._leave, always_call=True)
+        self._backward()
+        self._saving()
+        self._foreach()
+        self._scaler()
+
+    # the parts of a step
+
+    def _backward(self) -> None:
+        for name in ("backward", "grad"):
+            original = getattr(torch.autograd, name)
+
+            def during(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+                before, self.log.part = self.log.part, PARTS_OF_STEP.index(BACKWARD)
+                try:
+                    return _original(*args, **kwargs)
+                finally:
+                    self.log.part = before
+
+            setattr(torch.autograd, name, during)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.log.part = PARTS_OF_STEP.index(OPTIMIZER)
+        parameters = [item for group in optimizer.param_groups for item in group["params"]]
+        self._name(parameters, "weights")
+        self._name([item.grad for item in parameters], "gradients")
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for state in optimizer.state.values():
+            self._name(state, "optimizer state")
+        self.log.part = PARTS_OF_STEP.index(FORWARD)
+        self.steps += 1
+        self.log.mark("train")
+        if self.steps == STEPS:
+            self.stepped_at = time.monotonic()
+        self.check()
+
+    def _name(self, tensors: Any, kind: str) -> None:
+        with torch._C.DisableTorchFunction():
+            for tensor in fakes(tensors):
+                number = self.log.number(tensor.untyped_storage())
+                if number is not None:
+                    self.log.kinds.setdefault(number, kind)
+
+    # phases and modules
+
+    def _enter(self, module: Any, args: Any) -> None:
+        if not self.modules:
+            self._begin(module)
+        name = self.names.get(id(module), type(module).__name__)
+        self.modules.append(name)
+        self.spans.append((_sequence(), name))
+
+    def _leave(self, module: Any, args: Any, output: Any) -> None:
+        if self.modules:
+            self.modules.pop()
+        self.spans.append((_sequence(), self.modules[-1] if self.modules else ""))
+        if not self.modules:
+            self.check()
+
+    def _begin(self, module: Any) -> None:
+        if id(module) not in self.names:
+            for name, part in module.named_modules():
+                self.names.setdefault(id(part), name or type(module).__name__)
+            self._name(list(module.parameters()) + list(module.buffers()), "weights")
+        phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
+        if phase == "train":
+            del self.spans[:-20000]
+        self.phases[phase] = self.phases.get(phase, 0) + 1
+        if self.steps >= STEPS and phase != "train":
+            self.evaluated_at = self.steps
+        if phase == "eval":
+            self.eval_lives.append(self.log.live[GPU])
+        self.log.mark(phase)
+
+    def _quiet_phase(self) -> str:
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_name == "generate":
+                return "generate"
+            frame = frame.f_back
+        return "eval"
+
+    def place(self) -> str:
+        """Where the bytes go now: line, part of the step, module."""
+        part = PARTS_OF_STEP[self.log.part]
+        module = self.modules[-1] if self.modules else self._of_node()
+        line = user_line(self.skip)
+        what = {BACKWARD: "backward", OPTIMIZER: "optimizer step"}.get(part, "forward")
+        return ", ".join(
+            text for text in (f"{what} {line}".strip(), f"in {module}" if module else "") if text
+        )
+
+    def _of_node(self) -> str:
+        """In backward: the module whose forward pass made the node that runs now."""
+        current = getattr(torch._C, "_current_autograd_node", None)
+        node = current() if current is not None else None
+        if node is None:
+            return ""
+        wanted, name = node._sequence_nr(), ""
+        for number, entered in reversed(self.spans):
+            if number <= wanted:
+                name = entered
+                break
+        return name
+
+    # the end
+
+    def check(self) -> None:
+        """Called between two pieces of work."""
+        elapsed = time.monotonic() - self.started
+        if elapsed > self.limit:
+            self.finish("time limit")
+        if self.stepped_at is None:
+            return
+        if self.evaluated_at and self.steps > self.evaluated_at:
+            self.finish("done")
+        if self.loaders > EPOCHS_AFTER and not self.evaluated_at:
+            self.finish("done")
+        if not self.loaders and not self.evaluated_at and self._waited_long():
+            self.finish("done")
+
+    def _waited_long(self) -> bool:
+        """Without a loader to shorten, an evaluation may be hours away."""
+        assert self.stepped_at is not None
+        three = self.stepped_at - self.started
+        return time.monotonic() - self.stepped_at > max(5.0, min(three, self.limit / 2))
+
+    # what is counted and not made
+
+    def _saving(self) -> None:
+        def counted(value: Any, *args: Any, **kwargs: Any) -> None:
+            size = sum(tensor.numel() * tensor.itemsize for tensor in _all_tensors(value))
+            self.saved = max(self.saved, size)
+            tell("checkpoints were counted, not written")
+
+        torch.save = counted
+        self.counted = counted
+
+    def _foreach(self) -> None:
+        """Optimizers choose their kernels by the tensor's class; on a card they take the multi-tensor ones."""
+        for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+            known = getattr(sys.modules.get(name), "_foreach_supported_types", None)
+            if known is not None and FakeTensor not in known:
+                known.append(FakeTensor)
+
+    def _scaler(self) -> None:
+        """Whether gradients are finite is a value of the GPU: they are."""
+        scaler = torch.amp.GradScaler
+        scaler._maybe_opt_step = lambda self, optimizer, state, *args, **kwargs: optimizer.step(
+            *args, **kwargs
+        )
+
+
+def evaluate_soon(module: Any, flow: Flow) -> None:
+    """transformers.trainer_callback: an evaluation that is due every so many steps is due after the steps we wait for."""
+    callback = module.DefaultFlowCallback
+    original = callback.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control = original(self, args, state, control, **kwargs)
+        if (
+            flow.steps >= STEPS
+            and not flow.evaluated_at
+            and str(getattr(args.eval_strategy, "value", "no")) != "no"
+        ):
+            control.should_evaluate = True
+        return control
+
+    callback.on_step_end = on_step_end
+
+
+def end_generation(module: Any, flow: Flow) -> None:
+    """transformers.generation.utils: whether all sequences are done is a value of the GPU; at the greatest length they are."""
+    criteria, mixin = module.MaxLengthCriteria, module.GenerationMixin
+    measured, unfinished = criteria.__call__, mixin._has_unfinished_sequences
+
+    def is_done(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        flow.at_length = flow.at_length or input_ids.shape[1] >= self.max_length
+        return measured(self, input_ids, *args, **kwargs)
+
+    def has_unfinished(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done, flow.at_length = flow.at_length, False
+        return False if done else unfinished(self, *args, **kwargs)
+
+    criteria.__call__, mixin._has_unfinished_sequences = is_done, has_unfinished
+
+
+def _all_tensors(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 8:
+        items = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        )
+        for item in items:
+            yield from _all_tensors(item, depth + 1)
+
+
+def _sequence() -> int:
+    peek = getattr(torch._C._autograd, "_get_sequence_nr", None) or getattr(
+        torch.autograd, "_get_sequence_nr", None
+    )
+    return int(peek()) if peek is not None else 0
+
+
+def _library_folders() -> tuple[str, ...]:
+    folders = {
+        os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))),
+        os.path.dirname(os.__file__),
+    }
+    return tuple(folder + os.sep for folder in folders)

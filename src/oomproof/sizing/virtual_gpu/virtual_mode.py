@@ -1,0 +1,128 @@
+"""Tensors without bytes, on a virtual card or in the host's memory, and a log of their storages."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from . import cuda_kernels
+from .storage_log import GPU, HOST, StorageLog
+
+CARD = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
+_META = torch.device("meta")
+
+
+class _Depth(threading.local):
+    inside = 0  # an operation on fake tensors is under way: its own look at `device` must see what torch has
+
+
+class VirtualMode(FakeTensorMode):  # type: ignore[misc]
+    """torch's fake tensors on "cpu", so that backward needs no driver; which of them are on the card is in the log."""
+
+    def __init__(self, log: StorageLog) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.log = log
+        self.depth = _Depth()
+        self.creating: str | None = None
+        self.scalars = 0
+        self.convolutions = 0
+        self.widened: dict[str, int] = {}
+        self.workspaces: Any = lambda *given: 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        depth = self.depth
+        if depth.inside:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        depth.inside += 1
+        try:
+            with torch._C.DisableTorchFunction():
+                handler = cuda_kernels.REPLACED.get(func)
+                if handler is not None:
+                    out = handler(self, func, args, kwargs)
+                else:
+                    out = super().__torch_dispatch__(func, types, args, kwargs)
+                self._see_all(func, args, kwargs, out)
+                return out
+        finally:
+            depth.inside -= 1
+
+    def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """An operation as part of one that is replaced."""
+        return super().__torch_dispatch__(func, (), args, kwargs)
+
+    def _see_all(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        where = self.creating
+        fresh = False
+        for tensor in fakes(out):
+            storage = tensor.untyped_storage()
+            known = self.log.by_address.get(storage._cdata)
+            if known is not None and known[0]() is storage:
+                continue
+            if where is None:
+                where = self.place_of(args, kwargs)
+            fresh = True
+            self.log.see(storage, where)
+        if fresh and where == GPU:
+            self.log.passing(self.workspaces(func, args, kwargs, out))
+
+    def place_of(self, *given: Any) -> str:
+        """The card if any operand is there."""
+        for tensor in fakes(given):
+            if self.log.where(tensor.untyped_storage()) == GPU:
+                return GPU
+        return HOST
+
+    def is_on_card(self, tensor: Any) -> bool:
+        if not isinstance(tensor, FakeTensor):
+            return False
+        with torch._C.DisableTorchFunction():
+            return self.log.where(tensor.untyped_storage()) == GPU
+
+    def seen_device(self, tensor: Any) -> torch.device:
+        if self.in_kernel_invocation:
+            return _META
+        if self.depth.inside:
+            return tensor.fake_device
+        return CARD if self.is_on_card(tensor) else _CPU
+
+    @contextlib.contextmanager
+    def making(self, where: str) -> Iterator[None]:
+        before, self.creating = self.creating, where
+        try:
+            with self:
+                yield
+        finally:
+            self.creating = before
+
+    def like(self, tensor: Any, where: str, dtype: Any = None, memory_format: Any = None) -> Any:
+        """A new tensor of the same shape and order of dimensions, with its own storage."""
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError("sparse tensors on the GPU")
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            kept = memory_format if memory_format is not None else torch.preserve_format
+            if isinstance(tensor, FakeTensor):
+                shape = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            else:
+                shape = tensor
+            strides = torch.empty_like(shape, device="meta", memory_format=kept).stride()
+            with self.making(where):
+                return torch.empty_strided(tensor.shape, strides, dtype=dtype or tensor.dtype)
+
+
+def fakes(value: Any) -> Iterator[Any]:
+    """The fake tensors in an operation's operands or results."""
+    if isinstance(value, FakeTensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from fakes(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from fakes(item)

@@ -1,0 +1,246 @@
+"""Puts the virtual GPU into a Python that has just imported torch, and writes down what was seen when it ends."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+FOLDER = "OOMPROOF_SIZE"
+LIMIT = "OOMPROOF_SIZE_SECONDS"
+TOTAL = "OOMPROOF_SIZE_GPU"
+_own: dict[str, Any] = {}
+
+
+def begin(folder: str) -> None:
+    """Called by sitecustomize: nothing happens until torch is imported."""
+    if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
+        return  # a loader's worker that was spawned
+    sys.meta_path.insert(
+        0,
+        _Finder(
+            {
+                "torch": lambda module: install(folder),
+                "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(
+                    module, _own["flow"]
+                ),
+                "transformers.generation.utils": lambda module: _flow_module().end_generation(
+                    module, _own["flow"]
+                ),
+                "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].counted),
+            }
+        ),
+    )
+    hook = sys.excepthook
+    _own["error"] = ""
+
+    def told(kind: Any, error: Any, trace: Any) -> None:
+        _own["error"] = f"{kind.__name__}: {error}"
+        _own["refused"] = _not_followed(kind, error, trace)
+        if not _own["refused"]:
+            hook(kind, error, trace)
+
+    sys.excepthook = told
+
+
+# torch's own words for what fake tensors cannot do
+_FAKE_ERRORS = (
+    "UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException", "UnsupportedFakeTensorException",
+)  # fmt: skip
+
+
+# and for a driver or a kernel that is not there
+_NO_CARD = (
+    "data_ptr", "not compiled with CUDA", "not linked with support for cuda", "Cannot access accelerator device",
+    "_cuda_", "libcuda", "'torch._C' has no attribute",
+)  # fmt: skip
+
+
+def _not_followed(kind: Any, error: BaseException, trace: Any) -> str:
+    """A sentence where the virtual GPU failed, not the script."""
+    if kind.__name__ == "Refused":
+        return str(error)
+    here = os.path.dirname(os.path.abspath(__file__))
+    last, line = "", ""
+    while trace is not None:
+        last = trace.tb_frame.f_code.co_filename
+        if "site-packages" not in last and not last.startswith(here):
+            line = f"{os.path.basename(last)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    ours = (
+        kind.__name__ in _FAKE_ERRORS or last.startswith(here) or any(text in str(error) for text in _NO_CARD)
+    )
+    if not ours:
+        return ""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{line} cannot be followed without a GPU ({kind.__name__}: {first[:160]}); run it there with: oomproof run"
+
+
+class _Finder:
+    """Wraps the loader of a module so that we come right after it."""
+
+    def __init__(self, afterwards: dict[str, Any]) -> None:
+        self.afterwards = afterwards
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        afterwards = self.afterwards.pop(name, None)
+        if afterwards is None:
+            return None
+        spec = next((spec for spec in self._others(name, path, target) if spec is not None), None)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            spec.loader.exec_module = execute
+            afterwards(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+    def _others(self, name: str, path: Any, target: Any) -> Any:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                yield finder.find_spec(name, path, target)
+
+
+def _flow_module() -> Any:
+    from . import training_flow
+
+    return training_flow
+
+
+def install(folder: str) -> None:
+    started, before = time.monotonic(), _resident()
+    try:
+        _install(folder)
+    except Exception as error:  # a torch with other insides
+        _write(
+            folder, {"refused": f"this torch cannot be sized without a GPU ({type(error).__name__}: {error})"}
+        )
+        raise
+    _own["overhead"] = max(0, _resident() - before)
+    _own["seconds"] = time.monotonic() - started
+
+
+def _install(folder: str) -> None:
+    import torch
+
+    from . import (
+        cuda_autocast,
+        cuda_kernels,
+        cuda_queries,
+        cuda_redirect,
+        loader_flow,
+        operation_workspaces,
+        training_flow,
+        virtual_modules,
+    )
+    from .storage_log import StorageLog
+    from .virtual_mode import VirtualMode
+
+    log = StorageLog()
+    mode = VirtualMode(log)
+    redirect = cuda_redirect.Redirect(mode)
+    limit = float(os.environ.get(LIMIT, "60"))
+    flow = training_flow.Flow(mode, lambda reason: _finish(folder, reason), limit)
+    loaders = loader_flow.LoaderFlow(flow)
+    cuda_redirect.show_devices(redirect)
+    cuda_redirect.show_bodies()
+    cuda_redirect.follow_device_context(redirect)
+    cuda_queries.install(log, int(os.environ.get(TOTAL) or 80 << 30))
+    virtual_modules.install(mode, redirect)
+    _own["library"] = library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():  # that kernels are replaced is what we want
+        warnings.simplefilter("ignore")
+        cuda_kernels.install(mode, library)
+        cuda_autocast.CudaAutocast(mode).install(library)
+    operation_workspaces.install(mode)
+    flow.install()
+    loaders.install()
+    _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
+    redirect.__enter__()
+    os.register_at_fork(after_in_child=_in_fork)
+    atexit.register(_at_exit, folder)
+    threading.Thread(target=_alarm, args=(folder, limit), daemon=True).start()
+
+
+def _in_fork() -> None:
+    _own["redirect"].active = False
+    _own["pid"] = 0
+
+
+def _alarm(folder: str, limit: float) -> None:
+    """For a script that never comes to a place where we look."""
+    time.sleep(limit + 15)
+    _finish(folder, "time limit")
+
+
+def _at_exit(folder: str) -> None:
+    if _own["pid"] == os.getpid():
+        _write(
+            folder,
+            _result("refused" if _own.get("refused") else "failed" if _own["error"] else "script ended"),
+        )
+
+
+def _finish(folder: str, reason: str) -> None:
+    """Ends this process here and now: handlers of the script would only undo what nobody made."""
+    if _own["pid"] != os.getpid():
+        return
+    _write(folder, _result(reason))
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(0)
+
+
+def _result(reason: str) -> dict[str, Any]:
+    import torch
+
+    from .training_flow import _notes
+
+    log, mode, flow, loaders = _own["log"], _own["mode"], _own["flow"], _own["loaders"]
+    return {
+        "reason": reason, "error": _own.get("error", ""), "refused": _own.get("refused") or None,
+        "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
+        "live": dict(log.live), "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saved, "kept": flow.kept,
+        "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
+        "install_seconds": _own.get("seconds", 0.0), "elapsed": time.monotonic() - flow.started,
+    }  # fmt: skip
+
+
+def _write(folder: str, result: dict[str, Any]) -> None:
+    path = os.path.join(folder, str(os.getpid()))
+    log = _own.get("log")
+    if log is not None:
+        for where, events in log.events.items():
+            with open(f"{path}.{where}", "wb") as file:
+                file.write(events.tobytes())
+        with open(path + ".births", "wb") as file:
+            file.write(log.births.tobytes())
+    with open(path + ".tmp", "w") as text:
+        json.dump(result, text)
+    os.replace(path + ".tmp", path + ".json")
+
+
+def _resident() -> int:
+    """Anonymous memory of this process, in bytes."""
+    try:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:"))
+    except (OSError, StopIteration):
+        return 0

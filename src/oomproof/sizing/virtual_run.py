@@ -1,0 +1,172 @@
+"""Reads what the virtual GPU wrote down and makes an estimate of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from oomproof.records import dataclass, field
+from oomproof.sizing import card_constants
+from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.card_constants import A100, ANY_CARD, Card
+from oomproof.sizing.estimate import Estimate, Phase
+
+_BIRTHS = (
+    "activations",
+    "temporary",
+    "temporary",
+)  # of a storage without a name: born in forward, backward, optimizer
+PARTS = ("weights", "gradients", "optimizer state", "activations", "temporary", "workspaces")
+__all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
+PHASES = ("train", "eval", "generate")
+
+
+@dataclass
+class VirtualRun:
+    """``result``: the child's JSON. ``events``: number of a storage (negative: given back) and bytes, in order; ``births``: the
+    part of a step in which each was made."""
+
+    result: dict[str, Any]
+    events: list[tuple[int, int]]
+    births: bytes
+    host_events: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Bytes: the allocator's two peaks, the parts at the peak of live tensors, and the peak of each phase."""
+
+    allocated: int
+    reserved: int
+    parts: Mapping[str, int]
+    phases: Mapping[str, int]
+
+
+def read(folder: str) -> VirtualRun | None:
+    """Of the process that had most on its card: launchers and helpers import torch as well."""
+    runs = [
+        load(os.path.join(folder, name))
+        for name in os.listdir(folder)
+        if name.endswith(".json") and name[:-5].isdigit()
+    ]
+    return max(
+        runs,
+        key=lambda run: (bool(run.result.get("refused")), run.result.get("steps", 0), len(run.events)),
+        default=None,
+    )
+
+
+def load(path: str) -> VirtualRun:
+    with open(path) as file:
+        result = json.load(file)
+    stem = path[: -len(".json")]
+    return VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
+
+
+def _events(path: str) -> list[tuple[int, int]]:
+    flat = array("q", _bytes(path))
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def replay(run: VirtualRun, expandable: bool = False) -> Replay:
+    allocator = CachingAllocator(expandable)
+    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("marks", []))
+    phases: dict[str, int] = {}
+    phase, following = "load", 0
+    peak, peak_at = 0, 0
+    for index, (name, size) in enumerate(run.events):
+        while following < len(marks) and marks[following][0] <= index:
+            phase = marks[following][1]
+            following += 1
+        if name < 0:
+            allocator.free(-name)
+            continue
+        allocator.malloc(name, size)
+        phases[phase] = max(phases.get(phase, 0), allocator.allocated)
+        if allocator.allocated > peak:
+            peak, peak_at = allocator.allocated, index
+    kept = run.result.get("kept", 0)
+    if kept and "eval" in phases:  # outputs of the batches that were left out
+        phases["eval"] += kept
+    grown = max(0, phases.get("eval", 0) - allocator.peak_reserved)
+    parts = parts_at(run, run.events[: peak_at + 1])
+    parts["outputs kept by eval"] = grown
+    return Replay(peak, allocator.peak_reserved + grown, parts, phases)
+
+
+def host_parts(run: VirtualRun) -> dict[str, int]:
+    """Of a model that stays on the host: its parts when they took most."""
+    live = peak = peak_at = 0
+    for index, (name, size) in enumerate(run.host_events):
+        live += size if name > 0 else -size
+        if live > peak:
+            peak, peak_at = live, index
+    return {name: size for name, size in parts_at(run, run.host_events[: peak_at + 1]).items() if size}
+
+
+def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
+    """What was live after those events, by kind."""
+    live: dict[int, int] = {}
+    for name, size in events:
+        if name > 0:
+            live[name] = size
+        else:
+            live.pop(-name, None)
+    kinds = run.result.get("kinds", {})
+    parts = dict.fromkeys(PARTS, 0)
+    for name, size in live.items():
+        kind = kinds.get(str(name)) or _BIRTHS[run.births[name - 1]]
+        parts["workspaces" if kind == "workspace" else kind] += size
+    return parts
+
+
+def gpu_estimate(
+    run: VirtualRun, expandable: bool = False, card: Card = ANY_CARD
+) -> tuple[Estimate, tuple[Phase, ...]]:
+    context = card.context
+    found = replay(run, expandable)
+    searched = run.result.get("benchmark") and run.result.get("convolutions")
+    searching = int(found.reserved * card_constants.BENCHMARK_SHARE) if searched else 0
+    shown = {name: size for name, size in found.parts.items() if size}
+    shown["allocator waste"] = max(0, found.reserved - sum(shown.values()))
+    shown["workspaces"] = shown.get("workspaces", 0) + searching
+    shown["context and libraries"] = context.usual
+    expected = context.usual + found.reserved + searching
+    spread = card_constants.ALLOCATOR_SPREAD
+    low = context.low + min(found.allocated, int(found.reserved * (1 - spread)))
+    high = context.high + searching + int(found.reserved * (1 + spread + sum(widths(run.result).values())))
+    return Estimate(low, expected, high, shown), _phases(run, found, context.usual)
+
+
+def widths(result: Mapping[str, Any]) -> dict[str, float]:
+    """Reasons for a higher upper end, each with its share of what is reserved."""
+    reasons = {}
+    if result.get("convolutions"):
+        if result.get("benchmark"):
+            reasons["cudnn.benchmark tries kernels whose workspaces are not known"] = (
+                card_constants.BENCHMARK_SPREAD
+            )
+        else:
+            reasons["workspaces of convolutions are an estimate"] = card_constants.CONVOLUTION_SPREAD
+    if result.get("scalars"):
+        reasons["the script reads values of the GPU"] = card_constants.UNKNOWN_VALUES
+    return reasons
+
+
+def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
+    reached = run.result.get("phases", {})
+    return tuple(
+        Phase(name, context + found.phases[name] if name in found.phases else None, None, name in reached)
+        for name in PHASES
+    )

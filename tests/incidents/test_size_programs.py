@@ -1,0 +1,109 @@
+"""Unmodified programs sized without a GPU: their steps are seen, their files stay as they were."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from oomproof.sizing.estimate import Sizing
+from oomproof.sizing.script_sizing import size_command
+
+pytest.importorskip("torch", reason="the extra [ml] is not installed")
+pytestmark = pytest.mark.timeout(280)
+MIB = 1 << 20
+
+
+def size(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sizing, int, list[str]]:
+    (folder / "train.py").write_text(script)
+    monkeypatch.chdir(folder)
+    told: list[str] = []
+    sizing, status = size_command(
+        [sys.executable, "-W", "ignore", "train.py"],
+        time_limit=120.0, gpu_total=None, allow_writes=False, tell=told.append,
+    )  # fmt: skip
+    if sizing.refused and "cannot be kept private here" in sizing.refused:
+        pytest.skip(sizing.refused)
+    assert sorted(path.name for path in folder.iterdir()) == ["train.py"], "nothing was written"
+    return sizing, status, told
+
+
+TRAINER = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, index):
+        ids = torch.randint(0, 1000, (128,))
+        return dict(input_ids=ids, labels=ids)
+
+model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=256, n_head=4, vocab_size=32000))
+arguments = TrainingArguments("out", per_device_train_batch_size=8, bf16=True, max_steps=1000, eval_strategy="steps",
+                              eval_steps=500, save_steps=1, report_to=[], gradient_accumulation_steps=2)
+Trainer(model, arguments, train_dataset=Data(), eval_dataset=Data()).train()
+raise SystemExit("the training was to be stopped")
+"""
+
+
+def test_hugging_face_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    sizing, status, told = size(TRAINER, tmp_path, monkeypatch)
+    assert (sizing.refused, status) == (None, 0), told
+    assert sizing.gpu is not None and sizing.host is not None
+    weights = 4 * (32000 * 256 + 1024 * 256 + 2 * (12 * 256 * 256 + 13 * 256) + 2 * 256)
+    assert sizing.gpu.parts["weights"] == pytest.approx(weights, rel=0.01), "tied: once"
+    assert sizing.gpu.parts["optimizer state"] == pytest.approx(2 * weights, rel=0.01)
+    assert {phase.name for phase in sizing.phases if phase.reached} == {"train", "eval"}
+    assert sum(sizing.gpu.parts.values()) == sizing.gpu.expected
+    line = TRAINER.splitlines().index("Trainer(model, arguments, train_dataset=Data(), eval_dataset=Data()).train()") + 1
+    assert f"train.py:{line}" in sizing.peak
+    assert sizing.host.expected < 3 << 30
+    assert any(note.startswith("held back: ") for note in sizing.notes)
+
+
+LIGHTNING = """
+import torch, lightning
+from torch import nn
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 10))
+    def training_step(self, batch, index):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+    def validation_step(self, batch, index):
+        self.log("loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+data = torch.utils.data.TensorDataset(torch.randn(2000, 512), torch.randint(0, 10, (2000,)))
+loaders = [torch.utils.data.DataLoader(data, 64), torch.utils.data.DataLoader(data, 64)]
+lightning.Trainer(max_epochs=300, accelerator="gpu", devices=1, precision="bf16-mixed").fit(Model(), *loaders)
+"""
+
+
+def test_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning")
+    sizing, status, told = size(LIGHTNING, tmp_path, monkeypatch)
+    assert (sizing.refused, status) == (None, 0), told
+    assert sizing.gpu is not None
+    weights = 4 * (512 * 4096 + 4096 + 4096 * 10 + 10)
+    assert sizing.gpu.parts["weights"] == pytest.approx(weights, rel=0.01)
+    assert sizing.gpu.parts["optimizer state"] == pytest.approx(2 * weights, rel=0.01)
+    assert {phase.name for phase in sizing.phases if phase.reached} == {"train", "eval"}
+
+
+def test_a_script_that_fails_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizing, status, told = size("import torch\nraise ValueError('my own mistake')\n", tmp_path, monkeypatch)
+    assert status == 1
+    assert sizing.refused is not None and "failed by itself" in sizing.refused
+    assert "ValueError: my own mistake" in told
+
+
+def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import torch.distributed\ntorch.distributed.init_process_group('nccl')\n"
+    sizing, status, _ = size(script, tmp_path, monkeypatch)
+    assert status == 0
+    assert sizing.refused is not None and "size one rank" in sizing.refused

@@ -1,0 +1,149 @@
+"""An unmodified script on a GPU that is not there: it sees a card, and what it puts there is counted to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers_sizing import on_virtual_gpu
+
+from oomproof.sizing import virtual_run
+
+pytest.importorskip("torch", reason="the extra [ml] is not installed")
+pytestmark = pytest.mark.timeout(240)
+MIB = 1 << 20
+
+LOOKS = """
+import copy, torch
+from torch import nn
+import torch.nn.functional as F
+assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+
+def graph(tensor):
+    nodes, names = [tensor.grad_fn], []
+    while nodes:
+        node = nodes.pop()
+        if node is not None:
+            names.append(node.name())
+            nodes += [below for below, _ in node.next_functions]
+    return " ".join(names)
+
+# host tensors stay real, those of the card have no bytes
+host = torch.arange(6.0).reshape(2, 3)
+card = host.to("cuda")
+assert card.device == torch.device("cuda", 0) and card.is_cuda and not host.is_cuda
+assert host.sum().item() == 15
+assert torch.zeros(3, device=card.device).is_cuda and torch.zeros_like(card).is_cuda
+assert not card.cpu().is_cuda and card.cpu().numpy().shape == (2, 3)
+assert isinstance(card.sum().item(), float) and f"{card.sum():.2f}"
+assert torch.tensor([1, 2], device="cuda").tolist() == [1, 1]
+with torch.device("cuda"):
+    assert nn.Linear(2, 2).weight.is_cuda
+
+# ties, and an optimizer made before the module was moved
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("mask", torch.ones(4))
+
+model = Tied()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+assert model.head.weight.device.type == "cpu"
+model.to("cuda")
+assert model.head.weight is model.embedding.weight and model.mask.is_cuda
+assert optimizer.param_groups[0]["params"][0] is model.head.weight and model.head.weight.is_cuda
+assert len(list(model.parameters())) == 1
+model.half()
+assert model.head.weight.dtype is torch.float16 and isinstance(model.head.weight, nn.Parameter)
+twin = copy.deepcopy(model)
+assert twin.head.weight is not model.head.weight and twin.head.weight.is_cuda
+assert twin.head.weight is twin.embedding.weight
+model.cpu()
+assert not model.head.weight.is_cuda
+images = nn.Conv2d(3, 8, 3).cuda().to(memory_format=torch.channels_last)(torch.ones(2, 3, 8, 8, device="cuda"))
+assert images.shape == (2, 8, 6, 6)
+
+# autocast by the card's lists, dropout by its kernels, attention by its choice
+x = torch.ones(4, 8, 16, 64, device="cuda", requires_grad=True)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    assert (x @ x.transpose(-1, -2)).dtype is torch.bfloat16
+    assert F.layer_norm(x.bfloat16(), (64,)).dtype is torch.float32
+    assert F.softmax(x.bfloat16(), -1).dtype is torch.float32
+    assert F.gelu(x.bfloat16()).dtype is torch.bfloat16
+    attended = F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+    assert attended.dtype is torch.bfloat16 and "Flash" in graph(attended)
+real = torch.ones(4, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    assert (real @ real.T).dtype is torch.float32, "a tensor of the host"
+assert "Efficient" in F.scaled_dot_product_attention(x, x, x, dropout_p=0.1).grad_fn.name()
+assert "NativeDropout" in F.dropout(x, 0.5).grad_fn.name()
+assert F.dropout(torch.ones(1000), 0.5).unique().numel() == 2, "of the host: real"
+
+# sizes that depend on values: as if all were taken
+assert card[card > 0].shape == (6,) and torch.nonzero(card).shape == (6, 2)
+print("seen all")
+"""
+
+
+def test_what_a_script_sees(tmp_path: Path) -> None:
+    run, output = on_virtual_gpu(LOOKS, tmp_path)
+    assert "seen all" in output
+    assert run.result["widened"] == {"a boolean mask": 1, "nonzero": 1}
+
+
+TRAINING = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for step in range(3):
+    for part in range(2):
+        x = torch.randn(256, 1024).cuda(non_blocking=True)
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = (model(x) - x).square().mean()
+        scaler.scale(loss / 2).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+model.eval()
+with torch.no_grad():
+    model(torch.randn(64, 1024, device="cuda"))
+torch.save(model.state_dict(), "/no/such/folder/model.pt")
+"""
+
+
+def test_parts_of_a_training(tmp_path: Path) -> None:
+    """Weights, gradients and AdamW's state by arithmetic; at the peak of the optimizer one more of each as a temporary."""
+    weights = 4 * (1024 * 4096 * 2 + 4096 + 1024)
+    run, _ = on_virtual_gpu(TRAINING, tmp_path)
+    assert run.result["steps"] == 3
+    assert run.result["phases"] == {"train": 6, "eval": 1}
+    assert run.result["saved"] == weights, "counted, not written"
+    parts = virtual_run.replay(run).parts
+    assert parts["weights"] == weights
+    assert parts["gradients"] == weights
+    assert parts["optimizer state"] == 2 * weights
+    assert weights <= parts["temporary"] < weights + MIB, "the square roots of the multi-tensor AdamW"
+    assert parts["workspaces"] == 64 * MIB
+    assert run.result["peak_place"] == "optimizer step", "no file: the script came by -c"
+    assert run.result["peak"]["host"] < 2 * weights
+
+
+LARGE = """
+import resource, torch
+from torch import nn
+with_bytes = nn.ModuleList(nn.Linear(8192, 8192, bias=False) for _ in range(32))
+with_bytes.half().cuda()
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20, "8 GiB of weights in less than 1 GiB"
+"""
+
+
+def test_a_large_model_takes_no_memory(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(LARGE, tmp_path)
+    assert 8 << 30 <= run.result["peak"]["host"] < 9 << 30, "float32 on the host, by arithmetic"
+    assert virtual_run.replay(run).allocated == 4 << 30

@@ -1,0 +1,54 @@
+"""From the log of a virtual GPU to the figures a user reads."""
+
+from __future__ import annotations
+
+from oomproof.sizing import virtual_run
+from oomproof.sizing.virtual_run import VirtualRun
+
+MIB = 1 << 20
+
+
+def a_run(events: list[tuple[int, int]], **result: object) -> VirtualRun:
+    names = [name for name, _ in events if name > 0]
+    births = bytes(result.pop("births", [0] * max(names)))  # type: ignore[arg-type,call-overload]
+    return VirtualRun({"kinds": {}, "phases": {}, "marks": [], **result}, events, births)
+
+
+def test_parts_are_those_at_the_peak() -> None:
+    run = a_run(
+        [(1, 40 * MIB), (2, 20 * MIB), (3, 30 * MIB), (-2, 20 * MIB), (4, 10 * MIB)],
+        kinds={"1": "weights", "3": "optimizer state"}, births=[0, 0, 2, 1],
+    )  # fmt: skip
+    replay = virtual_run.replay(run)
+    assert replay.allocated == 90 * MIB
+    parts = {name: size // MIB for name, size in replay.parts.items() if size}
+    assert parts == {"weights": 40, "activations": 20, "optimizer state": 30}
+
+
+def test_parts_add_up_to_the_expected_figure() -> None:
+    run = a_run([(1, 33 * MIB), (2, 21 * MIB), (-2, 21 * MIB), (3, 25 * MIB), (4, 100)])
+    estimate, _ = virtual_run.gpu_estimate(run)
+    assert sum(estimate.parts.values()) == estimate.expected
+    assert estimate.low <= estimate.expected <= estimate.high
+    assert estimate.parts["allocator waste"] > 0
+
+
+def test_each_phase_has_its_own_peak() -> None:
+    events = [(1, 10 * MIB), (2, 30 * MIB), (-2, 30 * MIB), (3, 12 * MIB)]
+    run = a_run(events, marks=[(0, "train"), (6, "eval")], phases={"train": 1, "eval": 1})
+    _, phases = virtual_run.gpu_estimate(run)
+    context = virtual_run.ANY_CARD.context.usual
+    told = {phase.name: (phase.gpu, phase.reached) for phase in phases}
+    assert told == {
+        "train": (context + 40 * MIB, True),
+        "eval": (context + 22 * MIB, True),
+        "generate": (None, False),
+    }
+
+
+def test_outputs_that_an_evaluation_keeps_count_for_all_its_batches() -> None:
+    events = [(1, 10 * MIB), (2, 10 * MIB)]
+    run = a_run(events, marks=[(0, "eval")], phases={"eval": 1}, kept=1000 * MIB)
+    estimate, _ = virtual_run.gpu_estimate(run)
+    assert estimate.parts["outputs kept by eval"] == 1000 * MIB
+    assert sum(estimate.parts.values()) == estimate.expected
