@@ -57,7 +57,12 @@ def test_hugging_face_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sizing.gpu.parts["optimizer state"] == pytest.approx(2 * weights, rel=0.01)
     assert {phase.name for phase in sizing.phases if phase.reached} == {"train", "eval"}
     assert sum(sizing.gpu.parts.values()) == sizing.gpu.expected
-    line = TRAINER.splitlines().index("Trainer(model, arguments, train_dataset=Data(), eval_dataset=Data()).train()") + 1
+    line = (
+        TRAINER.splitlines().index(
+            "Trainer(model, arguments, train_dataset=Data(), eval_dataset=Data()).train()"
+        )
+        + 1
+    )
     assert f"train.py:{line}" in sizing.peak
     assert sizing.host.expected < 3 << 30
     assert any(note.startswith("held back: ") for note in sizing.notes)

@@ -162,3 +162,46 @@ def segment(total: int, *blocks: tuple[int, bool], device: int = 0) -> dict[str,
         "blocks": [{"size": size, "requested_size": size, "state": "active_allocated" if used else "inactive", "frames": []}
                    for size, used in blocks],
     }  # fmt: skip
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(SimpleNamespace):
+    """As much of pynvml as we call."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *cards: dict[str, Any]) -> None:
+        super().__init__(cards=cards)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        if self.cards[index].get("lost"):
+            raise NVMLError("GPU is lost")
+        return self.cards[index]  # type: ignore[no-any-return]
+
+    def nvmlDeviceGetName(self, handle: dict[str, Any]) -> bytes:
+        return b"NVIDIA GeForce RTX 4090"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: dict[str, Any]) -> SimpleNamespace:
+        if "memory" not in handle:
+            raise NVMLError("Not Supported")
+        total, free = handle["memory"]
+        return SimpleNamespace(total=total, free=free, used=total - free)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.get("compute", [])]
+
+    def nvmlDeviceGetPersistenceMode(self, handle: dict[str, Any]) -> int:
+        if "persistence" not in handle:
+            raise NVMLError("Not Supported")
+        return int(handle["persistence"])
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: dict[str, Any]) -> list[SimpleNamespace]:
+        if handle.get("wsl"):
+            raise NVMLError("Not Supported")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.get("graphics", [])]

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.alerts.alert import Alert
 from oomproof.alerts.alert_channel import Alerts
@@ -38,7 +39,7 @@ from oomproof.guard.view import JobKey
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
 from oomproof.ledger.runtime_folder import runtime_folder
-from oomproof.machine import daemon_thresholds, daemons
+from oomproof.machine import daemon_thresholds, daemons, nvidia
 from oomproof.own_command import OWN_COMMAND
 from oomproof.records import asdict, replace
 from oomproof.remedies import other_guards
@@ -48,7 +49,11 @@ from oomproof.runner.supervise import guard_settings
 from oomproof.settings import PERSONAL
 from oomproof.units import format_duration, format_size
 
+if TYPE_CHECKING:
+    from oomproof.runner.gpu_feed import GpuFeed
+
 _ACTIONS = ("install", "uninstall", "status")
+_CARDS_EVERY = 2.0  # seconds between two readings of the cards
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +152,7 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
 
     def on_action(kind: str, text: str, job: JobKey) -> None:
         tell(text)
-        if kind == "warn" or kind.endswith("-unmanaged"):
+        if kind in ("warn", "gpu-full") or kind.endswith("-unmanaged"):
             alerts.send(Alert(kind, "this machine", text))
 
     stop, wake = os.pipe()
@@ -162,15 +167,28 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
     best_effort("looking for other guards", lambda: _tell_other_guards(settings.floor, host), None)
     keeping = _KillKeeper(arguments.system)
     keeping.keep()
-    guard = MachineGuard(host, settings, choice, on_action, best_effort, lambda: folder, keeping.keep)
+    feed = best_effort("starting the GPU helper", _card_feed, None)
+    cards = feed.latest if feed is not None else None
+    guard = MachineGuard(host, settings, choice, on_action, best_effort, lambda: folder, keeping.keep, cards)
     try:
         run_guard(guard, stop, best_effort)
     finally:
+        if feed is not None:
+            feed.close()
         alerts.close()
         guard_lease.leave(folder)
         os.close(lock)
     tell("the guard has ended; nothing is paused by it any more")
     return 0
+
+
+def _card_feed() -> GpuFeed | None:
+    """Only where a driver is: it brings subprocess and a helper process along."""
+    if not nvidia.driver_present():
+        return None
+    from oomproof.runner.gpu_feed import start
+
+    return start(_CARDS_EVERY)
 
 
 def _tell_other_guards(floor: int, host: HostView) -> None:

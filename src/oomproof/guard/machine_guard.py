@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oomproof.guard import poll_interval
 from oomproof.guard.best_effort import BestEffort
+from oomproof.guard.card_watch import CardGrowth, CardHolder, CardWatch, warning
 from oomproof.guard.detect_pause import PAUSE_STALLED
 from oomproof.guard.host_view import HostView, open_pressure_trigger
 from oomproof.guard.unmanaged_guard import LOOK_SECONDS, Choice, Tell, UnmanagedGuard, is_filling
@@ -21,6 +24,10 @@ from oomproof.machine.clock import boottime
 from oomproof.machine.kill_counters import machine_kills
 from oomproof.units import format_size
 
+if TYPE_CHECKING:
+    from oomproof.machine.gpu import Gpu
+
+_CARDS_EVERY = 2.0
 _COUNT_EVERY = 10.0
 _WARN_EVERY = 600.0
 _WARN_OF_ANOTHER = 20.0  # seconds after which a second job that fills it is named too
@@ -37,8 +44,11 @@ class MachineGuard:
         best_effort: BestEffort,
         folder: Callable[[], Path],
         on_kills: Callable[[], None] = lambda: None,
+        cards: Callable[[], Sequence[Gpu]] | None = None,
     ) -> None:
-        """``folder``: where it writes down whom it has paused. ``on_kills``: the kernel killed somebody for want of memory."""
+        """``folder``: where it writes down whom it has paused. ``on_kills``: the kernel killed somebody for want of memory.
+        ``cards``: the last reading of them, at once."""
+        self._cards, self._card_watch, self._next_cards = cards, CardWatch(), 0.0
         self._on_kills, self._kills, self._next_count = on_kills, machine_kills(), 0.0
         self._settings, self._try = settings, best_effort
         self._unmanaged = UnmanagedGuard(
@@ -67,6 +77,9 @@ class MachineGuard:
             self._try("looking at all processes", lambda: self._look(t), None)
         if short:
             self._warn(t, view)
+        if self._cards is not None and t >= self._next_cards:
+            self._next_cards = t + _CARDS_EVERY
+            self._try("looking at the cards", lambda: self._look_at_cards(t), None)
         if t >= self._next_count:
             self._next_count = t + _COUNT_EVERY
             self._try("counting kills", self._count_kills, None)
@@ -74,6 +87,25 @@ class MachineGuard:
 
     def _look(self, t: float) -> None:
         self._unmanaged.growth.look(t, {os.getpid()}, _NOTHING, lambda table, row: None)
+
+    def _look_at_cards(self, t: float) -> None:
+        for growth in self._card_watch.look(t, self._cards() if self._cards is not None else ()):
+            # from a thread: recordings are read for it
+            threading.Thread(target=self._warn_of_card, args=(t, growth), name="card", daemon=True).start()
+
+    def _warn_of_card(self, t: float, growth: CardGrowth) -> None:
+        from oomproof.guard.card_runs import holders_of
+        from oomproof.leaf.command_lines import short_name
+        from oomproof.leaf.proc_files import command_line
+
+        pids = {growth.pid: growth.held, **growth.holders}
+        nobody: dict[int, CardHolder] = {}
+        runs = self._try("naming the runs on a card", lambda: holders_of(pids, self._runs(t)), nobody)
+        own = runs.get(growth.pid)
+        others = {holder.run: holder for pid, holder in runs.items() if own is None or holder.run != own.run}
+        name = short_name(command_line(growth.pid)) or "a process"
+        text = warning(growth, name, own.run if own is not None else "", list(others.values()))
+        self._unmanaged.tell_later("gpu-full", text, (0, 0))
 
     def _count_kills(self) -> None:
         before, self._kills = self._kills, machine_kills()

@@ -46,8 +46,8 @@ class GpuFeed:
             self._helper.stdin.close()
 
 
-def start() -> GpuFeed | None:
+def start(every: float = 1.0) -> GpuFeed | None:
     try:
-        return GpuFeed() if nvidia.driver_present() else None
+        return GpuFeed(every) if nvidia.driver_present() else None
     except OSError:
         return None

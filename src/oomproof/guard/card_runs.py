@@ -1,0 +1,50 @@
+"""Which runs of oomproof are on a card, whether they are paused, and what they keep there without using it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.guard.card_watch import CardHolder
+from oomproof.leaf.proc_files import descendants
+from oomproof.ledger.live_runs import Live
+
+_LATELY = 60.0  # seconds before the last word: each process tells about once a second while it makes steps
+
+
+def holders_of(pids: Mapping[int, int], runs: Sequence[Live], proc: str = "/proc") -> dict[int, CardHolder]:
+    """pid → the run it belongs to. ``pids``: what each process holds on that card."""
+    of_runs: dict[int, CardHolder] = {}
+    for run in runs:
+        if not run.pid:
+            continue
+        members = {run.pid, *descendants(run.pid, proc)} & pids.keys()
+        if members:
+            held = sum(pids[pid] for pid in members)
+            idle = min(held, idle_of(run.id)) if run.uid is None else 0
+            of_runs |= {pid: CardHolder(run.id, held, bool(run.frozen), idle) for pid in members}
+    return of_runs
+
+
+def idle_of(run_id: str) -> int:
+    """What its processes last said they have reserved and do not use, on all their cards: a job numbers its cards in its own way.
+    0 where they said nothing."""
+    from oomproof.recording import run_folders
+
+    try:
+        with run_folders.find(run_id).attempt.recording().series() as series:
+            told = series.told_numbers("agent:allocator", last=64)
+    except (OSError, OomproofError):
+        return 0
+    return idle_bytes([numbers for t, numbers in told if t >= told[-1][0] - _LATELY])
+
+
+def idle_bytes(told: Sequence[Mapping[str, Any]]) -> int:
+    newest = {(numbers.get("pid"), numbers.get("device")): numbers for numbers in told}
+    idle = 0
+    for numbers in newest.values():
+        allocated, reserved = numbers.get("allocated"), numbers.get("reserved")
+        if isinstance(allocated, int) and isinstance(reserved, int):
+            idle += max(0, reserved - allocated)
+    return idle
