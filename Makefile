@@ -92,6 +92,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/pytest tests/unit -m long
 	$(BIN)/pytest tests/incidents -m long
 	$(BIN)/python bench/freeze.py
+	$(BIN)/python bench/replay.py --minutes 120
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/agent.py
 	$(BIN)/python bench/readers.py

@@ -17,10 +17,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from freeze import GUARDS, OOMD, PREFIX, ending
-from lab import RESULTS, quantile, read_json, save, table
+from lab import RESULTS, read_json, save, table
 from replay_mixes import MixJob, draw, oracle
 from virtual_lab import IN_GUEST, JOBS, virtual
 
@@ -47,7 +48,10 @@ class Round:
 
     @property
     def innocents(self) -> int:
-        lost = sum(ready and end != "finished" for ready, end in zip(self.ready, self.ends, strict=True))
+        lost = sum(
+            ready and end not in ("finished", "never came back")
+            for ready, end in zip(self.ready, self.ends, strict=True)
+        )
         return lost + (not self.bystander_lived)
 
 
@@ -190,8 +194,8 @@ def report(kept: dict[str, Any], guards: Sequence[str]) -> None:
                 f"{sum(result.ends.count('finished') for result in mine)} of {total}",
                 str(sum(result.innocents for result in mine)),
                 str(sum(result.kernel_kills for result in mine)),
-                f"{quantile(stalls, 0.5):.2f} / {max(stalls):.2f}",
-                f"{quantile([result.seconds for result in mine], 0.5):.0f}",
+                f"{median(stalls):.2f} / {max(stalls):.2f}",
+                f"{median(result.seconds for result in mine):.0f}",
             ]
         )
         if guard == OURS:
@@ -200,7 +204,7 @@ def report(kept: dict[str, Any], guards: Sequence[str]) -> None:
                 if lost:
                     print(f"seed {result.seed}: the oracle saves {lost}, ours: {result.ends}")
     saved = sum(len(outcome.finished) for outcome in wanted.values())
-    seconds = quantile([outcome.seconds for outcome in wanted.values()], 0.5) if wanted else 0.0
+    seconds = median(outcome.seconds for outcome in wanted.values()) if wanted else 0.0
     rows.append(["oracle (simulated)", f"{saved} of {total}", "0", "0", "–", f"{seconds:.0f}"])
     header = ["guard", "jobs finished", "innocents lost", "kills by the kernel", "longest stall, s: median / worst", "seconds, median"]  # fmt: skip
     table(f"{len(complete)} mixes, seeds {complete}", header, rows)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ORDINARY_USERS = range(1000, 60000)
 _OLD = 3.0  # seconds: what was seen of a job before says little about now
-_LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that is due
+_LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that is due, beside two looks
 _SEARCH_SECONDS = 5.0  # that a slow machine takes for two looks
 _WOULD = {
     detect_unmanaged.PAUSE: "pause",
@@ -153,8 +153,13 @@ class UnmanagedGuard:
             self._due_since = None
         elif self._due_since is None:
             self._due_since = t
-        elif t - self._due_since > _LEFT_TO_IT:
+        elif t - self._due_since > _LEFT_TO_IT + min(_SEARCH_SECONDS, 2 * self._look_seconds()):
             self.state = detect_unmanaged.failed(due, self.state)
+
+    def _look_seconds(self) -> float:
+        """On a slow machine the other guard looks as slowly as we do."""
+        culprit = self.growth.culprit
+        return culprit.took if culprit is not None else 0.0
 
     def _act(self, action: Action) -> None:
         pauses, job = self._pauses, action.unmanaged
