@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,16 @@ def _predicted(model: ModelSizing, way: str) -> Loading | None:
     return next((loading for loading in model.loadings if wanted in loading.call), None)
 
 
+def imported() -> int:
+    """Own memory of a process that has imported what the program imports."""
+    code = "import torch, transformers, safetensors.torch; from oomproof.data.load_child import memory; print(memory()['anon'])"
+    return int(
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    )
+
+
 def generating_rows(folder: Path, machine: Path, results: list[dict[str, Any]]) -> list[list[str]]:
-    rows = []
+    rows, base = [], imported()
     for family in FAMILIES:
         place = folder / f"{family}-bfloat16"
         if not place.exists():
@@ -110,21 +119,27 @@ def generating_rows(folder: Path, machine: Path, results: list[dict[str, Any]]) 
             words = [sys.executable, PROGRAM, "from_pretrained", str(place), str(context), str(batch)]
             proof = measure(words, str(place), LIMIT, [f"{machine}/cgroup.procs"])
             estimate = sized(place, context, batch).stored.host
-            process = estimate.parts["process"]
-            expected, measured = estimate.expected - process, proof.peak + proof.mapped
-            results.append({"family": family, "context": context, "batch": batch, "measured": measured, "predicted": expected,
-                            "high": estimate.high - process, "own": proof.peak, "mapped": proof.mapped, "parts": dict(estimate.parts)})  # fmt: skip
-            figures = [expected, estimate.high - process, measured]
+            measured = base + proof.peak + proof.mapped
+            results.append(
+                {
+                    "family": family,
+                    "context": context,
+                    "batch": batch,
+                    "measured": measured,
+                    "predicted": estimate.as_json(),
+                }
+            )
+            figures = [estimate.low, estimate.expected, estimate.high, measured]
             rows.append(
                 [
                     family,
                     str(context),
                     str(batch),
                     *(f"{figure / MIB:.0f}" for figure in figures),
-                    f"{expected / measured:.2f}",
+                    f"{estimate.expected / measured:.2f}",
                 ]
             )
-            print(*rows[-1], {name: size // MIB for name, size in estimate.parts.items()}, flush=True)
+            print(*rows[-1], flush=True)
     return rows
 
 

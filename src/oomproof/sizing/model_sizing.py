@@ -21,6 +21,9 @@ _CONTEXT = (300 * MIB, 550 * MIB, 800 * MIB)
 # Python with torch and transformers imported; llama.cpp has next to nothing of its own
 _PROCESS = (250 * MIB, 350 * MIB, 500 * MIB)
 _LLAMA_CPP = (10 * MIB, 40 * MIB, 120 * MIB)
+_ON_CPU = 2  # what oneDNN and malloc keep beside the activations themselves (bench/model_sizes.py)
+_INNER = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "feed_forward_length")
+_EXPERT = ("moe_intermediate_size", "expert_feed_forward_length")
 _UBATCH = 512  # tokens that llama.cpp works on at once
 
 
@@ -200,7 +203,7 @@ def _variant(
         stored,
         size,
         _estimate(size, adapter, cache, work, "context and libraries", _CONTEXT),
-        _estimate(size, adapter, cache, work, "process", process),
+        _estimate(size, adapter, cache, work if by_llama_cpp else _ON_CPU * work, "process", process),
     )
 
 
@@ -217,16 +220,18 @@ def _estimate(
     }
     parts = {name: size for name, size in parts.items() if size}
     fixed = weights + adapter
-    # a prompt of a few tokens works on next to nothing; a cache that grows by copying has the old part beside the new one
+    # a prompt of a few tokens works on next to nothing; what a forward pass holds differs most between models; a cache that
+    # grows by copying has the old part beside the new one
     low = fixed + kept.size + figures[0]
-    high = fixed + kept.high + kept.grows + work + work // 4 + figures[2]
+    high = fixed + kept.high + kept.grows + work + work // 2 + figures[2]
     return Estimate(low, sum(parts.values()), max(high, sum(parts.values())), parts)
 
 
 def _work(
     config: Mapping[str, Any], weights: Weights, wanted: Wanted, by_llama_cpp: bool, cache: KvCache | str
 ) -> int:
-    """Activations of a prompt as long as the context, the most that a forward pass holds at once."""
+    """Activations of a prompt as long as the context, the most that a forward pass holds at once: in the MLP, of each token
+    three inner vectors beside four hidden ones; queries and their rotated copy."""
     if not isinstance(cache, KvCache):
         return 0
     text = text_config(config)
@@ -234,13 +239,12 @@ def _work(
         name = weights.metadata.get("general.architecture", "")
         text = {key.removeprefix(f"{name}."): value for key, value in weights.metadata.items()}
     hidden = whole_number(text, "hidden_size", "n_embd", "d_model", "embedding_length") or 0
-    inner = (
-        whole_number(text, "intermediate_size", "n_inner", "d_ff", "ffn_dim", "feed_forward_length")
-        or 4 * hidden
-    )
-    rows = wanted.batch * wanted.beams
+    inner = whole_number(text, *_EXPERT) or whole_number(text, *_INNER) or 4 * hidden
+    inner *= whole_number(text, "num_experts_per_tok", "expert_used_count") or 1
+    heads = whole_number(text, "num_attention_heads", "n_head", "num_heads", "attention.head_count") or 0
+    queries = heads * (whole_number(text, "head_dim", "attention.key_length") or 0) or hidden
+    each = 4 * hidden + 3 * inner + 2 * queries
     if by_llama_cpp:
-        tokens = min(_UBATCH, wanted.context)
         vocabulary = whole_number(text, "vocab_size") or weights.vocabulary
-        return tokens * (4 * hidden + 2 * inner + vocabulary) * 4
-    return rows * wanted.context * (4 * hidden + 3 * inner) * 2 + cache.logits
+        return min(_UBATCH, wanted.context) * (each + vocabulary) * 4
+    return wanted.batch * wanted.beams * wanted.context * each * 2 + cache.logits
