@@ -35,7 +35,9 @@ class Flow:
         self.stepped_at: float | None = None
         self.loaders = 0
         self.evaluated_at = 0
-        self.at_length = False  # a generation has made as many tokens as it may
+        self.token_cuts: list[int] = []  # events before each token of the generation under way
+        self.tokens_left = 1
+        self.generations: list[dict[str, Any]] = []
         self.saved = 0
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
@@ -222,18 +224,27 @@ def evaluate_soon(module: Any, flow: Flow) -> None:
     callback.on_step_end = on_step_end
 
 
+TOKENS = 12  # of a generation: the others follow from these
+
+
 def end_generation(module: Any, flow: Flow) -> None:
-    """transformers.generation.utils: whether all sequences are done is a value of the GPU; at the greatest length they are."""
+    """transformers.generation.utils: whether all sequences are done is a value of the GPU. Here a few tokens are made, and noted
+    how many are left up to the greatest length."""
     criteria, mixin = module.MaxLengthCriteria, module.GenerationMixin
     measured, unfinished = criteria.__call__, mixin._has_unfinished_sequences
 
     def is_done(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        flow.at_length = flow.at_length or input_ids.shape[1] >= self.max_length
+        flow.tokens_left = self.max_length - input_ids.shape[1]
         return measured(self, input_ids, *args, **kwargs)
 
     def has_unfinished(self: Any, *args: Any, **kwargs: Any) -> Any:
-        done, flow.at_length = flow.at_length, False
-        return False if done else unfinished(self, *args, **kwargs)
+        flow.token_cuts.append(len(flow.log.events[GPU]) // 2)
+        if flow.tokens_left > 0 and len(flow.token_cuts) <= TOKENS:
+            return unfinished(self, *args, **kwargs)
+        if flow.tokens_left > 0:
+            flow.generations.append({"cuts": flow.token_cuts[-4:], "left": flow.tokens_left})
+        flow.token_cuts, flow.tokens_left = [], 1
+        return False
 
     criteria.__call__, mixin._has_unfinished_sequences = is_done, has_unfinished
 
