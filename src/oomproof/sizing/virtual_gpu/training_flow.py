@@ -184,8 +184,9 @@ class Flow:
 
     def _saving(self) -> None:
         def counted(value: Any, *args: Any, **kwargs: Any) -> None:
-            size = sum(tensor.numel() * tensor.itemsize for tensor in _all_tensors(value))
-            self.saved = max(self.saved, size)
+            storages = [tensor.untyped_storage() for tensor in _all_tensors(value)]
+            sizes = {storage._cdata: storage.nbytes() for storage in storages}  # tied ones once
+            self.saved = max(self.saved, sum(sizes.values()))
             tell("checkpoints were counted, not written")
 
         torch.save = counted
