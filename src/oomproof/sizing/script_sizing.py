@@ -25,7 +25,8 @@ from oomproof.units import format_size
 
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _LOOK = 0.1  # seconds between looks at the child
-_GRACE = 30.0  # seconds beyond the time limit: imports, and the answer's own arithmetic
+_PATIENCE = 3  # times the time limit in which the child must have its steps
+_GRACE = 30.0  # seconds beyond that: imports, and the answer's own arithmetic
 _SHOWN = 15  # lines of a script's own error
 
 
@@ -75,7 +76,7 @@ def _run(
             env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
         )  # fmt: skip
         try:
-            return _watch(child, limit, time_limit + _GRACE)
+            return _watch(child, limit, _PATIENCE * time_limit + _GRACE)
         finally:
             _end(child)
 

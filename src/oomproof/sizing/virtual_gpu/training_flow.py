@@ -14,6 +14,7 @@ from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_
 from .virtual_mode import VirtualMode, fakes
 
 STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
+PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
 _notes: list[str] = []
 
@@ -163,7 +164,7 @@ class Flow:
     def check(self) -> None:
         """Called between two pieces of work."""
         elapsed = time.monotonic() - self.started
-        if elapsed > self.limit:
+        if elapsed > (self.limit if self.steps >= STEPS else PATIENCE * self.limit):
             self.finish("time limit")
         if self.stepped_at is None:
             return

@@ -178,7 +178,7 @@ def _in_fork() -> None:
 
 def _alarm(folder: str, limit: float) -> None:
     """For a script that never comes to a place where we look."""
-    time.sleep(limit + 15)
+    time.sleep(_flow_module().PATIENCE * limit + 5)
     _finish(folder, "time limit")
 
 
