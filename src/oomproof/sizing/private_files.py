@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
 
@@ -191,11 +192,14 @@ def written(scratch: str, covered: list[str], most: int = 8) -> dict[str, object
                 path = os.path.join(folder, name)
                 if "__pycache__" in path:
                     continue
-                count += 1
                 try:
-                    size += os.lstat(path).st_size
+                    info = os.lstat(path)
                 except OSError:
                     continue
+                if stat.S_ISSOCK(info.st_mode):  # of the script's own processes
+                    continue
+                count += 1
+                size += info.st_size
                 if len(names) < most:
                     names.append(os.path.join(covers, os.path.relpath(path, top)))
     return {"count": count, "bytes": size, "names": names}

@@ -25,7 +25,8 @@ from oomproof.units import format_size
 
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _LOOK = 0.1  # seconds between looks at the child
-_GRACE = 30.0  # seconds beyond the time limit: imports, and the answer's own arithmetic
+_PATIENCE = 3  # times the time limit in which the child must have its steps
+_GRACE = 30.0  # seconds beyond that: imports, and the answer's own arithmetic
 _SHOWN = 15  # lines of a script's own error
 
 
@@ -55,7 +56,7 @@ def size_command(
     folder = tempfile.mkdtemp(prefix="oomproof-size-")
     try:
         watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes)
-        return _answer(argv, folder, watched, allow_writes, tell)
+        return _answer(argv, folder, watched, gpu_total, tell)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -75,7 +76,7 @@ def _run(
             env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
         )  # fmt: skip
         try:
-            return _watch(child, limit, time_limit + _GRACE)
+            return _watch(child, limit, _PATIENCE * time_limit + _GRACE)
         finally:
             _end(child)
 
@@ -161,7 +162,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _answer(
-    argv: Sequence[str], folder: str, watched: Watched, allow_writes: bool, tell: Callable[[str], None]
+    argv: Sequence[str], folder: str, watched: Watched, gpu_total: int | None, tell: Callable[[str], None]
 ) -> tuple[Sizing, int]:
     if watched.status == private_files.CANNOT and os.path.exists(os.path.join(folder, "cannot")):
         with open(os.path.join(folder, "cannot")) as file:
@@ -190,18 +191,19 @@ def _answer(
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
         ), 0
-    return _sizing(run, folder, watched), 0
+    return _sizing(run, folder, watched, gpu_total), 0
 
 
-def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched) -> Sizing:
+def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched, gpu_total: int | None) -> Sizing:
     gpu: Estimate | None = None
+    tight = virtual_run.tight(run, gpu_total) if gpu_total else ""
     phases: tuple[Phase, ...] = ()
     if run.events:
         configured = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         gpu, phases = virtual_run.gpu_estimate(run, "expandable_segments:True" in configured.replace(" ", ""))
     return Sizing(
         gpu, _host(run, watched), phases, "script run on a virtual GPU",
-        notes=tuple(_notes(run, folder)), peak=str(run.result.get("peak_place", "")),
+        notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from oomproof.sizing import card_constants
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.card_constants import A100, ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase
+from oomproof.sizing.generation_events import continued
 
 _BIRTHS = (
     "activations",
@@ -63,7 +64,29 @@ def load(path: str) -> VirtualRun:
     with open(path) as file:
         result = json.load(file)
     stem = path[: -len(".json")]
-    return VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
+    run = VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
+    return with_generations(run)
+
+
+def with_generations(run: VirtualRun) -> VirtualRun:
+    """Generations that were cut short, as long as they would have been; later ones first, so that indexes stay right."""
+    for generation in reversed(run.result.get("generations", [])):
+        cuts, left = generation["cuts"], generation["left"]
+        longer = continued(run.events, cuts, left, len(run.births) + 1)
+        if longer is None:
+            run.result["notes"].append(
+                f"generate was seen for its first tokens only; {left} more are not counted"
+            )
+            continue
+        made = len(longer) - len(run.events)
+        run.result["notes"].append(f"generate: the last {left} tokens were calculated from the first")
+        run.result["marks"] = [
+            (at + 2 * made if at // 2 >= cuts[-1] else at, name) for at, name in run.result["marks"]
+        ]
+        highest = max((number for number, _ in longer), default=0)
+        run.births += bytes(max(0, highest - len(run.births)))
+        run.events = longer
+    return run
 
 
 def _events(path: str) -> list[tuple[int, int]]:
@@ -79,6 +102,17 @@ def _bytes(path: str) -> bytes:
         return b""
 
 
+def tight(run: VirtualRun, total: int, card: Card = ANY_CARD) -> str:
+    """On a card of that size: a sentence where it only fits since cached segments are given back, else nothing."""
+    allocator = CachingAllocator(capacity=total - card.context.usual)
+    allocator.replay(run.events)
+    if not allocator.retries or allocator.failures:
+        return ""
+    return (
+        f"fits only since the allocator gives cached segments back {allocator.retries} times, which is slow"
+    )
+
+
 def replay(run: VirtualRun, expandable: bool = False) -> Replay:
     allocator = CachingAllocator(expandable)
     marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("marks", []))
@@ -92,8 +126,11 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
         if name < 0:
             allocator.free(-name)
             continue
+        before = allocator.reserved
         allocator.malloc(name, size)
-        phases[phase] = max(phases.get(phase, 0), allocator.allocated)
+        # a phase is told by what it makes the allocator reserve; where that is there already, by what lives
+        most = allocator.reserved if allocator.reserved > before else allocator.allocated
+        phases[phase] = max(phases.get(phase, 0), most)
         if allocator.allocated > peak:
             peak, peak_at = allocator.allocated, index
     kept = run.result.get("kept", 0)

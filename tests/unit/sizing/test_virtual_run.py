@@ -52,3 +52,14 @@ def test_outputs_that_an_evaluation_keeps_count_for_all_its_batches() -> None:
     estimate, _ = virtual_run.gpu_estimate(run)
     assert estimate.parts["outputs kept by eval"] == 1000 * MIB
     assert sum(estimate.parts.values()) == estimate.expected
+
+
+def test_a_card_that_holds_it_only_with_retries() -> None:
+    """Blocks of rising sizes: reserved adds them all up, live is one of them."""
+    events = [event for number in range(1, 11) for event in ((number, number * 20 * MIB), (-number, 0))]
+    run = a_run(events)
+    context = virtual_run.ANY_CARD.context.usual
+    assert virtual_run.replay(run).reserved == 1100 * MIB
+    assert "gives cached segments back" in virtual_run.tight(run, context + 300 * MIB)
+    assert virtual_run.tight(run, context + 1200 * MIB) == ""
+    assert virtual_run.tight(run, context + 100 * MIB) == "", "does not fit at all: another says so"

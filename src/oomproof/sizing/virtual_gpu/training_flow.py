@@ -14,6 +14,7 @@ from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_
 from .virtual_mode import VirtualMode, fakes
 
 STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
+PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
 _notes: list[str] = []
 
@@ -35,7 +36,9 @@ class Flow:
         self.stepped_at: float | None = None
         self.loaders = 0
         self.evaluated_at = 0
-        self.at_length = False  # a generation has made as many tokens as it may
+        self.token_cuts: list[int] = []  # events before each token of the generation under way
+        self.tokens_left = 1
+        self.generations: list[dict[str, Any]] = []
         self.saved = 0
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
@@ -161,7 +164,7 @@ class Flow:
     def check(self) -> None:
         """Called between two pieces of work."""
         elapsed = time.monotonic() - self.started
-        if elapsed > self.limit:
+        if elapsed > (self.limit if self.steps >= STEPS else PATIENCE * self.limit):
             self.finish("time limit")
         if self.stepped_at is None:
             return
@@ -182,8 +185,9 @@ class Flow:
 
     def _saving(self) -> None:
         def counted(value: Any, *args: Any, **kwargs: Any) -> None:
-            size = sum(tensor.numel() * tensor.itemsize for tensor in _all_tensors(value))
-            self.saved = max(self.saved, size)
+            storages = [tensor.untyped_storage() for tensor in _all_tensors(value)]
+            sizes = {storage._cdata: storage.nbytes() for storage in storages}  # tied ones once
+            self.saved = max(self.saved, sum(sizes.values()))
             tell("checkpoints were counted, not written")
 
         torch.save = counted
@@ -222,18 +226,27 @@ def evaluate_soon(module: Any, flow: Flow) -> None:
     callback.on_step_end = on_step_end
 
 
+TOKENS = 12  # of a generation: the others follow from these
+
+
 def end_generation(module: Any, flow: Flow) -> None:
-    """transformers.generation.utils: whether all sequences are done is a value of the GPU; at the greatest length they are."""
+    """transformers.generation.utils: whether all sequences are done is a value of the GPU. Here a few tokens are made, and noted
+    how many are left up to the greatest length."""
     criteria, mixin = module.MaxLengthCriteria, module.GenerationMixin
     measured, unfinished = criteria.__call__, mixin._has_unfinished_sequences
 
     def is_done(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        flow.at_length = flow.at_length or input_ids.shape[1] >= self.max_length
+        flow.tokens_left = self.max_length - input_ids.shape[1]
         return measured(self, input_ids, *args, **kwargs)
 
     def has_unfinished(self: Any, *args: Any, **kwargs: Any) -> Any:
-        done, flow.at_length = flow.at_length, False
-        return False if done else unfinished(self, *args, **kwargs)
+        flow.token_cuts.append(len(flow.log.events[GPU]) // 2)
+        if flow.tokens_left > 0 and len(flow.token_cuts) <= TOKENS:
+            return unfinished(self, *args, **kwargs)
+        if flow.tokens_left > 0:
+            flow.generations.append({"cuts": flow.token_cuts[-4:], "left": flow.tokens_left})
+        flow.token_cuts, flow.tokens_left = [], 1
+        return False
 
     criteria.__call__, mixin._has_unfinished_sequences = is_done, has_unfinished
 

@@ -178,7 +178,7 @@ def _in_fork() -> None:
 
 def _alarm(folder: str, limit: float) -> None:
     """For a script that never comes to a place where we look."""
-    time.sleep(limit + 15)
+    time.sleep(_flow_module().PATIENCE * limit + 5)
     _finish(folder, "time limit")
 
 
@@ -217,7 +217,7 @@ def _result(reason: str) -> dict[str, Any]:
         "reason": reason, "error": _own.get("error", ""), "refused": _own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "live": dict(log.live), "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saved, "kept": flow.kept,
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saved, "kept": flow.kept, "generations": flow.generations,
         "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
         "install_seconds": _own.get("seconds", 0.0), "elapsed": time.monotonic() - flow.started,
     }  # fmt: skip
