@@ -1,0 +1,41 @@
+"""A run's guard beside the guard of the machine: who decides, and how long it is waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomproof.guard import unmanaged_guard
+from oomproof.guard.detect_unmanaged import PAUSE
+from oomproof.guard.unmanaged_growth import Culprit
+from oomproof.guard.unmanaged_guard import Choice, UnmanagedGuard
+from oomproof.guard.view import Action, Done, Settings, UnmanagedView
+from oomproof.machine.jobs import Job
+from oomproof.units import GIB, MIB
+
+SETTINGS = Settings(margin=5 * GIB, floor=1 * GIB, grace=30.0)
+KEY = (812, 4711)
+JOB = Job(*KEY, 1000, ("python", "load.py"), (812,), 8 * GIB, 0, 0, True)
+DUE = Action(PAUSE, unmanaged=UnmanagedView(KEY, "python load.py", 8 * GIB, 200.0 * MIB))
+
+
+def guard(choice: Choice = unmanaged_guard.ANY_OF_MINE) -> UnmanagedGuard:
+    return UnmanagedGuard(SETTINGS, "run x", set, lambda kind, text, key: None, choice=choice)
+
+
+@pytest.mark.parametrize(("took", "waits", "then"), [(0.0, 0.9, 1.1), (1.0, 2.9, 3.1), (60.0, 5.9, 6.1)])
+def test_the_guard_of_the_machine_is_waited_for_as_long_as_two_looks_take(
+    took: float, waits: float, then: float
+) -> None:
+    mine = guard()
+    mine.growth.culprit = Culprit(JOB, "python load.py", 200.0 * MIB, "", 100.0, took)
+    for seconds, gave_up in ((0.0, False), (waits, False), (then, True)):
+        mine._leave_to_it([DUE], 100.0 + seconds)
+        assert mine.state.get(KEY, Done()).gave_up is gave_up, seconds
+
+
+def test_the_guard_of_the_system_asks_for_no_users_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot make a user's folder, and said so at each shortage."""
+    asked: list[str] = []
+    monkeypatch.setattr(unmanaged_guard.guard_lease, "holder", lambda: asked.append("asked"))
+    assert not guard(Choice(every_user=True))._is_decided_elsewhere() and asked == []
+    assert not guard()._is_decided_elsewhere() and asked == ["asked"]
