@@ -194,7 +194,7 @@ def sizing_lines(sizing: Sizing, width: int) -> list[str]:
         lines += table(rows, width, shrink={0: 20}, right=(1,)) if rows else []
         lines.append("")
     if sizing.peak:
-        lines += _row("peak", sizing.peak, width)
+        lines += [*_row("peak", sizing.peak, width), ""]
     if sizing.phases:
         rows = [["  PHASE", "GPU", "RAM", ""]]
         for phase in sizing.phases:
