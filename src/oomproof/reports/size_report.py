@@ -16,6 +16,7 @@ from oomproof.sizing.model_sizing import ModelSizing, Variant
 from oomproof.units import GIB, MIB, format_exact, format_size
 
 _HEAD = 11
+_FITS = ("fits", "close")
 
 
 def model_block(model: ModelSizing, places: Sequence[Place], width: int) -> list[str]:
@@ -55,21 +56,33 @@ def verdict_lines(fits: Sequence[Fit], width: int) -> list[str]:
 
 
 def next_lines(name: str, host: Estimate | None, gpu: Estimate | None, fits: Sequence[Fit]) -> list[str]:
-    """What to type: the start where it fits, the question where it does not."""
+    """What to type: the start where it fits, on a card before RAM; the question where it does not."""
+    cards = [judged for judged in fits if judged.place.kind == "gpu"]
     ram = next((judged for judged in fits if judged.place.kind == "ram"), None)
-    need = typed(host.high) if host is not None else ""
-    if ram is None or host is None:
-        return []
-    here = ram.place.name == "this machine's RAM"
-    if ram.status in ("fits", "close") and here:
-        when, command = "start it under the guard, with its need:", f"oomproof run --need {need} -- CMD"
+    here = ram is not None and ram.place.name == "this machine's RAM"
+    lines = []
+    if here and gpu is not None and any(judged.status in _FITS for judged in cards):
+        lines = [
+            "Next: start it under the guard, on the card:",
+            f"  oomproof run --gpu-need {typed(gpu.high)} -- CMD",
+        ]
+    elif here and host is not None and ram is not None and ram.status in _FITS:
+        lines = [
+            "Next: start it under the guard, with its need:",
+            f"  oomproof run --need {typed(host.high)} -- CMD",
+        ]
     else:
-        when, command = (
-            "ask again when memory is free:" if here else "on that machine ask:",
-            f"oomproof check --need {need}",
-        )
-    lines = [f"Next: {when}", f"  {command}"]
-    return [*lines, "beside another job:", f"  oomproof check --together {_job_name(name)}={need},train=19G"]
+        when = "ask again when memory is free:" if here else "on that machine ask:"
+        need = f" --need {typed(host.high)}" if ram is not None and host is not None else ""
+        need += f" --gpu-need {typed(gpu.high)}" if not need and gpu is not None else ""
+        lines = [f"Next: {when}", f"  oomproof check{need}"]
+    if ram is None or host is None:
+        return lines
+    return [
+        *lines,
+        "beside another job:",
+        f"  oomproof check --together {_job_name(name)}={typed(host.high)},train=19G",
+    ]
 
 
 def typed(size: int) -> str:
@@ -181,7 +194,7 @@ def sizing_lines(sizing: Sizing, width: int) -> list[str]:
         lines += table(rows, width, shrink={0: 20}, right=(1,)) if rows else []
         lines.append("")
     if sizing.peak:
-        lines += _row("peak", sizing.peak, width)
+        lines += [*_row("peak", sizing.peak, width), ""]
     if sizing.phases:
         rows = [["  PHASE", "GPU", "RAM", ""]]
         for phase in sizing.phases:

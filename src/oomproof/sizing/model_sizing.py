@@ -18,8 +18,8 @@ from oomproof.units import MIB
 DEFAULT_CONTEXT = 4096
 # of a process on a card: 287 MiB for the bare context of a small card to 770 with cuBLAS loaded on an H200 (docs/size.md)
 _CONTEXT = (300 * MIB, 550 * MIB, 800 * MIB)
-# Python with torch and transformers imported; llama.cpp has next to nothing of its own
-_PROCESS = (250 * MIB, 350 * MIB, 500 * MIB)
+# Python with torch, transformers and the model's modules imported: 253 MiB (bench/model_sizes.py); llama.cpp has next to nothing
+_PROCESS = (200 * MIB, 260 * MIB, 400 * MIB)
 _LLAMA_CPP = (10 * MIB, 40 * MIB, 120 * MIB)
 _ON_CPU = 2  # what oneDNN and malloc keep beside the activations themselves (bench/model_sizes.py)
 _INNER = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "feed_forward_length")

@@ -43,6 +43,13 @@ def test_what_fits_here_is_started_with_its_need(tmp_path: Path, capsys: pytest.
     assert "fits in this machine's RAM" in text and "oomproof run --need" in text
 
 
+def test_a_card_alone(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, llama, "--gpu", "24G")
+    assert (
+        "fits on a 24.0 GiB card" in text and "Next: on that machine ask: oomproof check --gpu-need" in text
+    )
+
+
 def test_json(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
     value = as_json(capsys, llama, "--gpu", "12G", "--batch", "2", "--context", "1000", "--kv-type", "q8_0")
     assert value["schema"] == 1 and value["refused"] is None and value["peak"] == ""

@@ -246,6 +246,12 @@ def test_a_hostile_index(text: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     answer(capsys, str(folder))
 
 
+def test_a_zip_with_a_name_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = npz(tmp_path / "m.pt", {"é/data.pkl": b""})
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xff\xfe"))
+    assert "the zip is damaged" in answer(capsys, str(path))
+
+
 def test_a_hostile_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it claims is bounded; what it does not say is said."""
     folder = model_folder(tmp_path / "m")
