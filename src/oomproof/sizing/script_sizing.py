@@ -217,7 +217,7 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     )  # exact where it was measured; what we saw of it is less certain, since epochs were cut short
     parts = {
         "process": max(0, watched.main - result["overhead"]),
-        "loader workers": watched.workers,
+        "loader workers" if queue else "other processes": watched.workers,
         "shared-memory queue": queue or watched.shared,
         **({"model on the host": result["peak"]["host"]} if run.events else virtual_run.host_parts(run)),
         "pinned memory": result["pinned"],
