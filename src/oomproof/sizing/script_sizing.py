@@ -40,6 +40,8 @@ class Watched:
     workers: int = 0
     shared: int = 0
     over_limit: bool = False
+    timed_out: bool = False
+    limit: int = 0
 
 
 def size_command(
@@ -121,7 +123,7 @@ def _limited(limit: int) -> Iterator[list[str]]:
 
 
 def _watch(child: subprocess.Popen[bytes], limit: int, seconds: float) -> Watched:
-    watched, deadline = Watched(), time.monotonic() + seconds
+    watched, deadline = Watched(limit=limit), time.monotonic() + seconds
     while True:
         try:
             watched.status = child.wait(_LOOK)
@@ -133,13 +135,15 @@ def _watch(child: subprocess.Popen[bytes], limit: int, seconds: float) -> Watche
             watched.over_limit = True
             return watched
         if time.monotonic() > deadline:
-            watched.status = -signal.SIGKILL
+            watched.timed_out = True
             return watched
 
 
 def _look(pid: int, watched: Watched) -> None:
     """Anonymous memory of the tree, shared pages counted once, and the /dev/shm of its own."""
-    members = [member for member in map(processes.memory, processes.descendants(pid)) if member is not None]
+    members = [
+        member for member in map(processes.memory, (pid, *processes.descendants(pid))) if member is not None
+    ]
     if not members:
         return
     main = max(members, key=lambda member: member.anon)
@@ -178,6 +182,14 @@ def _answer(
     failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < 3)
     if run is not None and run.result.get("refused"):
         return _refused(str(run.result["refused"])), 0
+    if watched.timed_out and run is None:
+        return _refused(
+            "the script made no step in time; give it longer with --time-limit, or size it with a smaller model"
+        ), 0
+    if failed and watched.status in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return _refused(
+            f"the script was killed, most likely at the limit of {format_size(watched.limit)} on the host, before its third step; end something large first"
+        ), 0
     if failed:
         _show_error(folder, tell)
         return _refused(
@@ -217,7 +229,7 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     )  # exact where it was measured; what we saw of it is less certain, since epochs were cut short
     parts = {
         "process": max(0, watched.main - result["overhead"]),
-        "loader workers": watched.workers,
+        "loader workers" if queue else "other processes": watched.workers,
         "shared-memory queue": queue or watched.shared,
         **({"model on the host": result["peak"]["host"]} if run.events else virtual_run.host_parts(run)),
         "pinned memory": result["pinned"],
@@ -243,7 +255,10 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     missed = [name for name in ("eval", "generate") if name not in result["phases"]]
     if missed:
         yield f"not reached: {', '.join(missed)}"
-    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, "written.json")) as file:
+    path = os.path.join(folder, "written.json")
+    if not os.path.exists(path):
+        yield "the script's files were written and its network was on, as --allow-writes says"
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
         written = json.load(file)
         if written["count"]:
             yield f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"

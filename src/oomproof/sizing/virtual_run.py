@@ -20,7 +20,15 @@ _BIRTHS = (
     "temporary",
     "temporary",
 )  # of a storage without a name: born in forward, backward, optimizer
-PARTS = ("weights", "gradients", "optimizer state", "activations", "temporary", "workspaces")
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "temporary",
+    "gradient buckets",
+    "workspaces",
+)
 __all__ = ["A100", "ANY_CARD", "VirtualRun", "gpu_estimate", "load", "read", "replay"]
 PHASES = ("train", "eval", "generate")
 

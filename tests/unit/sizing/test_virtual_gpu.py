@@ -84,6 +84,15 @@ assert F.dropout(torch.ones(1000), 0.5).unique().numel() == 2, "of the host: rea
 # sizes that depend on values: as if all were taken
 assert card[card > 0].shape == (6,) and torch.nonzero(card).shape == (6, 2)
 
+# one rank of a process group
+import torch.distributed as dist
+dist.init_process_group("nccl")
+assert dist.get_world_size() == 1 and dist.get_rank() == 0
+before = torch.cuda.memory_allocated()
+wrapped = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024, bias=False).cuda())
+assert torch.cuda.memory_allocated() - before == 2 * 4 * 1024 * 1024, "the weight, and a bucket for its gradient"
+dist.all_reduce(wrapped(torch.ones(1, 1024, device="cuda")).sum())
+
 # a large model takes no memory of this process
 import resource
 large = nn.ModuleList(nn.Linear(8192, 8192, bias=False) for _ in range(32)).half().cuda()
@@ -96,6 +105,7 @@ print("seen all")
 def test_what_a_script_sees(tmp_path: Path) -> None:
     run, output = on_virtual_gpu(LOOKS, tmp_path)
     assert "seen all" in output
+    assert run.result["notes"] == ["one rank of 1 was sized; NCCL's own buffers are not in it"]
     assert run.result["widened"] == {"a boolean mask": 1, "nonzero": 1}
     assert 8 << 30 <= run.result["peak"]["host"] < 9 << 30, "float32 on the host, by arithmetic"
     assert 4 << 30 <= virtual_run.replay(run).allocated < 5 << 30

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import one_rank
 from .cuda_redirect import CARD, is_cuda
 from .storage_log import GPU, StorageLog
 
@@ -78,7 +79,7 @@ def install(log: StorageLog, total: int) -> None:
     if torch.version.cuda is None:
         torch.version.cuda = "12.8"
     torch.compile = _identity
-    _distributed()
+    one_rank.install(log)
 
 
 def _answers(log: StorageLog, total: int) -> dict[str, Any]:
@@ -200,17 +201,3 @@ def _identity(model: Any = None, *args: Any, **kwargs: Any) -> Any:
 
     training_flow.tell("torch.compile was left out: it usually needs less than the figure here")
     return (lambda function: function) if model is None else model
-
-
-def _distributed() -> None:
-    try:
-        import torch.distributed as distributed
-    except ImportError:
-        return
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Refused(
-            "the script starts a process group; size one rank: run it without torchrun, with the batch of one GPU"
-        )
-
-    distributed.init_process_group = refuse

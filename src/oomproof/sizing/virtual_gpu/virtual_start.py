@@ -32,6 +32,10 @@ def begin(folder: str) -> None:
                 "transformers.generation.utils": lambda module: _flow_module().end_generation(
                     module, _own["flow"]
                 ),
+                "torch.distributed.fsdp": lambda module: _refuse(
+                    "FSDP", module, "FullyShardedDataParallel", "fully_shard"
+                ),
+                "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
                 "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].counted),
             }
         ),
@@ -114,6 +118,12 @@ def _flow_module() -> Any:
     from . import training_flow
 
     return training_flow
+
+
+def _refuse(name: str, module: Any, *parts: str) -> None:
+    from . import one_rank
+
+    one_rank.refuse(name, *parts)(module)
 
 
 def install(folder: str) -> None:
