@@ -150,3 +150,63 @@ def test_parts_of_a_training(tmp_path: Path) -> None:
     assert parts["workspaces"] == 64 * MIB
     assert run.result["peak_place"] == "optimizer step", "no file: the script came by -c"
     assert run.result["peak"]["host"] < 2 * weights
+
+
+BY_HAND = """
+import os, torch
+from torch import nn
+model = nn.Linear(1024, 1024, bias=False).cuda()
+for passed in range(1000):
+    assert passed < 20, "nobody stopped it"
+    model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    for parameter in model.parameters():
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+"""
+
+
+def test_a_loop_without_an_optimizer_is_seen_to_step(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(BY_HAND.replace("range(1000)", "range(6)"), tmp_path)
+    assert run.result["steps"] >= 3
+    estimate, _ = virtual_run.gpu_estimate(run, False)
+    assert estimate.parts["gradients"] == estimate.parts["weights"] == 4 * MIB
+
+
+GATHERS = """
+import torch
+from torch import nn
+model = nn.Linear(1024, 1024, bias=False).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for passed in range(24):
+    model(torch.ones(8, 1024, device="cuda")).sum().backward()
+"""
+
+
+def test_gradients_that_are_gathered_for_long_do_not_hide_the_optimizers_state(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(GATHERS, tmp_path)
+    estimate, _ = virtual_run.gpu_estimate(run, False)
+    assert estimate.parts["optimizer state"] >= 8 * MIB and estimate.parts["gradients"] >= 4 * MIB
+    assert any("accumulated over more than" in note for note in run.result["notes"])
+
+
+READS_BACK = """
+import os, torch
+from torch import nn
+model = nn.Linear(64, 64).cuda()
+with open("model.pt", "wb") as file:
+    torch.save(model, file)
+torch.save({"model": model.state_dict(), "step": 7, "loss": [torch.ones(2, device="cuda")]}, "state.pt")
+with open("model.pt", "rb") as file:
+    assert torch.load(file) is model
+state = torch.load("state.pt", map_location="cpu")
+assert state["step"] == 7 and state["model"]["weight"].shape == (64, 64) and not state["model"]["weight"].is_cuda
+model.load_state_dict(state["model"])
+assert torch.load("state.pt")["loss"][0].is_cuda
+torch.save(torch.arange(5), "host.pt")
+assert torch.load("host.pt").tolist() == [0, 1, 2, 3, 4] and os.path.getsize("host.pt")
+"""
+
+
+def test_a_script_reads_back_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, _ = on_virtual_gpu(READS_BACK, tmp_path)
+    assert run.result["saved"] >= 64 * 64 * 4

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .held_saves import HeldSaves
 from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
 from .virtual_mode import VirtualMode, fakes
 
 STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
+ACCUMULATED = 16  # backward passes without a step: then it is taken for the script, which may gather forty
 PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
 _notes: list[str] = []
@@ -29,6 +32,9 @@ class Flow:
         self.mode, self.log, self.finish = mode, mode.log, finish
         self.started, self.limit = time.monotonic(), limit
         self.steps = 0
+        self.passes = 0  # backward passes since the last step
+        self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
+        self.roots: list[Any] = []
         self.phases: dict[str, int] = {}  # name → outermost forward passes
         self.modules: list[str] = []
         self.names: dict[int, str] = {}
@@ -39,10 +45,9 @@ class Flow:
         self.token_cuts: list[int] = []  # events before each token of the generation under way
         self.tokens_left = 1
         self.generations: list[dict[str, Any]] = []
-        self.saved = 0
+        self.saves = HeldSaves(tell)
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
-        self.counted: Any = None
         self.skip = _library_folders()
         self.log.place = self.place
 
@@ -55,7 +60,8 @@ class Flow:
         modules.register_module_forward_pre_hook(self._enter)
         modules.register_module_forward_hook(self._leave, always_call=True)
         self._backward()
-        self._saving()
+        self.saves.install()
+        self._optimizers()
         self._foreach()
         self._scaler()
 
@@ -65,14 +71,50 @@ class Flow:
         for name in ("backward", "grad"):
             original = getattr(torch.autograd, name)
 
-            def during(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            def during(*args: Any, _original: Any = original, _name: str = name, **kwargs: Any) -> Any:
                 before, self.log.part = self.log.part, PARTS_OF_STEP.index(BACKWARD)
                 try:
-                    return _original(*args, **kwargs)
+                    result = _original(*args, **kwargs)
                 finally:
                     self.log.part = before
+                if _name == "backward" and before != PARTS_OF_STEP.index(BACKWARD):
+                    self._after_backward()
+                return result
 
             setattr(torch.autograd, name, during)
+
+    def _optimizers(self) -> None:
+        made = torch.optim.Optimizer.__init__
+
+        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            made(optimizer, *args, **kwargs)
+            self.optimizers.append(weakref.ref(optimizer))
+
+        torch.optim.Optimizer.__init__ = counted
+
+    def _after_backward(self) -> None:
+        """A loop that changes its parameters by hand has made a step; one that gathers gradients over many passes takes long to
+        come to it, and holds no more by then."""
+        self.passes += 1
+        optimizers = [
+            optimizer for optimizer in (known() for known in self.optimizers) if optimizer is not None
+        ]
+        roots = [root for root in (known() for known in self.roots) if root is not None]
+        # after each pass: fake gradients are added up in new storages
+        self._name([parameter.grad for root in roots for parameter in root.parameters()], "gradients")
+        if not optimizers:
+            self._stepped()
+        elif self.passes > ACCUMULATED and self.steps < STEPS:
+            tell(
+                f"gradients are accumulated over more than {ACCUMULATED} passes: the first steps were taken before that"
+            )
+            passes = self.passes
+            for optimizer in optimizers:
+                try:
+                    optimizer.step()
+                except Exception:  # one that wants a closure
+                    self.optimizers = [known for known in self.optimizers if known() is not optimizer]
+            self.passes = passes
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.log.part = PARTS_OF_STEP.index(OPTIMIZER)
@@ -84,7 +126,10 @@ class Flow:
         for state in optimizer.state.values():
             self._name(state, "optimizer state")
         self.log.part = PARTS_OF_STEP.index(FORWARD)
-        self.steps += 1
+        self._stepped()
+
+    def _stepped(self) -> None:
+        self.steps, self.passes = self.steps + 1, 0
         self.log.mark("train")
         if self.steps == STEPS:
             self.stepped_at = time.monotonic()
@@ -118,6 +163,7 @@ class Flow:
             for name, part in module.named_modules():
                 self.names.setdefault(id(part), name or type(module).__name__)
             self._name(list(module.parameters()) + list(module.buffers()), "weights")
+            self.roots.append(weakref.ref(module))
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
         if phase == "train":
             del self.spans[:-20000]
@@ -181,17 +227,7 @@ class Flow:
         three = self.stepped_at - self.started
         return time.monotonic() - self.stepped_at > max(5.0, min(three, self.limit / 2))
 
-    # what is counted and not made
-
-    def _saving(self) -> None:
-        def counted(value: Any, *args: Any, **kwargs: Any) -> None:
-            storages = [tensor.untyped_storage() for tensor in _all_tensors(value)]
-            sizes = {storage._cdata: storage.nbytes() for storage in storages}  # tied ones once
-            self.saved = max(self.saved, sum(sizes.values()))
-            tell("checkpoints were counted, not written")
-
-        torch.save = counted
-        self.counted = counted
+    # what the card does otherwise
 
     def _foreach(self) -> None:
         """Optimizers choose their kernels by the tensor's class; on a card they take the multi-tensor ones."""
@@ -249,17 +285,6 @@ def end_generation(module: Any, flow: Flow) -> None:
         return False
 
     criteria.__call__, mixin._has_unfinished_sequences = is_done, has_unfinished
-
-
-def _all_tensors(value: Any, depth: int = 0) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 8:
-        items = (
-            value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        )
-        for item in items:
-            yield from _all_tensors(item, depth + 1)
 
 
 def _sequence() -> int:

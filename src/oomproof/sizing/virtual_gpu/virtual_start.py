@@ -36,7 +36,7 @@ def begin(folder: str) -> None:
                     "FSDP", module, "FullyShardedDataParallel", "fully_shard"
                 ),
                 "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
-                "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].counted),
+                "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].saves.save),
             }
         ),
     )
@@ -227,7 +227,7 @@ def _result(reason: str) -> dict[str, Any]:
         "reason": reason, "error": _own.get("error", ""), "refused": _own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "live": dict(log.live), "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saved, "kept": flow.kept, "generations": flow.generations,
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "kept": flow.kept, "generations": flow.generations,
         "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
         "install_seconds": _own.get("seconds", 0.0), "elapsed": time.monotonic() - flow.started,
     }  # fmt: skip
