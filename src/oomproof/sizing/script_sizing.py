@@ -248,7 +248,7 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     yield from result["notes"]
     if result["steps"] < 3:
         yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
-    for reason, share in virtual_run.widths(result).items():
+    for reason, share in virtual_run.widths(result).items() if run.events else ():
         yield f"high is {share:.0%} higher: {reason}"
     for what, count in result["widened"].items():
         yield f"{what} ({count}×): counted as if every element were taken"
