@@ -380,7 +380,7 @@ def main() -> None:
         save(
             "soak",
             {
-                "seed": arguments.seed, "hours": rows, "machine": result.counts, "told": result.kinds,
+                "seed": arguments.seed, "hours": rows, "simulated": result.counts, "told": result.kinds,
                 "growth_kib": round(result.growth_kib, 1), "descriptors": result.descriptors,
             },
         )  # fmt: skip
