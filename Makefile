@@ -87,6 +87,7 @@ bench: dev  ## by hand: measures the guard beside its peers; commit the results
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/output.py
 	$(BIN)/python bench/guard.py
+	$(BIN)/python bench/soak.py
 	$(BIN)/python bench/many_processes.py
 	$(BIN)/pytest tests/vm -m long
 	$(BIN)/pytest tests/unit -m long

@@ -118,7 +118,7 @@ def test_a_pause_has_an_end(lab: Lab, small_machine: SmallMachine) -> None:
     assert new.wait() == 128 + signal.SIGTERM
     taken = actions(new)
     assert [one for one in taken if one in ("freeze", "thaw", "term")] == ["freeze", "thaw", "term"], taken
-    assert "as long as it may be" in said(new)
+    assert "the longest it may be" in said(new)
     assert alive(old.job_pid)
     lab.prefix = []
     lab.run("stop", "old")

@@ -2,7 +2,7 @@
 
 When memory runs short it names the job that grows. If that is yours, and nobody else would feel it (it serves no socket,
 window, mount or container and leads no session), it is paused, its terminal is told why and until when, and it resumes by
-itself when there is room, after an hour at the latest. Anything else is only warned of; nothing is ever ended, unless you
+itself when memory is free again, after an hour at the latest. Anything else is only warned of; nothing is ever ended, unless you
 allow that.
 
   oomproof guard                       until Ctrl-C
@@ -81,7 +81,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="end a job that fills the machine where pausing it did not help: SIGTERM, then SIGKILL",
     )
     parser.add_argument("--margin", metavar="SIZE", help="warn below this much RAM and disk swap")
-    parser.add_argument("--floor", metavar="SIZE", help="act here (default: 4 %% of RAM, at least 512 MiB)")
+    parser.add_argument(
+        "--floor",
+        metavar="SIZE",
+        help="pause the job that grows below this (default: 4 %% of RAM, at least 512 MiB)",
+    )
     parser.add_argument(
         "--pause-max", metavar="SECONDS", help="a pause lasts at most this long (default 3600)"
     )
@@ -159,9 +163,10 @@ def _guard(arguments: argparse.Namespace, choice: Choice) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(wake, b"."))
     left = format_size(sum(host.headroom()))
-    what = "says what it would do" if arguments.dry_run else "acts"
+    what = "only says whom it would pause" if arguments.dry_run else "pauses the job that grows"
     tell(
-        f"guarding this machine: {left} left, warns below {format_size(settings.margin)}, {what} at {format_size(settings.floor)}"
+        f"guarding this machine: {left} of RAM and disk swap left; warns below {format_size(settings.margin)}, "
+        f"{what} below {format_size(settings.floor)}"
     )
     best_effort = BestEffort(tell)
     best_effort("looking for other guards", lambda: _tell_other_guards(settings.floor, host), None)
@@ -264,11 +269,11 @@ def _status(as_json: bool) -> int:
         print(json.dumps({"schema": 1, "guards": guards, "paused": jobs, "oom_daemons": others}))
         return 0
     for lease in leases:
-        whose = "of the whole machine" if lease.system else "of yours"
+        whose = "the guard for all users" if lease.system else "your guard"
         since = format_duration(time.time() - lease.since)
-        print(
-            f"a guard {whose} runs (pid {lease.pid}) since {since}{', acting on nothing' if lease.dry_run else ''}"
-        )
+        what = "only says whom it would pause" if lease.dry_run else "pauses the job that grows"
+        below = f" below {format_size(lease.floor)}" if lease.floor else ""
+        print(f"{whose} runs (pid {lease.pid}, for {since}): it {what}{below}")
     if not leases:
         print("no guard of the machine runs; each `oomproof run` looks after its own job")
         print("  start one: oomproof guard install")

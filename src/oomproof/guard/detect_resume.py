@@ -33,7 +33,12 @@ def while_paused(settings: Settings, facts: Facts, state: Done) -> Action:
         return NONE  # by hand: whoever paused it resumes it
     waited = facts.t - state.paused_at
     if facts.t >= state.paused_until:
-        return Action("thaw", f"paused for {format_duration(waited)}, as long as it may be", "machine", True)
+        return Action(
+            "thaw",
+            f"paused for {format_duration(waited)}, the longest it may be",
+            "machine",
+            True,
+        )
     if waited < PAUSED_AT_LEAST or not facts.thaw_turn:
         return NONE
     if state.headroom_since is not None and facts.t - state.headroom_since >= HEADROOM_SECONDS:

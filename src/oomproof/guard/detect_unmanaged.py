@@ -57,7 +57,7 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
-                action = Action("thaw", "its pause was not in order", "machine", gave_up=True)
+                action = Action("thaw", "nothing is known of its pause any more", "machine", gave_up=True)
             done = replace(done, resume_headroom=bar)
         elif may_pause(settings, view, job, done):
             if pause_is_due(settings, facts):

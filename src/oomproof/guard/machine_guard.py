@@ -124,7 +124,16 @@ class MachineGuard:
         self._warned[who] = t
         available = format_size(view.available + view.swap_free)
         text = f"memory is getting short: {available} of RAM and disk swap left"
-        self._unmanaged.tell_later("warn", f"{text}; {named}" if named else text, (0, 0))
+        self._unmanaged.tell_later(
+            "warn", f"{text}; {named}; {self._what_follows()}" if named else text, (0, 0)
+        )
+
+    def _what_follows(self) -> str:
+        """After a warning that names a job."""
+        culprit = self._unmanaged.growth.culprit
+        if culprit is None or culprit.tie or self._settings.watch_only:
+            return "close something, or stop it; who holds what: oomproof top"
+        return f"paused at about {format_size(self._settings.floor)}"
 
     def _leaders(self) -> set[int]:
         return {run.pid for run in self._runs(boottime())} - {0}

@@ -33,6 +33,7 @@ _ORDINARY_USERS = range(1000, 60000)
 _OLD = 3.0  # seconds: what was seen of a job before says little about now
 _LEFT_TO_IT = 1.0  # seconds that the guard of the machine has for a pause that is due, beside two looks
 _SEARCH_SECONDS = 5.0  # that a slow machine takes for two looks
+_REMEMBERED = 16  # jobs; of those beyond that the ones that have ended are forgotten
 _WOULD = {
     detect_unmanaged.PAUSE: "pause",
     detect_unmanaged.TERM: "send SIGTERM to",
@@ -121,6 +122,8 @@ class UnmanagedGuard:
         """``may_act``: whether no other guard acted a moment ago; told whether it is a resume."""
         self._release(view)
         actions, self.state = detect_unmanaged.decide(self._settings, view, self.state)
+        if len(self.state) > _REMEMBERED:
+            self.state = {key: done for key, done in self.state.items() if processes.is_alive(*key)}
         if self._is_decided_elsewhere():
             self._leave_to_it(actions, view.t)
             return
