@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CAPACITY = 700  # MiB that the machine of 1 GB gives to jobs, about
+CAPACITY = 700  # MiB that the machine of 1 GB surely gives to jobs: 780 are available when idle
 BASE = 12  # MiB of an interpreter that holds nothing yet
 _SCARCE = 1.15  # at some moment they would hold at least so many times what there is
 

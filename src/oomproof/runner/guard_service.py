@@ -102,7 +102,7 @@ def install(text: str, system: bool) -> str:
             f"cannot write {path}: {error.strerror}", "oomproof guard install --print shows the unit"
         ) from error
     _systemctl(system, "daemon-reload")
-    _systemctl(system, "enable", NAME)
+    _systemctl(system, "--no-reload", "enable", NAME)  # a reload is slow on a slow machine: one is enough
     _systemctl(system, "restart", NAME)
     after = "from each boot on" if system else "from each login on"
     return f"installed {path}: it runs now, and {after}; see it: oomproof guard status"
@@ -114,7 +114,7 @@ def uninstall(system: bool) -> str:
         return f"no guard is installed ({path} is not there)"
     if not path.read_text().startswith(_MARK):
         raise OomproofError(f"{path} is not ours", "remove it yourself")
-    _systemctl(system, "disable", "--now", NAME)
+    _systemctl(system, "--no-reload", "disable", "--now", NAME)
     path.unlink()
     _systemctl(system, "daemon-reload")
     return f"removed {path}; what it had paused runs again"
