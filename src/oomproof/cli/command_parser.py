@@ -80,6 +80,12 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """A verb that takes files or a command has a default for ``command``: what stands behind --, untouched. argparse itself
+        would take its words for files."""
+        command: list[str] = []
+        if self.get_default("command") is not None and "--" in words:
+            at = list(words).index("--")
+            words, command = words[:at], list(words[at + 1 :])
         arguments, unknown = self.parse_known_args(list(words))
         if unknown:
             chosen = self.chosen(words)
@@ -90,6 +96,8 @@ class CommandParser(argparse.ArgumentParser):
                 f"see: {chosen.prog} --help",
                 USAGE,
             )
+        if command:
+            arguments.command = command
         return arguments
 
     def chosen(self, words: Iterable[str]) -> CommandParser:

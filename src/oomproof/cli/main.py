@@ -29,7 +29,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "inspect",
         "what a running job's variables hold, now: sizes, copies of the same data, growth",
     ),
-    "size": ("size", "how much a model or a data file will need, before it is loaded, and whether it fits"),
+    "size": (
+        "size",
+        "how much a model, a data file or a command will need, before it runs, and whether it fits",
+    ),
     "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
     "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),
     "profile": (

@@ -1,8 +1,10 @@
-"""How much a model or a data file will need, before it is loaded: told from headers, nothing is executed.
+"""How much a model, a data file or a command will need, before it runs.
 
-Weights in each type, the key/value cache, what loading takes, and whether it fits here or on another machine.
+Of files: weights in each type, the key/value cache, what loading takes, told from headers; nothing is executed. Of a command: it
+runs unchanged on a virtual GPU for a few steps, its own files are safe. Then whether it fits here or on another machine.
 
 examples:
+  oomproof size -- python train.py --batch-size 32    a training: weights, gradients, optimizer, activations, host RAM
   oomproof size ./llama-3.1-8b                        a model's folder: config.json and its weights
   oomproof size model.gguf --context 32768            with the cache of a long context
   oomproof size llama3.2:3b                           a model of Ollama, or of the Hugging Face cache, by its name
@@ -16,7 +18,7 @@ import argparse
 import json
 from typing import Any
 
-from oomproof.cli.command_parser import count
+from oomproof.cli.command_parser import count, refuse
 from oomproof.data.file_formats import load_cost
 from oomproof.data.load_cost import LoadCost
 from oomproof.errors import NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
@@ -34,6 +36,8 @@ Sized = tuple[str, ModelSizing | LoadCost]
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "oomproof size [options] MODEL ... | -- CMD ..."
+    parser.set_defaults(command=[])  # what stands behind --
     parser.add_argument(
         "targets",
         nargs="*",
@@ -57,12 +61,30 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpu", metavar="SIZE", help="would it fit on a card of this size? (24G is 24 GiB)")
     parser.add_argument("--ram", metavar="SIZE", help="... in a machine with this much RAM?")
+    parser.add_argument(
+        "--time-limit", metavar="TIME", help="of a command: how long it may run (default: 60s)"
+    )
+    parser.add_argument(
+        "--allow-writes",
+        action="store_true",
+        help="of a command: let it write where its writes cannot be held off",
+    )
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the tables")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.command:
+        return _command(args)
+    refuse(
+        args,
+        ("time_limit", "allow_writes"),
+        "is for a command",
+        "oomproof size --time-limit 60s -- python train.py",
+    )
     if not args.targets:
-        raise OomproofError("what is to be sized?", "oomproof size MODEL_FOLDER", USAGE)
+        raise OomproofError(
+            "what is to be sized?", "oomproof size MODEL_FOLDER, or oomproof size -- python train.py", USAGE
+        )
     for name in ("context", "batch", "beams"):
         if getattr(args, name) == 0:
             raise OomproofError(f"--{name} 0 is nothing", "give 1 or more", USAGE)
@@ -76,6 +98,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_text(sized, places, fits, terminal_columns(100))))
     return 0
+
+
+def _command(args: argparse.Namespace) -> int:
+    from oomproof.cli import size_script
+
+    if args.targets:
+        raise OomproofError("a command and files at once", "size each by itself: oomproof size -- CMD", USAGE)
+    hint = "it is what the command itself does"
+    refuse(args, ("context", "kv_type"), "is for a model's files", hint)
+    for name in ("batch", "beams"):
+        if getattr(args, name) != 1:
+            raise OomproofError(f"--{name} is for a model's files", hint, USAGE)
+    return size_script.run(args, args.command, _places)
 
 
 def _sized(name: str, wanted: Wanted, context: int | None) -> ModelSizing | LoadCost:

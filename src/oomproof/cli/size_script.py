@@ -1,0 +1,75 @@
+"""`oomproof size -- CMD`: sizes a command, and prints the table, the verdict and what to type next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+
+from oomproof.errors import USAGE
+from oomproof.printable import terminal_columns
+from oomproof.reports import size_report as report
+from oomproof.sizing.estimate import Sizing
+from oomproof.sizing.fit_verdict import Fit, Place, fit
+from oomproof.units import parse_duration, parse_size
+
+DEFAULT_TIME = "60s"
+
+
+def run(
+    args: argparse.Namespace,
+    command: Sequence[str],
+    places_of: Callable[[int | None, int | None], list[Place]],
+) -> int:
+    """The status: 0 when it was sized, the script's own when it failed by itself, 2 when it was refused."""
+    from oomproof.sizing.script_sizing import size_command
+
+    gpu, ram = (parse_size(size) if size else None for size in (args.gpu, args.ram))
+    seconds = parse_duration(args.time_limit or DEFAULT_TIME)
+    places = places_of(gpu, ram)
+    card = max((place.ever for place in places if place.kind == "gpu"), default=None)
+    sizing, status = size_command(
+        list(command), time_limit=seconds, gpu_total=gpu or card, allow_writes=args.allow_writes, tell=_tell
+    )
+    fits = fits_of(sizing, places)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    **sizing.as_json(),
+                    "models": [],
+                    "files": [],
+                    "verdicts": [judged.as_json() for judged in fits],
+                },
+                indent=1,
+            )
+        )
+    elif status == 0:
+        print("\n".join(lines_of(sizing, fits, command, terminal_columns(100))))
+    return status or (USAGE if sizing.refused else 0)
+
+
+def fits_of(sizing: Sizing, places: Sequence[Place]) -> list[Fit]:
+    judged = [(place, sizing.host if place.kind == "ram" else sizing.gpu) for place in places]
+    return [fit(place, estimate) for place, estimate in judged if estimate is not None]
+
+
+def lines_of(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], width: int) -> list[str]:
+    lines = report.sizing_lines(sizing, width)
+    if sizing.refused:
+        return lines
+    lines += ["", *report.verdict_lines(fits, width), ""]
+    need = f"--need {report.typed(sizing.host.high)} " if sizing.host else ""
+    need += f"--gpu-need {report.typed(sizing.gpu.high)} " if sizing.gpu else ""
+    when = (
+        "start it with its need:"
+        if all(judged.status in ("fits", "close") for judged in fits)
+        else "it waits for memory:"
+    )
+    return [*lines, f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]
+
+
+def _tell(text: str) -> None:
+    print(f"oomproof: {text}", file=sys.stderr, flush=True)
