@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from oomproof.data.load_cost import call
 from oomproof.records import dataclass
 from oomproof.sizing.model_weights import Weights
 from oomproof.sizing.quantized_weights import bytes_as
+
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,9 @@ def loadings_of(weights: Weights, name: str, files: Sequence[str], has_config: b
     copied = Loading(way, size, beside) if weights.kind == "safetensors" else Loading(way, size + beside, 0)
     if not has_config:
         return (copied,)
-    ways = [Loading(call("from_pretrained", name), 0, size)]
+    # what need not be converted is mapped; of a mixture, transformers 5 joins the experts of each layer into tensors of its own
+    joined = sum(part.bytes or 0 for part in weights.tensors if _EXPERT.search(part.name))
+    ways = [Loading(call("from_pretrained", name), joined, size)]
     if not weights.quantized:
         kind, other = ("fp32", "float32") if "fp32" not in list(weights.by_type)[:1] else ("bf16", "bfloat16")
         ways.append(
