@@ -133,7 +133,7 @@ class MachineGuard:
         culprit = self._unmanaged.growth.culprit
         if culprit is None or culprit.tie or self._settings.watch_only:
             return "close something, or stop it; who holds what: oomproof top"
-        return f"paused at about {format_size(self._settings.floor)}"
+        return f"it will be paused when {format_size(self._settings.floor)} are left"
 
     def _leaders(self) -> set[int]:
         return {run.pid for run in self._runs(boottime())} - {0}
