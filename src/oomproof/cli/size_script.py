@@ -13,7 +13,7 @@ from oomproof.printable import terminal_columns
 from oomproof.reports import size_report as report
 from oomproof.sizing.estimate import Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, fit
-from oomproof.units import parse_duration, parse_size
+from oomproof.units import format_duration, parse_duration, parse_size
 
 DEFAULT_TIME = "60s"
 
@@ -30,6 +30,8 @@ def run(
     seconds = parse_duration(args.time_limit or DEFAULT_TIME)
     places = places_of(gpu, ram)
     card = max((place.ever for place in places if place.kind == "gpu"), default=None)
+    if sys.stderr.isatty():
+        _tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
     sizing, status = size_command(
         list(command), time_limit=seconds, gpu_total=gpu or card, allow_writes=args.allow_writes, tell=_tell
     )
@@ -60,15 +62,24 @@ def lines_of(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], width:
     lines = report.sizing_lines(sizing, width)
     if sizing.refused:
         return lines
-    lines += ["", *report.verdict_lines(fits, width), ""]
+    no_card = sizing.gpu is not None and not any(judged.place.kind == "gpu" for judged in fits)
+    lines += ["", *report.verdict_lines(fits, width)]
+    if no_card:
+        lines += ["", "No card to compare with; of one with 24 GiB: oomproof size --gpu 24G -- CMD"]
+    return [*lines, "", *_next(sizing, fits, command, no_card)]
+
+
+def _next(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], elsewhere: bool) -> list[str]:
+    if any(judged.status == "never" for judged in fits):
+        return ["Next: make it smaller (batch, length, bf16, gradient checkpointing), and ask again"]
     need = f"--need {report.typed(sizing.host.high)} " if sizing.host else ""
     need += f"--gpu-need {report.typed(sizing.gpu.high)} " if sizing.gpu else ""
-    when = (
-        "start it with its need:"
-        if all(judged.status in ("fits", "close") for judged in fits)
-        else "it waits for memory:"
-    )
-    return [*lines, f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]
+    when = "start it with its need:"
+    if any(judged.status == "not-now" for judged in fits):
+        when = "it waits for memory:"
+    elif elsewhere:
+        when = "on the machine with the card, start it with its need:"
+    return [f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]
 
 
 def _tell(text: str) -> None:

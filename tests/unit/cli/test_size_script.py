@@ -74,6 +74,31 @@ def test_the_command_stays_as_it_is(
         assert part in text, text
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--ram", "32G", "--gpu", "8G"], "Next: make it smaller"),
+        (
+            ["--ram", "32G", "--gpu", "16G"],
+            "Next: start it with its need: oomproof run --need 4G --gpu-need 11G",
+        ),
+        (
+            ["--ram", "32G"],
+            "No card to compare with; of one with 24 GiB: oomproof size --gpu 24G -- CMD Next: on the machine",
+        ),
+    ],
+)
+def test_what_to_type_next(
+    answers: list[tuple[Sizing, int]],
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    expected: str,
+) -> None:
+    answers.append((SIZED, 0))
+    assert main(["size", *flags, "--", "train"]) == 0
+    assert expected in " ".join(capsys.readouterr().out.split())
+
+
 def test_json(answers: list[tuple[Sizing, int]], capsys: pytest.CaptureFixture[str]) -> None:
     answers.append((SIZED, 0))
     assert main(["size", "--json", "--gpu", "8G", "--", "train"]) == 0
