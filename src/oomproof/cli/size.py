@@ -8,6 +8,7 @@ examples:
   oomproof size llama3.2:3b                           a model of Ollama, or of the Hugging Face cache, by its name
   oomproof size ./llama-3.1-8b --gpu 24G --ram 32G    would it fit on another machine?
   oomproof size ./model train.npz --json              models and data files, together
+  oomproof size --compare RUN                         what `run --need auto` predicted, and what it took
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import json
 from typing import Any
 
-from oomproof.cli.command_parser import count
+from oomproof.cli.command_parser import count, refuse
 from oomproof.data.file_formats import load_cost
 from oomproof.data.load_cost import LoadCost
 from oomproof.errors import NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
@@ -57,10 +58,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpu", metavar="SIZE", help="would it fit on a card of this size? (24G is 24 GiB)")
     parser.add_argument("--ram", metavar="SIZE", help="... in a machine with this much RAM?")
+    parser.add_argument(
+        "--compare", metavar="RUN", help="what `run --need auto` predicted of this run, beside what it took"
+    )
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the tables")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.compare is not None:
+        return _compare(args)
     if not args.targets:
         raise OomproofError("what is to be sized?", "oomproof size MODEL_FOLDER", USAGE)
     for name in ("context", "batch", "beams"):
@@ -75,6 +81,24 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_json(sized, fits), indent=1))
     else:
         print("\n".join(_text(sized, places, fits, terminal_columns(100))))
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from oomproof.recording.run_folders import find
+    from oomproof.reports import size_comparison
+
+    if args.targets:
+        raise OomproofError(
+            f"{args.targets[0]} is not sized beside --compare RUN", "give one of the two", USAGE
+        )
+    refuse(args, ("context", "kv_type", "gpu", "ram"), "does nothing beside --compare", "leave it out")
+    compared = find(args.compare)
+    rows = size_comparison.compare(compared)
+    if args.json:
+        print(json.dumps(size_comparison.as_json(compared, rows), indent=1))
+    else:
+        print("\n".join(size_comparison.lines(compared, rows, terminal_columns(100))))
     return 0
 
 

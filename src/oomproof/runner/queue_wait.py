@@ -68,7 +68,9 @@ class QueueWait:
         if self.need is not None:
             verdict = answer(current_budget.read(self.asked.margin), self.need.high)
             if verdict.status == "never" and self.asked.need is None:
-                # An old peak is no reason to refuse for ever: it ran then, on this machine or another.
+                # An old peak is no reason to refuse for ever: it ran then, on this machine or another. Nor is an estimate.
+                if self.asked.sized is not None:
+                    self._note(f"{verdict.sentence}; it was only sized, so it starts, unreserved")
                 self.need = None
                 self.entry = replace(self.entry, need=None, need_low=None, basis="")
             elif verdict.status == "never":
