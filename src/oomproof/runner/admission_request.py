@@ -19,7 +19,7 @@ from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass, field, replace
-from oomproof.units import format_size
+from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:
     import threading
@@ -119,6 +119,9 @@ def question(
         gpu_need, gpu = asked.gpu_need, asked.gpu
     elif asked.sized is not None:
         gpu_need, gpu = on_a_sure_card(asked.sized.gpu or 0, os.environ)
+        if asked.sized.gpu and not gpu_need:
+            size = f"{-(-asked.sized.gpu // MIB)}M"
+            ledger.notes.append(f"nothing is reserved on a card: which one? --gpu-need {size}:0")
     else:
         gpu_need, gpu = gpu_from_history(peaks, os.environ)
     me = os.getpid()

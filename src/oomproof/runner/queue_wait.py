@@ -77,6 +77,11 @@ class QueueWait:
                 raise OomproofError(verdict.sentence, "make it smaller, or take a larger machine", NEVER)
         if self.entry.gpu_need and not self.asked.gpu_need:
             if (self.gpus or Gpus()).problem or not self._fits_a_card():
+                if self.asked.sized is not None:
+                    size = format_size(self.entry.gpu_need)
+                    self._note(
+                        f"{size} do not fit on GPU {self.entry.gpu}; only sized, so it starts, unreserved"
+                    )
                 self.entry = replace(self.entry, gpu_need=0, gpu=None)  # as with an old peak of RAM
         elif self.entry.gpu_need:
             verdict = answer_gpu(self.gpus or Gpus(), self.entry.gpu_need, self.entry.gpu)

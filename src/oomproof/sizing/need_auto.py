@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -132,12 +133,13 @@ def _sized(argv: Sequence[str], folder: str, total: int | None, say: Callable[[s
             return {"refused": f"{os.path.basename(script)} imports nothing that uses torch"}
     say(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
     error: list[str] = []
+    began = time.monotonic()
     sizing, status = script_sizing.size_command(
         argv, time_limit=SECONDS, gpu_total=total, allow_writes=False, tell=error.append
     )
     if sizing.host is not None:
         return _kept(sizing)
-    if status == -signal.SIGKILL:
+    if status == -signal.SIGKILL and time.monotonic() - began > SECONDS:
         return {"refused": "it came to no optimizer step in that time"}
     if status:
         last = f" ({error[-1].strip()})" if error and error[-1].strip() else ""
