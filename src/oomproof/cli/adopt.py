@@ -26,7 +26,7 @@ from oomproof.recording import run_folders
 from oomproof.records import replace
 from oomproof.runner.admission_request import Asked
 from oomproof.runner.adoption import Adopted, take, watch
-from oomproof.runner.run_flags import OUTPUT, add_flags, of_adopt, typed
+from oomproof.runner.run_flags import OUTPUT, SIZE_FIRST, add_flags, of_adopt, typed
 from oomproof.runner.supervise import Order
 
 
@@ -42,8 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise OomproofError(
             f"{arguments.pid!r} is not a pid", "find it: oomproof check, or pgrep -f train.py", USAGE
         )
-    adopted = take(int(arguments.pid))
     chosen = of_adopt(vars(arguments))
+    if chosen.need == SIZE_FIRST:
+        raise OomproofError(
+            "--need auto is for what has not started yet", "give a size, such as --need 19G", USAGE
+        )
+    adopted = take(int(arguments.pid))
     asked = Asked(need=chosen.need, ledger=chosen.ledger)
     # nothing gets into a Python that runs already
     order = Order(

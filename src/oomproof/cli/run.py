@@ -11,6 +11,7 @@ kernel picks a victim.
   oomproof run --detach -- python train.py        then: oomproof logs -f, oomproof wait
   oomproof run --protect -- python train.py       newer runs give way first
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
+  oomproof run --need auto -- python train.py     sizes it first, on a virtual GPU, and reserves that
   oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
@@ -45,7 +46,7 @@ from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED
-from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, truth, typed
+from oomproof.runner.run_flags import OUTPUT, SIZE_FIRST, add_flags, of_run, truth, typed
 from oomproof.runner.supervise import (
     Order,
     Outcome,
@@ -168,12 +169,39 @@ def _admit(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None]
         on_waiting(text)
 
     folder = working_folder()
+    if order.chosen.need == SIZE_FIRST:
+        _size_first(run, order, folder, waiting)
     if not order.chosen.allow_twin and script_of(order.argv, folder) is not None:
         from oomproof.machine.twins import identity
 
         order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
-    asked = replace(order.asked, gpu_need=None, gpu=None) if order.chosen.gpu_share else order.asked
+    asked = order.asked
+    if order.chosen.gpu_share:
+        sized = replace(asked.sized, gpu=None) if asked.sized is not None else None
+        asked = replace(asked, gpu_need=None, gpu=None, sized=sized)
     return ask(run, order.argv, order.chosen.name, asked, folder, _tell, waiting)
+
+
+def _size_first(run: run_folders.Run, order: Order, folder: str, on_waiting: Callable[[str], None]) -> None:
+    """--need auto. Meanwhile the run is listed as waiting, and Ctrl-C or `oomproof stop` ends it."""
+    from oomproof.machine import processes
+    from oomproof.runner.waiting_run import ListedAsWaiting
+    from oomproof.sizing import need_auto
+
+    me = os.getpid()
+
+    def say(text: str) -> None:
+        if order.verbosity >= 0:
+            _tell(f"oomproof: {text}")
+        if text.startswith("sizing"):
+            waiting.write([text])
+            on_waiting(text)
+
+    with ListedAsWaiting(run, None, (me, processes.start_time(me))) as waiting:
+        sized = need_auto.find(order.argv, folder, order.asked.ledger, say)
+    order.asked.sized, order.predicted = sized.need, sized.predicted
+    if order.chosen.gpu_share and sized.need is not None and order.asked.gpu_need is None:
+        order.asked.gpu_need = sized.need.gpu
 
 
 def _wait_for_gpu_turn(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:

@@ -10,6 +10,7 @@ examples:
   oomproof size llama3.2:3b                           a model of Ollama, or of the Hugging Face cache, by its name
   oomproof size ./llama-3.1-8b --gpu 24G --ram 32G    would it fit on another machine?
   oomproof size ./model train.npz --json              models and data files, together
+  oomproof size --compare RUN                         what `run --need auto` predicted, and what it took
 """
 
 from __future__ import annotations
@@ -69,10 +70,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a command: let it write where its writes cannot be held off",
     )
+    parser.add_argument(
+        "--compare", metavar="RUN", help="what `run --need auto` predicted of this run, beside what it took"
+    )
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the tables")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.compare is not None:
+        return _compare(args)
     if args.command:
         return _command(args)
     refuse(
@@ -111,6 +117,27 @@ def _command(args: argparse.Namespace) -> int:
         if getattr(args, name) != 1:
             raise OomproofError(f"--{name} is for a model's files", hint, USAGE)
     return size_script.run(args, args.command, _places)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from oomproof.recording.run_folders import find
+    from oomproof.reports import size_comparison
+
+    if words := args.targets or args.command:
+        raise OomproofError(f"{words[0]} is not sized beside --compare RUN", "give one of the two", USAGE)
+    refuse(
+        args,
+        ("context", "kv_type", "gpu", "ram", "time_limit", "allow_writes"),
+        "does nothing beside --compare",
+        "leave it out",
+    )
+    compared = find(args.compare)
+    rows = size_comparison.compare(compared)
+    if args.json:
+        print(json.dumps(size_comparison.as_json(compared, rows), indent=1))
+    else:
+        print("\n".join(size_comparison.lines(compared, rows, terminal_columns(100))))
+    return 0
 
 
 def _sized(name: str, wanted: Wanted, context: int | None) -> ModelSizing | LoadCost:

@@ -9,6 +9,7 @@ Shape = Any  # a type, [shape of each], {name: shape}; the name ... stands for a
 
 _PROCESS = {"pid": int, "start": int}
 _COUNTERS = {...: int}
+_RANGE = {"low": int, "expected": int, "high": int}
 
 RUN: Shape = {
     "id": str, "name": str, "argv": [str], "cwd": str, "env": {...: str}, "created": float, "boot_id": str,
@@ -24,6 +25,7 @@ RUN: Shape = {
         "key": str, "need": int, "need_low": int, "basis": str, "gpu_need": int, "gpu": int, "priority": int,
         "asked": float, "cap": int, "twin": str,
     },
+    "predicted": {"host": _RANGE, "gpu": _RANGE},
     "code": {
         "script": str, "script_sha256": str, "git_commit": str, "git_dirty": bool, "git_diff_sha256": str,
     },

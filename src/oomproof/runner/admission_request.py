@@ -19,12 +19,13 @@ from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass, field, replace
-from oomproof.units import format_size
+from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:
     import threading
 
 _WORTH_A_CARD = 256 << 20  # of GPU memory in the history, below which the driver is not asked
+_CARDS = "/proc/driver/nvidia/gpus"
 _TOO_SHORT = 0.5  # seconds; a command that ends sooner never stands in the ledger
 
 
@@ -42,6 +43,7 @@ class Asked:
     margin: int | None = None
     limit: int | None = None
     ledger: str | None = None  # folder
+    sized: Need | None = None  # by --need auto, where no measured peak counts before it
     twin: str = ""  # what tells the same job; empty: not to be asked
 
 
@@ -113,7 +115,15 @@ def question(
     key = command_key(mask_argv(argv), folder)
     peaks = peak_history.peaks_of(ledger, key)
     need = _need(peaks, asked)
-    gpu_need, gpu = (asked.gpu_need, asked.gpu) if asked.gpu_need else gpu_from_history(peaks, os.environ)
+    if asked.gpu_need:
+        gpu_need, gpu = asked.gpu_need, asked.gpu
+    elif asked.sized is not None:
+        gpu_need, gpu = on_a_sure_card(asked.sized.gpu or 0, os.environ)
+        if asked.sized.gpu and not gpu_need:
+            size = f"{-(-asked.sized.gpu // MIB)}M"
+            ledger.notes.append(f"nothing is reserved on a card: which one? --gpu-need {size}:0")
+    else:
+        gpu_need, gpu = gpu_from_history(peaks, os.environ)
     me = os.getpid()
     entry = Entry(
         run=run.id,
@@ -139,10 +149,14 @@ def question(
 
 
 def gpu_from_history(
-    peaks: Sequence[Peak], environment: Mapping[str, str], cards: str = "/proc/driver/nvidia/gpus"
+    peaks: Sequence[Peak], environment: Mapping[str, str], cards: str = _CARDS
 ) -> tuple[int, int | None]:
-    """(bytes, card) it held before, where there is no doubt which card is meant: the only one, or the one it may see."""
-    need = max((peak.gpu or 0 for peak in peaks), default=0)
+    """(bytes, card) it held before."""
+    return on_a_sure_card(max((peak.gpu or 0 for peak in peaks), default=0), environment, cards)
+
+
+def on_a_sure_card(need: int, environment: Mapping[str, str], cards: str = _CARDS) -> tuple[int, int | None]:
+    """(bytes, card), where there is no doubt which card is meant: the only one, or the one it may see."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     try:
         only = len(os.listdir(cards)) == 1
@@ -158,7 +172,7 @@ def gpu_from_history(
 
 
 def _need(peaks: Sequence[Peak], asked: Asked) -> Need | None:
-    need = declared(asked.need) if asked.need is not None else from_history(peaks)
+    need = declared(asked.need) if asked.need is not None else asked.sized or from_history(peaks)
     if need is not None and asked.limit is not None and need.high > asked.limit:
         if asked.need is not None:
             raise OomproofError(

@@ -68,13 +68,20 @@ class QueueWait:
         if self.need is not None:
             verdict = answer(current_budget.read(self.asked.margin), self.need.high)
             if verdict.status == "never" and self.asked.need is None:
-                # An old peak is no reason to refuse for ever: it ran then, on this machine or another.
+                # An old peak is no reason to refuse for ever: it ran then, on this machine or another. Nor is an estimate.
+                if self.asked.sized is not None:
+                    self._note(f"{verdict.sentence}; it was only sized, so it starts, unreserved")
                 self.need = None
                 self.entry = replace(self.entry, need=None, need_low=None, basis="")
             elif verdict.status == "never":
                 raise OomproofError(verdict.sentence, "make it smaller, or take a larger machine", NEVER)
         if self.entry.gpu_need and not self.asked.gpu_need:
             if (self.gpus or Gpus()).problem or not self._fits_a_card():
+                if self.asked.sized is not None:
+                    size = format_size(self.entry.gpu_need)
+                    self._note(
+                        f"{size} do not fit on GPU {self.entry.gpu}; only sized, so it starts, unreserved"
+                    )
                 self.entry = replace(self.entry, gpu_need=0, gpu=None)  # as with an old peak of RAM
         elif self.entry.gpu_need:
             verdict = answer_gpu(self.gpus or Gpus(), self.entry.gpu_need, self.entry.gpu)

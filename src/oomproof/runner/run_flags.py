@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 GRACE = 30.0  # seconds
 CENSUS_LEAST = 10.0  # seconds: a look takes up to 0.3 s of the job's own time
 GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
+SIZE_FIRST = -1  # --need auto
 SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 RELEASE = ("warn", "auto", "always", "never")
 # the headings of --help
@@ -79,7 +80,7 @@ def _something(size_given: int) -> int:
 
 
 def need(value: Any) -> int:
-    return _something(size(value))
+    return SIZE_FIRST if str(value).lower() == "auto" else _something(size(value))
 
 
 def gpu_need(value: Any) -> tuple[int, int | None]:
@@ -262,7 +263,9 @@ class RunSettings:
         limit, "SIZE", "the job may hold this much, such as 20G (default: all but the machine's floor)", load=_whole
     )
     need: int | None = flag(
-        need, "SIZE", "start when this much is free and reserved by nobody (default: what this command held before)",
+        need, "SIZE",
+        "start when this much is free and reserved by nobody (default: what this command held before; "
+        "auto: also what sizing it first tells)",
         adopt="what it will need in all, such as 19G: others are let in beside that", group=QUEUE,
     )
     gpu_need: tuple[int, int | None] = flag(

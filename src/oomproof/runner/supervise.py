@@ -44,7 +44,7 @@ from oomproof.runner.census_watch import AT_STOP, AT_WARNING
 from oomproof.runner.front import Front, Launch
 from oomproof.runner.job_alerts import JobAlerts
 from oomproof.runner.output_log import OUTPUT_CAP
-from oomproof.runner.run_flags import RunSettings, to_json
+from oomproof.runner.run_flags import SIZE_FIRST, RunSettings, to_json
 from oomproof.runner.sampler import AlertThresholds, Sampler
 from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_duration, format_size
@@ -71,13 +71,14 @@ class Order:
     typed: dict[str, str] = field(default_factory=dict)
     verbosity: int = 0  # -1: only what oomproof did or could not do; 1: details too
     alerts: Alerts = field(default_factory=Alerts)  # closed by whoever tells the end
+    predicted: dict[str, Any] | None = None  # by --need auto
 
 
 def asked_of(chosen: RunSettings) -> Asked:
     """What admission is asked."""
     gpu_need, gpu = chosen.gpu_need
     return Asked(
-        need=chosen.need,
+        need=None if chosen.need == SIZE_FIRST else chosen.need,
         gpu_need=gpu_need,
         gpu=gpu,
         priority=chosen.priority,
@@ -137,6 +138,7 @@ def describe_run(
         "settings": to_json(order.chosen, settings.margin, settings.floor),
         "flags": order.typed,
         "claim": claim,
+        "predicted": order.predicted,
         "code": None,
     }
 

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.ledger_entries import Entry
@@ -32,8 +32,47 @@ class Cancelled(Exception):
         self.number = number
 
 
-class Waiting:
-    """While a run waits it is listed as waiting, can be told to end, and leaves nothing behind that looks like a run."""
+class ListedAsWaiting:
+    """From enter to exit the run is listed as waiting, and a signal raises Cancelled. ``front``: (pid, start) of this process."""
+
+    def __init__(self, run: run_folders.Run, need: int | None, front: tuple[int, int | None]) -> None:
+        self._run, self._need, self._front = run, need, front
+        self._lock: int | None = None
+        self._since = time.time()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(OSError):
+            self._lock = state_files.take_lock(self._run.waiting_lock)
+        self.write()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, _cancel)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        with contextlib.suppress(OSError):
+            (self._run.waiting_file).unlink()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def write(self, reasons: Sequence[str] = ()) -> None:
+        """For whoever looks at it from outside: `runs show`, `why`, `stop`."""
+        value = {
+            "front": {"pid": self._front[0], "start": self._front[1]},
+            "need": self._need,
+            "since": self._since,
+            "reasons": [line.strip() for line in reasons],
+        }
+        with contextlib.suppress(OSError, OomproofError):
+            # a full disk: it waits all the same, only nobody else can see it
+            state_files.write_json(self._run.waiting_file, value)
+
+
+class Waiting(ListedAsWaiting):
+    """For memory: it says why, again and again."""
 
     def __init__(
         self,
@@ -43,55 +82,20 @@ class Waiting:
         say: Callable[[str], None],
         on_waiting: Callable[[str], None],
     ) -> None:
-        self._run, self._entry, self._ledger, self._say, self._on_waiting = (
-            run,
-            entry,
-            ledger,
-            say,
-            on_waiting,
-        )
-        self._lock: int | None = None
-        self._since = time.time()
-        self._before: dict[int, Any] = {}
+        super().__init__(run, entry.need, (entry.front_pid, entry.front_start))
+        self._ledger, self._say, self._on_waiting = ledger, say, on_waiting
         self._status = False
         self._told = False
         self._tty = os.isatty(2) if not os.environ.get("NO_COLOR") else False
 
-    def __enter__(self) -> Waiting:
-        with contextlib.suppress(OSError):
-            self._lock = state_files.take_lock(self._run.waiting_lock)
-        self._write()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, _cancel)
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._erase()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        with contextlib.suppress(OSError):
-            (self._run.waiting_file).unlink()
-        if self._lock is not None:
-            os.close(self._lock)
-
-    def _write(self, reasons: Sequence[str] = ()) -> None:
-        """For whoever looks at it from outside: `runs show`, `why`, `stop`."""
-        entry = self._entry
-        value = {
-            "front": {"pid": entry.front_pid, "start": entry.front_start},
-            "need": entry.need,
-            "since": self._since,
-            "reasons": [line.strip() for line in reasons],
-        }
-        with contextlib.suppress(OSError, OomproofError):
-            # a full disk: it waits all the same, only nobody else can see it
-            state_files.write_json(self._run.waiting_file, value)
+        super().__exit__()
 
     def tell(self, reasons: list[str], *after: str) -> None:
         """Why it waits; ``after``: what only this terminal needs to know."""
         self._erase()
-        self._write(reasons)
+        self.write(reasons)
         lines = [*reasons, *after]
         for note in self._ledger.notes:
             self._say(f"oomproof: {note}")

@@ -13,8 +13,10 @@ from oomproof.errors import OomproofError
 from oomproof.ledger.budget import Budget
 from oomproof.ledger.ledger_entries import ADMITTED
 from oomproof.ledger.ledger_store import Ledger
+from oomproof.ledger.needs import Need
 from oomproof.machine.gpu import Gpu, GpuProcess, Gpus
 from oomproof.recording import run_folders
+from oomproof.records import replace
 from oomproof.runner import queue_wait
 from oomproof.runner.admission_request import Asked, Ticket, ask
 from oomproof.runner.run_flags import clock_time
@@ -146,6 +148,31 @@ def test_the_card_with_the_most_room_is_given_and_shown_alone(
     assert kept.environment == {}, "the user's own choice stays"
     for one in (ticket, small, kept):
         one.drop()
+
+
+def test_a_sized_card_is_reserved_where_it_is_known_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    gpus = Gpus((card(0, 20), card(1, 20)))
+    sized = Asked(sized=Need(GIB, 2 * GIB, "sized", 14 * GIB), wait=False)
+    ticket = ask_for(tmp_path, monkeypatch, gpus, sized)
+    assert (ticket.entry.need, ticket.entry.gpu_need, ticket.entry.gpu) == (2 * GIB, 14 * GIB, 1)
+    with pytest.raises(
+        OomproofError, match=r"short by 8\.0 GiB"
+    ) as refused:  # as with --gpu-need: it would wait
+        ask_for(tmp_path, monkeypatch, gpus, sized)
+    assert refused.value.status == 75
+    too_large = ask_for(tmp_path, monkeypatch, gpus, Asked(sized=Need(GIB, GIB, "sized", 30 * GIB)))
+    assert too_large.entry.gpu_need == 0 and "starts, unreserved" in " ".join(too_large.told)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    unknown = ask_for(tmp_path, monkeypatch, gpus, sized)
+    assert unknown.entry.gpu_need == 0 and unknown.environment == {}
+    assert "nothing is reserved on a card: which one? --gpu-need 14336M:0" in unknown.told
+    declared = ask_for(tmp_path, monkeypatch, gpus, replace(sized, gpu_need=GIB, gpu=0))
+    assert (declared.entry.gpu_need, declared.entry.gpu) == (GIB, 0), "what the user says counts first"
+    for run in (ticket, too_large, unknown, declared):
+        run.drop()
 
 
 def test_cards_that_are_not_there_or_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

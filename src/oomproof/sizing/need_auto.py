@@ -1,0 +1,207 @@
+"""The need of `oomproof run --need auto`: measured where the same command ran to its end, else sized, now or before.
+
+It never keeps a job from starting: what goes wrong here is one line, and the run starts as without --need.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.leaf.command_lines import command_key, script_of, short_name
+from oomproof.ledger import peak_history
+from oomproof.ledger.ledger_entries import Peak
+from oomproof.ledger.ledger_store import Busy, open_ledger
+from oomproof.ledger.needs import AT_LEAST, Need, from_history
+from oomproof.machine.gpu import Query, read_amd
+from oomproof.machine.nvidia import driver_present
+from oomproof.recording import run_folders
+from oomproof.recording.secrets import mask_argv
+from oomproof.records import dataclass, replace
+from oomproof.runner import code_identity
+from oomproof.runner.waiting_run import Cancelled
+from oomproof.sizing import script_sizing, sizing_cache
+from oomproof.sizing.estimate import Estimate, Sizing
+from oomproof.units import format_size
+
+SECONDS = 60.0
+# parts of a sizing, as it names them
+_LIVE = ("weights", "gradients", "optimizer state", "activations", "temporary")
+_FOR_THE_CARD = ("model on the host", "CUDA libraries", "pinned memory")
+BASIS = "sized on a virtual GPU"
+_CPU_BUFFERS = (
+    128 << 20
+)  # of MKL and of autograd's threads, at most, of a training that takes a few hundred MiB
+_CARD_SECONDS = 5.0  # for the driver's answer
+_PASSING = ("available now", "--allow-writes")  # in a refusal that another moment, or machine, may not give
+
+
+@dataclass(frozen=True, slots=True)
+class AutoNeed:
+    """``need``: to reserve, None where a measured peak or nothing is to be reserved. ``predicted``: for run.json."""
+
+    need: Need | None = None
+    predicted: dict[str, Any] | None = None
+
+
+def find(argv: Sequence[str], folder: str, ledger_folder: str | None, say: Callable[[str], None]) -> AutoNeed:
+    """Raises nothing but Cancelled."""
+    try:
+        return _find(argv, folder, ledger_folder, say)
+    except Cancelled:
+        raise
+    except OomproofError as error:
+        say(f"not sized: {error.message}; starts as without --need")
+    except Exception as error:
+        say(f"not sized ({type(error).__name__}: {error}); starts as without --need")
+    return AutoNeed()
+
+
+def _find(
+    argv: Sequence[str], folder: str, ledger_folder: str | None, say: Callable[[str], None]
+) -> AutoNeed:
+    if sizing_cache.python_of(argv[0]) is None:
+        say(f"not sized: {argv[0]} is no Python program (--need auto); give --need SIZE")
+        return AutoNeed()
+    total = _card_size()
+    name = sizing_cache.key(argv, folder, os.environ, total)
+    kept = sizing_cache.load(name) if name is not None else {}
+    measured = _measured(argv, folder, ledger_folder)
+    if measured is not None and not measured.basis.startswith(AT_LEAST):
+        say(f"needs {measured.sentence}; measured, which counts before a sizing (--need auto)")
+        return AutoNeed(None, _predicted(*_estimates(kept, total)))
+    before = " (sized before)" if kept else ""
+    if not kept:
+        kept = _sized(argv, folder, total, say)
+        if name is not None and not kept.pop("passing", False):
+            sizing_cache.store(name, kept)
+    return _told(kept, measured, total, before, say)
+
+
+def _told(
+    kept: Mapping[str, Any], measured: Need | None, total: int | None, before: str, say: Callable[[str], None]
+) -> AutoNeed:
+    host, gpu = _estimates(kept, total)
+    if host is None:
+        say(f"not sized: {kept.get('refused')}{before}; starts as without --need")
+        return AutoNeed()
+    where, highest = "", format_size(host.high)
+    if gpu is not None:
+        where, highest = (
+            f" and {format_size(gpu.expected)} on the card",
+            f"{highest} and {format_size(gpu.high)}",
+        )
+    elif kept.get("gpu"):
+        where = ", as there is no card here"
+    say(f"needs about {format_size(host.expected)} of RAM{where} (up to {highest}){before}")
+    need = Need(host.low, host.expected, BASIS, _of_card(gpu, total))
+    if measured is not None and measured.high > need.high:
+        say(f"reserves {measured.sentence}")
+        need = replace(measured, gpu=need.gpu)
+    return AutoNeed(need, _predicted(host, gpu))
+
+
+def _estimates(kept: Mapping[str, Any], total: int | None) -> tuple[Estimate | None, Estimate | None]:
+    host, gpu = _estimate(kept.get("host")), _estimate(kept.get("gpu"))
+    if host is None or gpu is None or total is not None:
+        return host, gpu
+    # Without a card a script that can do without one takes RAM instead, and no copy of the model for the card.
+    added = sum(gpu.parts.get(name, 0) for name in _LIVE)
+    saved = sum(host.parts.get(name, 0) for name in _FOR_THE_CARD)
+    expected = host.expected + added - saved
+    return Estimate(expected - added // 4, expected, expected + expected // 4 + _CPU_BUFFERS, {}), None
+
+
+def _of_card(gpu: Estimate | None, total: int | None) -> int | None:
+    """The high figure: RAM that runs short is guarded, an allocation on a card just fails. But no more than there can be."""
+    if gpu is None or total is None:
+        return None
+    return gpu.high if gpu.high <= total else gpu.expected
+
+
+def _sized(argv: Sequence[str], folder: str, total: int | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """As it is kept; ``passing``: not to be."""
+    script = script_of(argv, folder)
+    if script is not None:
+        from oomproof.sizing.torch_imports import may_use_torch
+
+        if not may_use_torch(script):
+            return {"refused": f"{os.path.basename(script)} imports nothing that uses torch"}
+    say(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
+    error: list[str] = []
+    began = time.monotonic()
+    sizing, status = script_sizing.size_command(
+        argv, time_limit=SECONDS, gpu_total=total, allow_writes=False, tell=error.append
+    )
+    if sizing.host is not None:
+        return _kept(sizing)
+    if status == -signal.SIGKILL and time.monotonic() - began > SECONDS:
+        return {"refused": "it came to no optimizer step in that time"}
+    if status:
+        last = f" ({error[-1].strip()})" if error and error[-1].strip() else ""
+        return {"refused": f"it failed there with status {status}{last}", "passing": True}
+    why = sizing.refused or "no reason was given"
+    return {"refused": why, "passing": any(words in why for words in _PASSING)}
+
+
+def _kept(sizing: Sizing) -> dict[str, Any]:
+    assert sizing.host is not None
+    return {
+        "host": sizing.host.as_json(),
+        "gpu": sizing.gpu.as_json() if sizing.gpu is not None else None,
+        "notes": list(sizing.notes),
+        "peak": sizing.peak,
+    }
+
+
+def _estimate(value: Any) -> Estimate | None:
+    """None for what is not there, or was damaged."""
+    try:
+        low, expected, high = (int(value[f"{name}_bytes"]) for name in ("low", "expected", "high"))
+        parts = {str(name): int(size) for name, size in value["parts"].items()}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None
+    return Estimate(low, expected, high, parts)
+
+
+def _predicted(host: Estimate | None, gpu: Estimate | None) -> dict[str, Any] | None:
+    figures = {
+        name: {"low": estimate.low, "expected": estimate.expected, "high": estimate.high}
+        for name, estimate in (("host", host), ("gpu", gpu))
+        if estimate is not None
+    }
+    return figures or None
+
+
+def _card_size() -> int | None:
+    """Of the smallest card, where there is one with memory of its own."""
+    cards = Query().answer(_CARD_SECONDS).gpus if driver_present() else ()
+    cards += read_amd(first_index=len(cards))
+    return min((card.total for card in cards if card.total), default=None)
+
+
+def _measured(argv: Sequence[str], folder: str, ledger_folder: str | None) -> Need | None:
+    """Of earlier runs of the same command with the same script."""
+    try:
+        ledger = open_ledger(ledger_folder)
+    except (OSError, OomproofError, Busy):
+        return None
+    try:
+        peaks = peak_history.peaks_of(ledger, command_key(mask_argv(argv), folder))
+    except (OSError, OomproofError, Busy):
+        return None
+    finally:
+        ledger.close()
+    now = code_identity.hash_file(script_of(argv, folder))
+    return from_history([peak for peak in peaks if _same_script(peak, now)])
+
+
+def _same_script(peak: Peak, now: str | None) -> bool:
+    """A run whose folder is gone counts: nothing says that the script has changed."""
+    code = run_folders.Run(run_folders.runs_folder() / peak.run).info.get("code") or {}
+    then = code.get("script_sha256")
+    return now is None or then is None or then == now
