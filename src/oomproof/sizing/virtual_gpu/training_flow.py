@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .held_saves import HeldSaves
+from .counted_checkpoints import CountedCheckpoints
 from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
 from .virtual_mode import VirtualMode, fakes
 
@@ -45,7 +45,7 @@ class Flow:
         self.token_cuts: list[int] = []  # events before each token of the generation under way
         self.tokens_left = 1
         self.generations: list[dict[str, Any]] = []
-        self.saves = HeldSaves(tell)
+        self.saves = CountedCheckpoints(tell)
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
         self.skip = _library_folders()

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 
-class HeldSaves:
+class CountedCheckpoints:
     def __init__(self, tell: Any) -> None:
         self._tell = tell
         self.largest = 0  # bytes
