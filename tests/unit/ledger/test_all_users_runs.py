@@ -180,7 +180,7 @@ def test_another_users_real_run_is_known_and_not_by_a_process_of_somebody_else(
         "print('ready', flush=True); sys.stdin.read()\n"
     )
     for path in (tmp_path.parent, *tmp_path.parent.parents[:-1]):
-        if path.stat().st_mode & 0o001 == 0 and path.name.startswith("pytest"):
+        if path.stat().st_mode & 0o001 == 0 and path.name.startswith(("pytest", "popen")):
             path.chmod(path.stat().st_mode | 0o011)
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

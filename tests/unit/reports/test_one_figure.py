@@ -172,6 +172,7 @@ def evidence(verdict: dict[str, Any], name: str) -> str:
 
 @pytest.fixture
 def no_kernel_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # a table that is cut to the screen shows half of a pid
     monkeypatch.setattr(
         kernel_log, "read", lambda *_, **__: kernel_log.KernelLog("kernel log", reason="closed here")
     )
