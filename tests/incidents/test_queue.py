@@ -84,27 +84,35 @@ def test_what_is_promised_counts_before_it_is_held(machine: Lab) -> None:
 
 PHASES = """
 import time, oomproof
+seen = False
 for name in ("train", "eval", "train"):
     with oomproof.phase(name):
         held = bytearray(b"x") * ((120 if name == "eval" else 40) << 20)
         time.sleep(2.5)
-        if name == "train" and "once" in globals():
-            print("again", flush=True)
+        print("second train" if name == "train" and seen else name, flush=True)
+        if name == "eval" or seen:
             input()
-    once, held = True, None
+    held, seen = None, True
 """
 
 
 def test_a_run_of_unknown_need_keeps_room_for_its_next_eval(machine: Lab) -> None:
     job = machine.start("phases", "--", sys.executable, "-c", PHASES, stdin_pipe=True)
-    job.output_has("again")
     assert job.process.stdin is not None
 
-    def reservation() -> int:
+    def told(key: str) -> int:
         running = json.loads(machine.run("check", "--json").stdout)["ledger"]["running"]
-        return int(running[0]["promised_bytes"])
+        return int(running[0][key] or 0) if running else 0
 
-    until(lambda: 70 * MIB < reservation() < 100 * MIB, "the eval's 80 MiB above the training to be promised")
+    job.output_has("eval")
+    until(lambda: told("held_bytes") > 120 * MIB, "the guard to have seen the eval")
+    job.process.stdin.write("\n")
+    job.process.stdin.flush()
+    job.output_has("second train")
+    until(
+        lambda: 70 * MIB < told("promised_bytes") < 100 * MIB,
+        "the eval's 80 MiB above the training to be promised",
+    )
     refused = machine.run("run", "--need", "210M", "--no-wait", "--", "true")
     assert refused.returncode == 75 and "reserved for running jobs" in refused.stderr
     job.process.stdin.write("\n")
