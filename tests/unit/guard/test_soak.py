@@ -27,6 +27,7 @@ def bench() -> ModuleType:
     return module
 
 
+@pytest.mark.long  # twenty seconds; bench/soak.py is the whole of it
 def test_an_hour_leaves_nothing_behind(bench: ModuleType) -> None:
     seen = bench.soak(1.0, seed=3, parts=0.125)
     assert len(seen.hours) == 8 and seen.growth_kib < 32, seen.hours
