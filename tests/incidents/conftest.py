@@ -69,7 +69,10 @@ class Running:
     def entered(self) -> None:
         """Waits until its guard has told the other runs of it."""
         live = Path(self.lab.environment["XDG_RUNTIME_DIR"]) / "oomproof" / "live"
-        until(lambda: list(live.glob(f"*-{self.folder.name}")), f"{self.name} to stand among the live runs")
+        until(
+            lambda: any(path.stat().st_size for path in live.glob(f"*-{self.folder.name}")),
+            f"the guard of {self.name} to have looked once",
+        )
 
     def output_has(self, text: str) -> None:
         log = self.attempt / "output.log"
