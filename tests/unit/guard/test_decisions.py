@@ -17,7 +17,7 @@ from situations import every_situation
 RECORDED = Path(__file__).parent / "decisions.json"
 SITUATIONS = dict(every_situation())
 DECISIONS = json.loads(RECORDED.read_text())
-MANY_LOOKS = 2000
+MANY_LOOKS = 1200
 
 
 def _weighed(name: str) -> object:
