@@ -78,7 +78,8 @@ def main() -> int:
     if not cases:
         print(f"no truth.jsonl below {arguments.corpus}", file=sys.stderr)
         return 1
-    right = exact = known = phases_right = phases = false_oom = decoys = 0
+    right = exact = known = false_oom = decoys = 0
+    phases: Counter[str] = Counter()
     by_kind: Counter[str] = Counter()
     wrong_kind: Counter[str] = Counter()
     bins: dict[int, list[bool]] = {}
@@ -93,8 +94,8 @@ def main() -> int:
         fields = figures(truth, said)
         known, exact = known + len(fields), exact + sum(ok for _, ok in fields)
         if truth.get("phase") not in (None, "unknown"):
-            phases += 1
-            phases_right += said["verdict"]["phase"] == truth["phase"]
+            phase = said["verdict"]["phase"]
+            phases["right" if phase == truth["phase"] else "unknown" if phase == "unknown" else "wrong"] += 1
         if not cause_of(truth["kind"]).memory:
             decoys += 1
             if cause_of(cause).memory and not good:
@@ -105,7 +106,8 @@ def main() -> int:
             print(f"{path.parent.name}/{path.name}: {truth['kind']} → {cause}{note}")
     print(f"\nfirst cause right        {right}/{len(cases)}  {right / len(cases):.1%}")
     print(f"figures exact            {exact}/{known}  {exact / max(1, known):.1%}")
-    print(f"phase right where told   {phases_right}/{phases}")
+    told = f"{phases['wrong']} wrong, {phases['unknown']} unknown"
+    print(f"phase right where told   {phases['right']}/{sum(phases.values())}  {told}")
     print(f"OOM claimed on others    {false_oom}/{decoys}")
     print("calibration (said → right)")
     for share, outcomes in sorted(bins.items()):

@@ -93,7 +93,7 @@ def checksum(shown: bytes, size: int) -> str:
 
 def log_is_right(here: Lab, kind: str) -> bool:
     """What output.log keeps since its last gap is the end of what was printed."""
-    text = (here.attempt("output") / "output.log").read_bytes().rpartition(b"of output not kept]\n")[2]
+    text = (here.attempt("output") / "output.log").read_bytes().rpartition(b"of output not stored]\n")[2]
     text = text.replace(b"\r", b"")
     end = LINE[: (MEGABYTES[kind] << 20) % len(LINE)]
     return bool(text) and (LINE * (1 + len(text) // len(LINE)) + end).endswith(text)

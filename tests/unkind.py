@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -73,6 +74,23 @@ def booted(seconds_ago: float) -> Callable[[Path], Iterator[Setting]]:
     return contextmanager(condition)
 
 
+@contextmanager
+def another_machine(scratch: Path) -> Iterator[Setting]:
+    """Another boot id, machine id and host name: a test may know those of its own fixtures only."""
+    steps = ["hostname elsewhere"]
+    for number, path in enumerate(("/proc/sys/kernel/random/boot_id", "/etc/machine-id")):
+        other = scratch / f"id{number}"
+        other.write_text(f"{uuid.uuid4()}\n" if number == 0 else f"{uuid.uuid4().hex}\n")
+        other.chmod(0o444)
+        steps.append(f"{{ ! test -e {path} || mount --bind {shlex.quote(str(other))} {path}; }}")
+    scratch.chmod(0o755)
+    prefix = ["unshare", "--mount", "--uts", "sh", "-c", " && ".join([*steps, 'exec "$@"']), "sh"]
+    tried = subprocess.run([*prefix, "true"], capture_output=True, text=True)
+    if tried.returncode:
+        raise NotHere(tried.stderr.strip().splitlines()[-1])
+    yield Setting(prefix)
+
+
 def variables(**changed: str | None) -> Callable[[Path], Iterator[Setting]]:
     def condition(scratch: Path) -> Iterator[Setting]:
         kept = {name: value for name, value in os.environ.items() if name not in changed}
@@ -129,6 +147,7 @@ CONDITIONS = {
     "random order": random_order,
     "booted a minute ago": booted(60),
     "booted 400 days ago": booted(400 * 86400),
+    "another machine": another_machine,
     "TZ=Asia/Kolkata": variables(TZ="Asia/Kolkata"),
     "LC_ALL=C": variables(LC_ALL="C", LANG=None, PYTHONUTF8=None),
     "HOME unset": variables(HOME=None),

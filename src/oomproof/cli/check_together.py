@@ -22,6 +22,7 @@ from oomproof.printable import terminal_columns
 from oomproof.recording import run_folders
 from oomproof.records import dataclass, replace
 from oomproof.reports import together_screen
+from oomproof.runner.admission_request import WORTH_A_CARD
 from oomproof.settings import ledger_setting
 from oomproof.units import format_size, parse_gpu_need, parse_size
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 REST = ("desktop", "system", "others", "rest")  # names for everything that is no job of the set
 _EXAMPLE = "--together train=19G,glm=20G,desktop=3G, or with 14 GiB on GPU 0: train=19G/14G:0"
 _NOTEWORTHY = 1 << 30
-_WORTH_A_CARD = 256 << 20  # less than this, held on a card before, is a context and no need
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def _need_before(name: str, is_job: bool) -> tuple[Need, CardPart]:
 
 
 def _card_before(held: int) -> CardPart:
-    return CardPart(held if held >= _WORTH_A_CARD else 0)
+    return CardPart(held if held >= WORTH_A_CARD else 0)
 
 
 def _note(facts: Facts, result: Together, taken: set[int]) -> str:

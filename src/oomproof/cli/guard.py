@@ -32,7 +32,7 @@ from oomproof.alerts.alert_channel import Alerts
 from oomproof.errors import USAGE, OomproofError
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.host_view import HostView
-from oomproof.guard.machine_guard import MachineGuard
+from oomproof.guard.machine_guard import CARDS_EVERY, MachineGuard
 from oomproof.guard.machine_guard import run as run_guard
 from oomproof.guard.unmanaged_guard import Choice
 from oomproof.guard.view import JobKey
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from oomproof.runner.gpu_feed import GpuFeed
 
 _ACTIONS = ("install", "uninstall", "status")
-_CARDS_EVERY = 2.0  # seconds between two readings of the cards
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -193,7 +192,7 @@ def _card_feed() -> GpuFeed | None:
         return None
     from oomproof.runner.gpu_feed import start
 
-    return start(_CARDS_EVERY)
+    return start(CARDS_EVERY)
 
 
 def _tell_other_guards(floor: int, host: HostView) -> None:

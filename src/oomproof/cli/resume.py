@@ -20,6 +20,7 @@ from oomproof.guard.gpu_pause import GpuPause
 from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
 from oomproof.guard.resumer import resume_tree
+from oomproof.leaf.proc_files import owner_of
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.gpu import Query
@@ -78,10 +79,8 @@ def _paused_job(text: str | None) -> PausedJob | None:
 
 
 def _is_mine(job: PausedJob) -> bool:
-    try:
-        return os.getuid() in (0, os.stat(f"/proc/{job.pid}").st_uid)
-    except OSError:  # it has ended
-        return True
+    owner = owner_of(job.pid)
+    return owner is None or os.getuid() in (0, owner)  # None: it has ended
 
 
 def _resume_job(job: PausedJob) -> None:

@@ -193,12 +193,14 @@ def _size_first(run: run_folders.Run, order: Order, folder: str, on_waiting: Cal
     def say(text: str) -> None:
         if order.verbosity >= 0:
             _tell(f"oomproof: {text}")
-        if text.startswith("sizing"):
-            waiting.write([text])
-            on_waiting(text)
+
+    def begins(text: str) -> None:
+        say(text)
+        waiting.write([text])
+        on_waiting(text)
 
     with ListedAsWaiting(run, None, (me, processes.start_time(me))) as waiting:
-        sized = need_auto.find(order.argv, folder, order.asked.ledger, say)
+        sized = need_auto.find(order.argv, folder, order.asked.ledger, say, begins)
     order.asked.sized, order.predicted = sized.need, sized.predicted
     if order.chosen.gpu_share and sized.need is not None and order.asked.gpu_need is None:
         order.asked.gpu_need = sized.need.gpu

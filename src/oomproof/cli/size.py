@@ -26,7 +26,7 @@ from oomproof.errors import NOT_FOUND, OUR_FAILURE, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
 from oomproof.printable import terminal_columns
 from oomproof.reports import size_report as report
-from oomproof.sizing.estimate import SCHEMA, Estimate, Phase, Sizing
+from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, card_here, card_of, fit, ram_here, ram_of
 from oomproof.sizing.kv_sizes import ELEMENT, Wanted
 from oomproof.sizing.model_files import model_files
@@ -225,7 +225,6 @@ def _text(sized: list[Sized], places: list[Place], fits: list[Fit], width: int) 
 def _json(sized: list[Sized], fits: list[Fit]) -> dict[str, Any]:
     return {
         **_together(sized).as_json(),
-        "schema": SCHEMA,
         "models": [value.as_json() for _, value in sized if isinstance(value, ModelSizing)],
         "files": [{"path": name, **value.as_json()} for name, value in sized if isinstance(value, LoadCost)],
         "verdicts": [judged.as_json() for judged in fits],

@@ -165,7 +165,7 @@ def _trust(best: Finding, joined: Finding | None, rivals: bool) -> float:
         share = trust("text.wrapper")
     elif best.cause == "other-error" and heard in ("traceback", "exception") and best.strength >= 0.7:
         share = trust("text.unnamed")
-    elif heard in ("quoted", "cut", "end", "loss"):
+    elif heard in ("quoted", "cut", "end", "loss", "told"):
         share = trust(f"text.{heard}")
     else:
         share = trust(f"text.{heard}" if best.strength >= 0.7 else f"text.{heard}.weak")

@@ -26,7 +26,7 @@ from oomproof.evidence.recording_tail import RecordingTail, last_samples
 from oomproof.guard.guard_actions import UNCAUGHT
 from oomproof.guard.view import IN_VAIN, NOT_OURS
 from oomproof.leaf.command_lines import without_profiler
-from oomproof.machine import kernel_log, shutdown
+from oomproof.machine import kernel_log, processes, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
 from oomproof.recording.attempt import Attempt
@@ -125,7 +125,7 @@ def _from_files(
     asked, backend, shm = part(run, "settings"), part(started, "rung"), part(exited, "shm")
     argv = run.get("argv")
     run_boot = string(started.get("boot_id")) or string(run.get("boot_id")) or tail.meta.get("boot_id")
-    boot = _boot_id(proc)
+    boot = processes.boot_id(proc) or None
     shm_total, shm_free = integer(shm.get("total")), integer(shm.get("free"))
     sampled = tail.job.shm_total if tail.job is not None else None
     if tail.job is not None and sampled is not None and (shm_total is None or sampled < shm_total):
@@ -274,13 +274,6 @@ def _keeper_events(lines: list[dict[str, Any]]) -> tuple[KeeperEvent, ...]:
             text = string(line.get("text")) or string(line.get("why")) or ""
             events.append(KeeperEvent(number(line.get("boottime")), kind, text))
     return tuple(events)
-
-
-def _boot_id(proc: str) -> str | None:
-    try:
-        return Path(proc, "sys/kernel/random/boot_id").read_text().strip() or None
-    except OSError:
-        return None
 
 
 def _alive(process: dict[str, Any], proc: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from oomproof.causes import cause_of
 from oomproof.evidence.case_file import OtherJob
@@ -13,7 +12,7 @@ from oomproof.evidence.memory_growth import other_jobs
 from oomproof.evidence.outage_facts import HostPoint, OutageFacts, RunFacts
 from oomproof.evidence.outage_timeline import timeline
 from oomproof.evidence.texts.kernel_parser import KernelParser
-from oomproof.machine import kernel_log, memory
+from oomproof.machine import kernel_log, memory, processes
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall
 from oomproof.recording.attempt import Attempt
@@ -60,7 +59,7 @@ def find_outages(
 ) -> list[OutageFacts]:
     """Oldest first, one for each boot that ended under a run of ours. Never raises for what it reads."""
     known = list_runs() if runs is None else list(runs)
-    now = _boot_id(proc)
+    now = processes.boot_id(proc)
     cut: dict[str, list[_Cut]] = {}
     for run in known:
         if run.elsewhere(now) is not None:
@@ -83,13 +82,6 @@ def outage_of(
     return next(
         (outage for outage in outages if any(known_run.id == run.id for known_run in outage.runs)), None
     )
-
-
-def _boot_id(proc: str) -> str:
-    try:
-        return Path(proc, "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def _facts(

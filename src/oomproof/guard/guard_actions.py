@@ -136,6 +136,7 @@ class Actions:
         soon as the job has ended."""
         if kind == "ask" and self._stop_signal is not None and not self._job.hears(self._stop_signal):
             facts = {**(facts or {}), UNHEARD: self._stop_signal}
+            self._tell_unheard(self._stop_signal)
         if kind == "term" and self._by != "guard" and not self._job.hears(signal.SIGTERM):
             facts = {**(facts or {}), UNCAUGHT: True}
         line = action_record(self._by, kind, why, facts, scope, others_growth)
@@ -148,8 +149,8 @@ class Actions:
 
     def _act(self, kind: str, why: str) -> None:
         if kind == "ask":
-            if self._stop_signal is not None and not self._job.ask_by_signal(self._stop_signal):
-                self._tell_unheard(self._stop_signal)
+            if self._stop_signal is not None:
+                self._job.ask_by_signal(self._stop_signal)
             self._task_thread.do(lambda: self._write_stop_files(why))
         elif kind == "freeze":
             self._job.freezer.freeze()

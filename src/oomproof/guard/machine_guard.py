@@ -27,7 +27,7 @@ from oomproof.units import format_size
 if TYPE_CHECKING:
     from oomproof.machine.gpu import Gpu
 
-_CARDS_EVERY = 2.0
+CARDS_EVERY = 2.0  # seconds
 _COUNT_EVERY = 10.0
 _WARN_EVERY = 600.0
 _WARN_OF_ANOTHER = 20.0  # seconds after which a second job that fills it is named too
@@ -78,7 +78,7 @@ class MachineGuard:
         if short:
             self._warn(t, view)
         if self._cards is not None and t >= self._next_cards:
-            self._next_cards = t + _CARDS_EVERY
+            self._next_cards = t + CARDS_EVERY
             self._try("looking at the cards", lambda: self._look_at_cards(t), None)
         if t >= self._next_count:
             self._next_count = t + _COUNT_EVERY

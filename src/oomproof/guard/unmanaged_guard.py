@@ -16,7 +16,7 @@ from oomproof.errors import OomproofError
 from oomproof.guard import detect_unmanaged
 from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
-from oomproof.leaf.proc_files import ancestors
+from oomproof.leaf.proc_files import ancestors, owner_of
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
@@ -105,7 +105,7 @@ class UnmanagedGuard:
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
             )
         if self._choice.every_user:
-            return tuple(replace(view, uid=_owner(view.key)) for view in views.values())
+            return tuple(replace(view, uid=owner_of(view.key[0])) for view in views.values())
         return tuple(views.values())
 
     def is_searching(self, t: float) -> bool:
@@ -265,13 +265,6 @@ class UnmanagedGuard:
         with self._lock:
             if self._pauses is not None:
                 self._pauses.close()
-
-
-def _owner(key: JobKey) -> int | None:
-    try:
-        return os.stat(f"/proc/{key[0]}").st_uid
-    except OSError:
-        return None
 
 
 def _who(job: UnmanagedView) -> str:

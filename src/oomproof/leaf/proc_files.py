@@ -81,6 +81,14 @@ def is_zombie(pid: int) -> bool:
     return os.path.isdir("/proc/self") and state_of(pid) in (b"Z", b"X")
 
 
+def owner_of(pid: int, proc: str = "/proc") -> int | None:
+    """The user whose process it is; None once it has gone."""
+    try:
+        return os.stat(f"{proc}/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def is_stopped(pid: int, proc: str = "/proc") -> bool:
     return state_of(pid, proc) in (b"T", b"t")
 

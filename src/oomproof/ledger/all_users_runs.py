@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 
-from oomproof.leaf.proc_files import read_text
+from oomproof.leaf.proc_files import owner_of, read_text
 from oomproof.ledger.live_runs import RECORD_SIZE, Live, parsed
 from oomproof.machine import processes
 from oomproof.records import dataclass, replace
@@ -161,11 +161,8 @@ def _is_locked(fd: int) -> bool:
 
 
 def _is_theirs(run: Live, uid: int, proc: str) -> bool:
-    try:
-        return (
-            run.pid > 1
-            and os.stat(f"{proc}/{run.pid}").st_uid == uid
-            and processes.is_alive(run.pid, run.start or None, proc)
-        )
-    except OSError:
-        return False
+    return (
+        run.pid > 1
+        and owner_of(run.pid, proc) == uid
+        and processes.is_alive(run.pid, run.start or None, proc)
+    )

@@ -1,4 +1,4 @@
-"""Which job of a set goes onto which card, and what is short there."""
+"""Which job of a set runs on which card, and what is short there."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 
 from oomproof.leaf.command_lines import is_oomproof
-from oomproof.leaf.proc_files import ancestors, command_line, descendants, read_text, stat_fields
+from oomproof.leaf.proc_files import ancestors, command_line, descendants, owner_of, read_text, stat_fields
 from oomproof.machine import sockets
 from oomproof.machine.jobs import LAUNCHERS, Job, service_of
 from oomproof.machine.sockets import Sockets
@@ -84,11 +84,11 @@ def tie_of(job: Job, ours: Collection[int] = (), leaders: Collection[int] = (), 
 def member_tie(pids: Collection[int], uid: int, proc: str = "/proc") -> str:
     """What is asked again at the very moment of a pause: whether somebody among them is another's, or a run of ours."""
     for pid in pids:
-        try:
-            if os.stat(f"{proc}/{pid}").st_uid != uid:
-                return "a part of it is another user's"
-        except OSError:
+        owner = owner_of(pid, proc)
+        if owner is None:
             continue  # it has ended
+        if owner != uid:
+            return "a part of it is another user's"
         if is_oomproof(command_line(pid, proc)):
             return _STARTED_A_RUN
     return ""

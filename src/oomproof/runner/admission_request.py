@@ -24,7 +24,7 @@ from oomproof.units import MIB, format_size
 if TYPE_CHECKING:
     import threading
 
-_WORTH_A_CARD = 256 << 20  # of GPU memory in the history, below which the driver is not asked
+WORTH_A_CARD = 256 << 20  # of GPU memory in the history, below which the driver is not asked
 _CARDS = "/proc/driver/nvidia/gpus"
 _TOO_SHORT = 0.5  # seconds; a command that ends sooner never stands in the ledger
 
@@ -163,7 +163,7 @@ def on_a_sure_card(need: int, environment: Mapping[str, str], cards: str = _CARD
     except OSError:
         only = False
     if (
-        need < _WORTH_A_CARD
+        need < WORTH_A_CARD
         or not (only or (visible or "").isdigit())
         or (only and visible not in (None, "0"))
     ):

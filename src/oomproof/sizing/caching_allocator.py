@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-MIB = 1 << 20
+from oomproof.units import MIB
+
 ROUND = 512
 SMALL = MIB  # the largest request served from the small pool
 SMALL_SEGMENT = 2 * MIB

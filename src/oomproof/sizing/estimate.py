@@ -27,6 +27,16 @@ class Estimate:
             "parts": dict(self.parts),
         }
 
+    @staticmethod
+    def from_json(value: Any) -> Estimate | None:
+        """None for what is not there, or was damaged."""
+        try:
+            low, expected, high = (int(value[f"{name}_bytes"]) for name in ("low", "expected", "high"))
+            parts = {str(name): int(size) for name, size in value["parts"].items()}
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return None
+        return Estimate(low, expected, high, parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -55,6 +65,7 @@ class Sizing:
     phases: tuple[Phase, ...]
     basis: str
     refused: str | None = None  # one sentence with the way out, when it could not be sized
+    passing: bool = False  # another moment, or another machine, may not refuse it
     notes: tuple[str, ...] = ()  # what was held off, widened, not reached
     peak: str = ""  # "loss.backward() train.py:41, in decoder.layers.11.mlp"
 

@@ -50,11 +50,11 @@ def continued(events: list[Event], cuts: list[int], left: int, first_number: int
     last = read_token(events[cuts[-2] : cuts[-1]], middle)
     if middle.steps != last.steps:
         return None
-    added, numbers = _more(middle, last, left, first_number)
-    return events[: cuts[-1]] + added + list(_renamed(events[cuts[-1] :], last, numbers, added))
+    added = _more(middle, last, left, first_number)
+    return events[: cuts[-1]] + added + list(_renamed(events[cuts[-1] :], last, added))
 
 
-def _more(middle: Token, last: Token, left: int, number: int) -> tuple[list[Event], list[int]]:
+def _more(middle: Token, last: Token, left: int, number: int) -> list[Event]:
     growth = [after - before for before, after in zip(middle.sizes, last.sizes, strict=True)]
     added: list[Event] = []
     previous, current = list(last.numbers), list(last.numbers)
@@ -67,16 +67,15 @@ def _more(middle: Token, last: Token, left: int, number: int) -> tuple[list[Even
                 number += 1
             else:
                 added.append((-(previous if step[1] else current)[step[2]], 0))
-    return added, current
+    return added
 
 
-def _renamed(events: list[Event], last: Token, numbers: list[int], added: list[Event]) -> Any:
+def _renamed(events: list[Event], last: Token, added: list[Event]) -> Any:
     """What frees the last token seen frees the last one added, and all else that was added."""
-    new_name = dict(zip(last.numbers, numbers, strict=True))
-    alive = {number for number, _ in added if number > 0} - {-number for number, _ in added if number < 0}
     freed = {-number for number, _ in added if number < 0}
+    alive = {number for number, _ in added if number > 0} - freed
     for number, size in events:
-        if -number not in new_name:
+        if -number not in last.numbers:
             yield number, size
             continue
         for rest in sorted(alive):

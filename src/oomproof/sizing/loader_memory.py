@@ -58,8 +58,3 @@ def loader_memory(loader: Loader) -> LoaderMemory:
     queue = (loader.workers * loader.prefetch + 1) * loader.batch
     private = loader.workers * (start + loader.batch + loader.own) + (_TRACKER if spawned else 0)
     return LoaderMemory(queue, private, pinned)
-
-
-def copied_on_write(objects: int, workers: int) -> int:
-    """The most that workers come to copy of Python objects in the parent: a page for what shares it, some 100 bytes an object."""
-    return 100 * objects * workers

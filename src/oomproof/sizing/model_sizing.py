@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomproof.records import dataclass, replace
+from oomproof.sizing.card_constants import RUNNING
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.json_source import whole_number
 from oomproof.sizing.kv_sizes import KvCache, Wanted, cache_of_config, cache_of_gguf, text_config
@@ -16,8 +17,6 @@ from oomproof.sizing.quantized_weights import TYPES, bytes_as
 from oomproof.units import MIB
 
 DEFAULT_CONTEXT = 4096
-# of a process on a card: 287 MiB for a bare context are reported of small cards; 750 to 770 with cuBLAS measured on an H200
-_CONTEXT = (300 * MIB, 766 * MIB, 900 * MIB)
 # Python with torch, transformers and the model's modules imported: 253 MiB (bench/model_sizes.py); llama.cpp has next to nothing
 _PROCESS = (200 * MIB, 260 * MIB, 400 * MIB)
 _LLAMA_CPP = (10 * MIB, 40 * MIB, 120 * MIB)
@@ -202,7 +201,9 @@ def _variant(
         kind,
         stored,
         size,
-        _estimate(size, adapter, cache, work, "context and libraries", _CONTEXT),
+        _estimate(
+            size, adapter, cache, work, "context and libraries", (RUNNING.low, RUNNING.usual, RUNNING.high)
+        ),
         _estimate(size, adapter, cache, work if by_llama_cpp else _ON_CPU * work, "process", process),
     )
 

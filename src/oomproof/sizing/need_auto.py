@@ -6,8 +6,6 @@ It never keeps a job from starting: what goes wrong here is one line, and the ru
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,9 +24,10 @@ from oomproof.runner import code_identity
 from oomproof.runner.waiting_run import Cancelled
 from oomproof.sizing import script_sizing, sizing_cache
 from oomproof.sizing.estimate import Estimate, Sizing
+from oomproof.sizing.virtual_gpu.step_limits import PATIENCE
 from oomproof.units import format_size
 
-SECONDS = 60.0
+SECONDS = 60.0  # in which the script must have come to its steps
 # parts of a sizing, as it names them
 _LIVE = ("weights", "gradients", "optimizer state", "activations", "temporary")
 _FOR_THE_CARD = ("model on the host", "CUDA libraries", "pinned memory")
@@ -37,7 +36,6 @@ _CPU_BUFFERS = (
     128 << 20
 )  # of MKL and of autograd's threads, at most, of a training that takes a few hundred MiB
 _CARD_SECONDS = 5.0  # for the driver's answer
-_PASSING = ("available now", "--allow-writes")  # in a refusal that another moment, or machine, may not give
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +46,16 @@ class AutoNeed:
     predicted: dict[str, Any] | None = None
 
 
-def find(argv: Sequence[str], folder: str, ledger_folder: str | None, say: Callable[[str], None]) -> AutoNeed:
-    """Raises nothing but Cancelled."""
+def find(
+    argv: Sequence[str],
+    folder: str,
+    ledger_folder: str | None,
+    say: Callable[[str], None],
+    begins: Callable[[str], None],
+) -> AutoNeed:
+    """``begins``: told before the script is run, which takes a while. Raises nothing but Cancelled."""
     try:
-        return _find(argv, folder, ledger_folder, say)
+        return _find(argv, folder, ledger_folder, say, begins)
     except Cancelled:
         raise
     except OomproofError as error:
@@ -62,7 +66,11 @@ def find(argv: Sequence[str], folder: str, ledger_folder: str | None, say: Calla
 
 
 def _find(
-    argv: Sequence[str], folder: str, ledger_folder: str | None, say: Callable[[str], None]
+    argv: Sequence[str],
+    folder: str,
+    ledger_folder: str | None,
+    say: Callable[[str], None],
+    begins: Callable[[str], None],
 ) -> AutoNeed:
     if sizing_cache.python_of(argv[0]) is None:
         say(f"not sized: {argv[0]} is no Python program (--need auto); give --need SIZE")
@@ -76,7 +84,7 @@ def _find(
         return AutoNeed(None, _predicted(*_estimates(kept, total)))
     before = " (sized before)" if kept else ""
     if not kept:
-        kept = _sized(argv, folder, total, say)
+        kept = _sized(argv, folder, total, begins)
         if name is not None and not kept.pop("passing", False):
             sizing_cache.store(name, kept)
     return _told(kept, measured, total, before, say)
@@ -106,7 +114,7 @@ def _told(
 
 
 def _estimates(kept: Mapping[str, Any], total: int | None) -> tuple[Estimate | None, Estimate | None]:
-    host, gpu = _estimate(kept.get("host")), _estimate(kept.get("gpu"))
+    host, gpu = Estimate.from_json(kept.get("host")), Estimate.from_json(kept.get("gpu"))
     if host is None or gpu is None or total is not None:
         return host, gpu
     # Without a card a script that can do without one takes RAM instead, and no copy of the model for the card.
@@ -123,7 +131,9 @@ def _of_card(gpu: Estimate | None, total: int | None) -> int | None:
     return gpu.high if gpu.high <= total else gpu.expected
 
 
-def _sized(argv: Sequence[str], folder: str, total: int | None, say: Callable[[str], None]) -> dict[str, Any]:
+def _sized(
+    argv: Sequence[str], folder: str, total: int | None, begins: Callable[[str], None]
+) -> dict[str, Any]:
     """As it is kept; ``passing``: not to be."""
     script = script_of(argv, folder)
     if script is not None:
@@ -131,21 +141,17 @@ def _sized(argv: Sequence[str], folder: str, total: int | None, say: Callable[[s
 
         if not may_use_torch(script):
             return {"refused": f"{os.path.basename(script)} imports nothing that uses torch"}
-    say(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
+    begins(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
     error: list[str] = []
-    began = time.monotonic()
     sizing, status = script_sizing.size_command(
-        argv, time_limit=SECONDS, gpu_total=total, allow_writes=False, tell=error.append
+        argv, time_limit=SECONDS / PATIENCE, gpu_total=total, allow_writes=False, tell=error.append
     )
     if sizing.host is not None:
         return _kept(sizing)
-    if status == -signal.SIGKILL and time.monotonic() - began > SECONDS:
-        return {"refused": "it came to no optimizer step in that time"}
     if status:
         last = f" ({error[-1].strip()})" if error and error[-1].strip() else ""
         return {"refused": f"it failed there with status {status}{last}", "passing": True}
-    why = sizing.refused or "no reason was given"
-    return {"refused": why, "passing": any(words in why for words in _PASSING)}
+    return {"refused": sizing.refused or "no reason was given", "passing": sizing.passing}
 
 
 def _kept(sizing: Sizing) -> dict[str, Any]:
@@ -156,16 +162,6 @@ def _kept(sizing: Sizing) -> dict[str, Any]:
         "notes": list(sizing.notes),
         "peak": sizing.peak,
     }
-
-
-def _estimate(value: Any) -> Estimate | None:
-    """None for what is not there, or was damaged."""
-    try:
-        low, expected, high = (int(value[f"{name}_bytes"]) for name in ("low", "expected", "high"))
-        parts = {str(name): int(size) for name, size in value["parts"].items()}
-    except (TypeError, KeyError, ValueError, AttributeError):
-        return None
-    return Estimate(low, expected, high, parts)
 
 
 def _predicted(host: Estimate | None, gpu: Estimate | None) -> dict[str, Any] | None:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from oomproof.errors import NOT_FOUND, OomproofError
+from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
+from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
@@ -21,12 +23,15 @@ from oomproof.runner import limit_backends
 from oomproof.sizing import private_files, virtual_run
 from oomproof.sizing.card_constants import HOST_CUDA
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
+from oomproof.sizing.loader_memory import Loader, loader_memory
+from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
 from oomproof.units import format_size
 
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _LOOK = 0.1  # seconds between looks at the child
-_PATIENCE = 3  # times the time limit in which the child must have its steps
-_GRACE = 30.0  # seconds beyond that: imports, and the answer's own arithmetic
+_GRACE = (
+    30.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
+)
 _SHOWN = 15  # lines of a script's own error
 
 
@@ -78,7 +83,7 @@ def _run(
             env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
         )  # fmt: skip
         try:
-            return _watch(child, limit, _PATIENCE * time_limit + _GRACE)
+            return _watch(child, limit, PATIENCE * time_limit + _GRACE)
         finally:
             _end(child)
 
@@ -159,10 +164,11 @@ def _look(pid: int, watched: Watched) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
-        with contextlib.suppress(OSError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    """With everybody below it: launchers give their ranks a session of their own."""
+    while child.poll() is None:
+        signal_all((child.pid, *processes.descendants(child.pid)), signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
 
 
 def _answer(
@@ -172,14 +178,16 @@ def _answer(
         with open(os.path.join(folder, "cannot")) as file:
             why = file.read()
         return _refused(
-            f"the script's writes cannot be kept private here ({why}); with --allow-writes it runs as it is"
+            f"the script's writes cannot be kept private here ({why}); with --allow-writes it runs as it is",
+            passing=True,
         ), 0
     if watched.over_limit:
         return _refused(
-            f"the script held {format_size(watched.peak)} on the host before its third step, more than is available now; end something large first"
+            f"the script held {format_size(watched.peak)} on the host before its third step, more than is available now; end something large first",
+            passing=True,
         ), 0
     run = virtual_run.read(folder)
-    failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < 3)
+    failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < STEPS)
     if run is not None and run.result.get("refused"):
         return _refused(str(run.result["refused"])), 0
     if watched.timed_out and run is None:
@@ -211,8 +219,8 @@ def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched, gpu_tota
     tight = virtual_run.tight(run, gpu_total) if gpu_total else ""
     phases: tuple[Phase, ...] = ()
     if run.events:
-        configured = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-        gpu, phases = virtual_run.gpu_estimate(run, "expandable_segments:True" in configured.replace(" ", ""))
+        expandable = any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
+        gpu, phases = virtual_run.gpu_estimate(run, expandable)
     return Sizing(
         gpu, _host(run, watched), phases, "script run on a virtual GPU",
         notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
@@ -223,7 +231,7 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
     result = run.result
     queue = sum(
-        (loader["workers"] * loader["prefetch"] + 1) * loader["batch"]
+        loader_memory(Loader(loader["workers"], loader["prefetch"], loader["batch"])).queue
         for loader in result["loaders"]
         if loader["workers"]
     )  # exact where it was measured; what we saw of it is less certain, since epochs were cut short
@@ -246,7 +254,7 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
 def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     result = run.result
     yield from result["notes"]
-    if result["steps"] < 3:
+    if result["steps"] < STEPS:
         yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
     for reason, share in virtual_run.widths(result).items() if run.events else ():
         yield f"high is {share:.0%} higher: {reason}"
@@ -270,5 +278,5 @@ def _show_error(folder: str, tell: Callable[[str], None]) -> None:
             tell(line)
 
 
-def _refused(why: str) -> Sizing:
-    return Sizing(None, None, (), "script run on a virtual GPU", refused=why)
+def _refused(why: str, passing: bool = False) -> Sizing:
+    return Sizing(None, None, (), "script run on a virtual GPU", refused=why, passing=passing)

@@ -172,7 +172,7 @@ def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
     parts = dict.fromkeys(PARTS, 0)
     for name, size in live.items():
         kind = kinds.get(str(name)) or _BIRTHS[run.births[name - 1]]
-        parts["workspaces" if kind == "workspace" else kind] += size
+        parts[kind] += size
     return parts
 
 

@@ -147,3 +147,17 @@ def test_ray_names_the_worker_it_killed() -> None:
     )
     (found,) = guards(text)
     assert found.cause == "ray-oom" and found.victim is not None and found.victim.pid == 4711
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("State: OUT_OF_MEMORY (exit code 0)", 1),
+        ("3756240.batch  batch  OUT_OF_ME+  0:125", 1),
+        ("  JobState=OUT_OF_MEMORY Reason=OutOfMemory", 1),
+        ("# Add OUT_OF_MEMORY status", 0),
+        ("A job in the state OUT_OF_MEMORY is shown in red", 0),
+    ],
+)
+def test_slurms_state_is_a_column_not_a_word(line: str, told: int) -> None:
+    assert [found.cause for found in guards(line)] == ["slurm-oom"] * told

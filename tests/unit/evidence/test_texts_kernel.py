@@ -349,3 +349,30 @@ def test_a_long_line_takes_linear_time(head: str, unit: str, tail: str) -> None:
 
     seconds(1_000)
     assert seconds(20_000) < 3 * 4 * min(seconds(5_000), seconds(5_000)) + 0.3  # 16 times, were it quadratic
+
+
+@pytest.mark.parametrize(
+    ("trace", "cause"),
+    [
+        ("dump_header+0x4a/0x201\n{}out_of_memory.cold+0xa/0x7e\n{}mem_cgroup_out_of_memory+0x13a/0x150", "oom-kill-memcg"),
+        ("dump_header from oom_kill_process+0x23c/0x248\n{}oom_kill_process from out_of_memory+0x218/0x34c", "oom-kill-global"),
+        ("[<ffff>] dump_header+0x8e/0x214\n{}[<ffff>] oom_kill_process+0x24e/0x3b0", "oom-kill-global"),
+    ],
+)  # fmt: skip
+def test_a_call_trace_alone_tells_of_a_kill(trace: str, cause: str) -> None:
+    stamp = "[  503.276706] "
+    findings = kernel(stamp + trace.replace("{}", stamp))
+    assert [(each.cause, each.strength < 0.7) for each in findings] == [(cause, True)]
+
+
+def test_a_table_that_a_patch_shows_is_no_kill() -> None:
+    table = "[ 1630.90] Tasks state (memory values in pages):\n[ 1630.91] [  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name\n"
+    row = "[ 1630.92] [    156]     0   156   153531   153345  1269760        0             0 mm_test\n"
+    assert kernel(table + row)
+    assert not kernel(f"Example of oom including the new fields:\n{table}{row}")
+
+
+def test_sizes_that_a_paste_put_commas_into() -> None:
+    line = "Out of memory: Killed process 7899 (python) total-vm:26,184,840kB, anon-rss:15,370,088kB, file-rss:0kB, shmem-rss:0kB"
+    (found,) = kernel(line)
+    assert found.victim == Sizes(7899, "python", 26184840 * 1024, 15370088 * 1024, 0, 0)

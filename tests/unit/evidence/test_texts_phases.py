@@ -36,6 +36,16 @@ def phase_of(text: str) -> str:
         ([("run.py", "train", "x"), ("run.py", "upload", "x")], "train"),
         ([("run.py", "<module>", "x"), (f"{LIBRARY}/diffusers/pipelines/p.py", "__call__", "x")], "generate"),
         ([("s.py", "<module>", "x"), (f"{LIBRARY}/vllm/w.py", "profile_run", "x"), (f"{LIBRARY}/vllm/r.py", "execute_model", "x")], "load"),
+        ([("run.py", "train", "hook()"), ("hooks.py", "after_train_epoch", "self._save_checkpoint(runner)")], "save"),
+        ([("run.py", "main", "step()"), ("run.py", "step", "loss.backward()")], "train"),
+        ([("run.py", "<module>", "x = update(params, grads, opt_state)")], "train"),
+        ([("run.py", "work", "for i, batch in enumerate(val_loader):")], "eval"),
+        ([("run.py", "work", "for batch in tqdm(train_dataloader):")], "train"),
+        ([("tuner.py", "_training_function", "run_sft(args)")], "unknown"),
+        ([("run.py", "<module>", "x"), ("run.py", "get_data", "a[0]")], "load"),
+        ([("aug.py", "main", "x"), ("aug.py", "process_and_save_features", "np.concatenate(a)")], "unknown"),
+        ([("utils/preprocess.py", "<module>", "main()"), ("utils/preprocess.py", "main", "a[1]")], "load"),
+        ([("run.py", "<module>", "net()"), (f"{LIBRARY}/keras/applications/e.py", "EfficientNetB0", "x")], "load"),
         ([("run.py", "<module>", "work()"), ("run.py", "work", "a / b")], "unknown"),
     ],
 )  # fmt: skip
@@ -106,3 +116,24 @@ def test_a_nan_found_at_scoring_was_made_in_training() -> None:
     header = "Traceback (most recent call last):\n"
     assert phase_of(f"{header}{frames}ValueError: Input contains NaN.") == "train"
     assert phase_of(f"{header}{frames}ValueError: bad") == "eval"
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        ("    return Variable._execution_engine.run_backward(  # the C++ engine\n           ^^^^^\nRuntimeError: CUDA error: out of memory", "train"),
+        ("ResourceExhaustedError: OOM when allocating tensor with shape[64,9]\n  [[Node: pool]]\n  [[Node: gradients/cell_8/Norm_grad]]", "train"),
+        ("RuntimeError: Function 'PowBackward0' returned nan values in its 0th output.", "train"),
+        ("RuntimeError: One of the subprocesses has abruptly died during map operation.", "load"),
+        ("Error during evaluation: 'Net' object has no attribute 'eval'\nValueError: Error during evaluation of the net", "eval"),
+        ("llama_kv_cache_init: CUDA0 KV buffer size = 9 MiB\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 9.00 MiB on device 0: cudaMalloc failed: out of memory", "load"),
+        ('SafetensorError: Error while serializing: IoError(Os { code: 28, message: "No space left on device" })', "save"),
+    ],
+)  # fmt: skip
+def test_an_errors_own_lines_tell_the_phase(text: str, phase: str) -> None:
+    assert phase_of(text) == phase
+
+
+def test_a_key_of_a_configuration_announces_nothing() -> None:
+    assert phases.of_heading("evaluation:") == ""
+    assert phases.of_heading("Evaluating on 100 images") == "eval"

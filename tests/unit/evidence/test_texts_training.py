@@ -308,6 +308,33 @@ def test_slurm_explains_a_killed_worker() -> None:
     assert cause_of(text) == "slurm-oom"
 
 
+def test_a_title_and_the_sentence_below_it_are_one_failure() -> None:
+    sentence = "MemoryError: Unable to allocate 7.45 GiB for an array with shape (1000, 1000000) and data type float64"
+    for title in (
+        "MemoryError",
+        "numpy.core._exceptions.MemoryError",
+        "numpy.core._exceptions._ArrayMemoryError",
+    ):
+        found = root(parse(f"# {title}\n\n{sentence}\n")[0])
+        assert found is not None
+        assert (found.cause, found.job.requested) == ("numpy-memory-error", 8_000_000_000)
+
+
+def test_a_titles_words_yield_to_the_programs_own() -> None:
+    findings, _ = parse(f"# Out of Memory error when running on RTX 3060 (12GB)\n\n{OOM}\n")
+    found = root(findings)
+    assert found is not None
+    assert (found.cause, found.line) == ("cuda-oom", 3)
+    bare = '# RuntimeError: CUDA out of memory\n\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n    x()\nRuntimeError:\n'
+    assert cause_of(bare) == "cuda-oom"
+
+
+def test_xlas_words_are_not_tensorflows() -> None:
+    words = "RuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes."
+    assert cause_of(words) == "jax-oom"
+    assert cause_of(f"W tensorflow/core/x.cc:1] an allocation failed\n{words}") == "tf-oom"
+
+
 def test_an_earlier_trial_that_failed_is_not_this_death() -> None:
     text = (
         "step 1 loss 2\nstep 2 loss 2\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomproof.sizing.loader_memory import Loader, copied_on_write, loader_memory
+from oomproof.sizing.loader_memory import Loader, loader_memory
 from oomproof.units import MIB
 
 
@@ -37,7 +37,3 @@ def test_more_of_anything_never_takes_less(workers: int, prefetch: int, batch: i
     assert loader_memory(Loader(workers + 1, prefetch, batch, method)).total >= total
     assert loader_memory(Loader(workers, prefetch + 1, batch, method)).total >= total
     assert loader_memory(Loader(workers, prefetch, batch + 1, method, pinned=True)).total >= total
-
-
-def test_a_list_of_a_million_paths_in_eight_workers() -> None:
-    assert copied_on_write(1_000_000, 8) == 800_000_000

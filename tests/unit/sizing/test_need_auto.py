@@ -61,7 +61,9 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def find(*argv: str) -> tuple[need_auto.AutoNeed, str]:
     said: list[str] = []
-    return need_auto.find([sys.executable, *argv], os.getcwd(), None, said.append), "\n".join(said)
+    return need_auto.find([sys.executable, *argv], os.getcwd(), None, said.append, said.append), "\n".join(
+        said
+    )
 
 
 def test_a_script_for_a_card_is_sized_once(sized: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,9 @@ def test_without_torch_nothing_is_run(source: str, why: str, sized: list[list[st
 
 def test_a_program_that_is_no_python_is_not_run(sized: list[list[str]]) -> None:
     said: list[str] = []
-    assert need_auto.find(["sleep", "1000"], os.getcwd(), None, said.append) == need_auto.AutoNeed()
+    assert (
+        need_auto.find(["sleep", "1000"], os.getcwd(), None, said.append, said.append) == need_auto.AutoNeed()
+    )
     assert said == ["not sized: sleep is no Python program (--need auto); give --need SIZE"] and sized == []
 
 

@@ -14,7 +14,7 @@ _REQUESTED = re.compile(
 )
 # "capacty" was PyTorch 2.1's spelling; cudaMallocAsync's backend prints a table instead
 _TOTAL = re.compile(rf"(?:total capaci?ty of|Device limit\s{{1,40}}:) {SIZE}")
-_TOTAL_OLD = re.compile(rf"{SIZE} total capacity")
+_TOTAL_OLD = re.compile(rf"{SIZE} total(?: capacity|$)")  # a paste may end there
 _FREE = re.compile(rf"of which {SIZE} is free")
 _FREE_OLD = re.compile(rf"{SIZE} free\b|; Free {SIZE}")
 _ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")

@@ -147,7 +147,7 @@ class FailureChains:
         """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
         chain = sorted(self.last, key=lambda finding: finding.line)
         went_on = self._tail.signs.advances - self._advances >= 2
-        chosen = None if went_on else first_failure(chain)
+        chosen = None if went_on else first_failure(chain, self._tail.title)
         if chosen is not None and last and self._faded(chain[chosen]):
             chosen = None
         self._chains[-1] = [self._with_role(chain, index, chosen) for index in range(len(chain))]
@@ -165,24 +165,36 @@ class FailureChains:
 
     def _with_role(self, chain: Sequence[Finding], index: int, chosen: int | None) -> Finding:
         finding = chain[index]
-        phase, gpu = finding.job.phase, finding.gpu
         if chosen is None or finding.job.kind == "talk":
-            role = "noise"
-        else:
-            role = "root" if index == chosen else "consequence"
-        if role == "root" and phase == "unknown":
+            return replace(finding, job=replace(finding.job, role="noise"))
+        if index != chosen:
+            return replace(finding, job=replace(finding.job, role="consequence"))
+        sizes = (other.job.requested for other in chain if other.cause == finding.cause)
+        requested = finding.job.requested or next((size for size in sizes if size is not None), None)
+        job = replace(
+            finding.job, role="root", phase=self._phase_of_root(finding, chain), requested=requested
+        )
+        return replace(finding, gpu=_with_neighbours(finding, chain), job=job)
+
+    def _phase_of_root(self, finding: Finding, chain: Sequence[Finding]) -> str:
+        phase = finding.job.phase
+        if phase == "unknown":
             # a kernel's assertion has no frames, the exception that follows from it has
-            told = (
-                other_finding.job.phase
-                for other_finding in chain
-                if other_finding.job.kind in ("failure", "wrapper")
-            )
-            phase = next(
-                (known_phase for known_phase in told if known_phase != "unknown"), ""
-            ) or self._tail.phase_around(finding)
-        if role == "root":
-            gpu = _with_neighbours(finding, chain)
-        return replace(finding, gpu=gpu, job=replace(finding.job, role=role, phase=phase))
+            told = (other.job.phase for other in chain if other.job.kind in ("failure", "wrapper"))
+            phase = next((known for known in told if known != "unknown"), "unknown")
+        same = [finding, *(other for other in chain if other.cause == finding.cause)]
+        for other in same if phase == "unknown" else ():  # a title, then the lines that it is about
+            if (phase := self._tail.phase_around(other)) != "unknown":
+                break
+        if phase == "unknown" or (phase == "train" and all(map(_cut, chain))):
+            told_phase = self._tail.phase_told(same[-1].line)
+            phase = told_phase if told_phase != "unknown" else phase
+        return phase
+
+
+def _cut(finding: Finding) -> bool:
+    """Neither a program's last words nor its author's: a traceback without its end, which may have come to another part."""
+    return finding.job.heard in ("cut", "told")
 
 
 def _with_neighbours(finding: Finding, chain: Sequence[Finding]) -> GpuNumbers | None:

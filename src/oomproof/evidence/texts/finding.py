@@ -42,7 +42,7 @@ class GpuNumbers:
 class JobFacts:
     """What a job's own output says of an error. ``heard`` is empty where the text is not a job's output."""
 
-    heard: str = ""  # traceback, exception, line, summary, quoted, cut, loss, end
+    heard: str = ""  # traceback, exception, line, summary, quoted, cut, loss, end, told
     kind: Kind | None = None
     role: str = ""  # root, consequence, noise
     phase: str = ""  # load, train, eval, generate, save, unknown

@@ -39,7 +39,7 @@ SLURM = (
         r"(?:[Jj]ob|[Ss]tep)(?: \d+(?:\.\w+)?)? exceeded (?:\w+ )?memory limit \(\d+ > (?P<limit_kb>\d+)\)|Exceeded (?:job|step) memory limit"),
              "slurm-oom", "Slurm killed the job: it exceeded its memory limit", 1.0,
              "slurmstepd: error: Job 4242 exceeded memory limit (8400000 > 8388608), being killed"),
-    GuardRow("OUT_OF_ME", re.compile(r"(?:State: |JobState=|\s)OUT_OF_ME(?:MORY|M|\+)?(?:\s|$|\()"),
+    GuardRow("OUT_OF_ME", re.compile(r"(?:State: |JobState=)OUT_OF_ME|(?=.*\d)\sOUT_OF_ME(?:MORY|M|\+)?(?:\s*$|\s+\d|\s*\()|^\s*OUT_OF_ME(?:MORY|M|\+)?\s*$|^\S{1,40}\s+OUT_OF_ME(?:MORY|M|\+)\s*$"),
              "slurm-oom", "Slurm's accounting says OUT_OF_MEMORY", 0.95, "   JobState=OUT_OF_MEMORY Reason=OutOfMemory"),
     # the job may be FAILED while a step was out of memory
     GuardRow("DerivedExitCode=0:125", re.compile(r"\bDerivedExitCode=0:125\b"),

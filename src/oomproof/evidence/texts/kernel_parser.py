@@ -15,6 +15,7 @@ from oomproof.evidence.texts.kernel_report import (
     Report,
     breaks_off,
     is_invoked,
+    only_of_a_report,
     read_announcement,
     read_constraint,
     read_killed,
@@ -26,8 +27,12 @@ from oomproof.records import replace
 # Strings one of which stands in every line that matters; `grep -F` finds them in a log of any size.
 ANCHORS = (
     "oom-kill", "oom_reaper: ", "illed process ", "ill process ", "total_vm ", "memory: usage ",
-    "Memory cgroup ", "Task in /", "mem_cgroup_oom", "ut of memory", *FAULT_ANCHORS,
+    "Memory cgroup ", "Task in /", "mem_cgroup_o", "ut of memory", *FAULT_ANCHORS,
 )  # fmt: skip
+CUT_ANCHORS = (
+    *ANCHORS,
+    "oom_kill_process",
+)  # a call trace alone, as in a text that was cut: not worth a search of a whole log
 REPORT_STARTS = ("invoked oom-killer", "total_vm ")  # behind these, the lines up to the kill matter too
 REPORT_END = "illed process "
 
@@ -57,11 +62,14 @@ _FAULT_BROKEN_OFF = re.compile(
     r"(?:Killing|Sending SIGBUS to|due to|hardware memory|interruption code [0-9a-fx]{2,8}(?: ilc:\d)?(?: in)?)$"
 )
 _FOLLOWS_SEGFAULT = re.compile(r"\berror:? ?\d+\b")
+# a patch or a manual shows what a report looks like
+_EXAMPLE = re.compile(r"(?i)\b(?:for example|an? example|example (?:of|output)|looks? like this|e\.g\.)")
+_LEAD_IN = 3  # lines
 
 
 def marked(line: str) -> bool:
     # plain searches took a tenth of the time of one compiled alternation
-    for anchor in ANCHORS:  # noqa: SIM110  # and any() twice that of this loop
+    for anchor in CUT_ANCHORS:  # noqa: SIM110  # and any() twice that of this loop
         if anchor in line:
             return True
     return False
@@ -84,12 +92,14 @@ class KernelParser:
         self._oops: Fault | None = None
         self._last: float | None = None
         self._falls = self._rises = 0
+        self._lead_in: deque[str] = deque(maxlen=_LEAD_IN)  # the last lines that were not the kernel's
 
     def feed(self, number: int, line: str) -> None:
         if self._open is not None:
             self._continue(number, line)
         anchored = marked(line)
         if number > self._until and not anchored:
+            self._lead_in.append(line)
             return
         stamp = strip(line)
         for part in stamp.message.split("\n") if "\n" in stamp.message else (stamp.message,):
@@ -145,14 +155,13 @@ class KernelParser:
             begins = report.table.columns is not before
             if begins:
                 self._until = max(self._until, number + _SPAN)
-            if (
-                report.begun is None
-                and told
-                and (begins or "cgroup stats for" in message or "Task in" in message)
-            ):
+            if report.begun is None and told and (begins or only_of_a_report(message)) and not self._shown():
                 report.begun = (number, stamp, message[:600])
             if not told and (anchored or self._oops is not None):
                 self._fault(number, stamp, message)
+
+    def _shown(self) -> bool:
+        return any(_EXAMPLE.search(line[:400]) for line in self._lead_in)
 
     def _direction(self, stamp: Stamped) -> None:
         if stamp.order is None:

@@ -17,7 +17,9 @@ _NAME_END = re.compile(r"\)[,. ]*(?:$|UID\b|(?:total-vm|vsz|anon-rss)\b)|\)[.,]?
 _BROKEN_OFF = re.compile(
     r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
 )
-_SIZE = re.compile(r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d{1,20}) ?kB")
+_SIZE = re.compile(
+    r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) ?kB"
+)  # a paste may have commas in it
 _WHY = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory in UB)|(?P<cpuset>No available memory in cpuset)"
     r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"
@@ -41,6 +43,11 @@ _COUNT = re.compile(
 )
 _REAPED = re.compile(
     r"oom_reaper: (?:reaped|unable to reap) (?:process|pid:) ?(?P<pid>\d+) \((?P<name>.{0,64}?)\)"
+)
+
+# the call trace of a kill; arm prints "oom_kill_process from out_of_memory+0x218/0x34c"
+_TRACE = re.compile(
+    r"\boom_kill_process(?:\.\w+)?(?:\+0x[0-9a-f]| from out_of_memory)|\bmem_cgroup_out_of_memory\+0x[0-9a-f]"
 )
 
 _UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
@@ -159,6 +166,8 @@ class Report:
             return True
         if "cgroup" in message or "memory: usage" in message or "Task in" in message:
             return self._cgroup(message)
+        if "oom_kill_process" in message and _TRACE.search(message):
+            return True
         if ("swap" in message or "pages" in message) and (match := _MACHINE.search(message)):
             key = match["swap"] or match["of"] or "reserved"
             self.mem_info[key] = int(match["kb"]) * 1024 if match["kb"] else int(match["pages"])
@@ -280,7 +289,7 @@ def read_killed(line: int, stamp: Stamped, message: str) -> Kill | None:
         name = rest[1:cut] if cut > 0 else rest[1:65].rstrip(".…") or None
     elif not rest.startswith(("total-vm", "vsz", "UID", "anon-rss")) and rest.strip():
         return None  # prose: "a killed process 12 times"
-    sizes = {size["key"]: int(size["kb"]) * 1024 for size in _SIZE.finditer(rest)}
+    sizes = {size["key"]: int(size["kb"].replace(",", "")) * 1024 for size in _SIZE.finditer(rest)}
     total = sizes.get("total-vm", sizes.get("vsz"))
     victim = Sizes(
         int(match["pid"]), name, total, sizes.get("anon-rss"), sizes.get("file-rss"), sizes.get("shmem-rss")
@@ -321,6 +330,11 @@ def read_announcement(line: int, stamp: Stamped, message: str) -> Announcement |
         return None
     why = why_of(message[: match.start()])
     return Announcement(line, stamp, message[:_TEXT], why, int(match["pid"]), match["name"])
+
+
+def only_of_a_report(message: str) -> bool:
+    """A line that the kernel prints nowhere else, though it names no victim."""
+    return "cgroup stats for" in message or "Task in" in message or _TRACE.search(message) is not None
 
 
 def is_invoked(message: str) -> bool:

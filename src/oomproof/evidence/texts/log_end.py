@@ -9,7 +9,7 @@ from oomproof.evidence.texts import progress as signs
 from oomproof.evidence.texts.failure_chains import FailureChains
 from oomproof.evidence.texts.failures import FailureText, Hit, recognise
 from oomproof.evidence.texts.failures.everyday_sentences import LOSS
-from oomproof.evidence.texts.finding import JobFacts
+from oomproof.evidence.texts.finding import Finding, JobFacts
 from oomproof.evidence.texts.line_cleaner import clean, unquoted
 from oomproof.evidence.texts.log_tail import SYSTEM, LogTail
 from oomproof.evidence.texts.quoted_source import Surroundings
@@ -95,6 +95,22 @@ def last_words(chains: FailureChains, tail: LogTail, around: Surroundings) -> No
             hit = Hit("other-error", text[:200], 0.35, facts=JobFacts(heard="end"))
             chains.add(number, text, hit, line.tag)
             return
+
+
+def told_in_a_sentence(chains: FailureChains, tail: LogTail) -> None:
+    """No program's words say what it was, or a paste cut them off: what its author says of it."""
+    if not tail.whole or any(not _says_nothing(finding) for finding in chains.last):
+        return
+    from oomproof.evidence.texts.post_deaths import told_death  # few texts need its tables
+
+    told = told_death(tail.recent)
+    if told is not None:
+        number, sentence, name = told
+        chains.add(number, sentence, Hit(name.cause, name.says, 0.45, facts=JobFacts(heard="told")))
+
+
+def _says_nothing(finding: Finding) -> bool:
+    return finding.job.kind == "talk" or finding.job.heard == "cut"
 
 
 def trouble(chains: FailureChains, tail: LogTail) -> None:

@@ -16,6 +16,8 @@ _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
 _AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
 _STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
+_NODES = 8  # lines in which TensorFlow names the nodes of its graph that failed
+_CODE = 2  # lines: the code, and the marks below it
 _STACK = 60  # lines of a stack beside a fatal line
 
 
@@ -26,24 +28,44 @@ class LogTail:
     script_phase: str = "unknown"
 
     @property
+    def whole(self) -> bool:
+        """Whether ``recent`` is all of the text: a post, not a log."""
+        return bool(self.recent) and self.recent[0][0] <= 1
+
+    @property
+    def title(self) -> int:
+        """The number of a post's first line, where it is a heading; 0 where the text has none."""
+        return self.recent[0][0] if self.whole and self.recent[0][1].startswith("# ") else 0
+
+    @property
     def end(self) -> int:
         """The number of the last line."""
         return self.recent[-1][0] if self.recent else 0
 
     def phase_around(self, finding: Finding) -> str:
         """Where a traceback's frames say nothing: kernels' names, the stack below, the lines above, the error itself."""
-        if phases.OF_GRADIENTS.search(finding.text):
-            return "train"
         below = [line for number, line in self.recent if number > finding.line][:_STACK]
         above = [line for number, line in self.recent if number < finding.line][-_STACK:]
+        nodes = [line for line in below[:_NODES] if line.lstrip().startswith("[[")]
+        if any(map(phases.OF_GRADIENTS.search, (finding.text, *nodes))):
+            return "train"
+        for code in reversed(above[-_CODE:]):  # the end of a traceback whose frames are cut off
+            if phase := phase_frames.of_call(code.partition("#")[0]):
+                return phase
         for stack in (below, above):  # "Aborted (core dumped)" stands below its own
             if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
                 return phase
         if (phase := self.loop_above(finding.line)) != "unknown":
             return phase
-        if finding.cause == "import-error" or phases.of_error(finding.text) != "unknown":
-            return "load"
-        return self.script_phase
+        return "load" if finding.cause == "import-error" else phases.of_error(finding.text)
+
+    def phase_told(self, until: int) -> str:
+        """What the person who posted it says, else the script that a launcher names."""
+        if not self.whole:
+            return self.script_phase
+        from oomproof.evidence.texts.post_phases import phase_told  # few texts need its tables
+
+        return phase_told(self.recent, until) or self.script_phase
 
     def loop_above(self, number: int) -> str:
         """The last loop or heading above a line."""

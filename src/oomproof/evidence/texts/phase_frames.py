@@ -13,9 +13,17 @@ _DEVICE = re.compile(r"nn/modules/module\.py$")
 _MOVES = ("to", "cuda", "_apply", "convert", "half", "float")
 _CODE = (
     ("generate", re.compile(r"\.generate\(")),
-    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|read_csv\(|read_parquet\(|(?:yaml|json|pickle|np|joblib)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(")),
+    ("load", re.compile(r"from_pretrained\(|load_state_dict\(|torch\.load\(|deepspeed\.initialize\(|\bpipeline\(|load_checkpoint\(|init_process_group\(|PRNGKey\(|load_dataset\(|read_csv\(|read_parquet\(|(?:yaml|json|pickle|np|joblib)\.\w{0,8}load\(|parse_args\(|\bopen\(\w*(?:cfg|config|args)|(?:model|net|network)\b[^=\n]{0,40}\.(?:to|cuda)\(|set_device\(|= (?:\w+\.)?\w*Trainer\(")),
     ("eval", re.compile(r"\b(?:evaluate|validate|validation|eval|test)\(|\.predict\(")),
     ("train", re.compile(r"train(?!ed)\w*\(|\.backward\(|optimizer\.step\(|\.fit\(|scaler\.step\(|(?:sess|session)\.run\(.{0,60}(?:train|optim)")),
+)  # fmt: skip
+# What a line calls is nearer to the death than the function that it stands in
+_CALLS = (
+    ("generate", re.compile(r"\.generate\(")),
+    ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(")),
+    ("load", re.compile(r"\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
+    ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|\btrain(?:ing)?_step\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
+    ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(")),
 )  # fmt: skip
 _SETTINGS_READ = re.compile(r"(?:yaml|json)\.\w{0,8}load\(|parse_args\(|\bopen\([\w.]*(?:cfg|config|args)")
 _TOP = ("<module>", "main", "run", "wrapper")
@@ -32,6 +40,7 @@ _TRAINING_FUNCTIONS = re.compile(r"backward|^step$|_step$|grad")
 _FILES = (  # where the file says it, whatever the function
     ("generate", re.compile(r"diffusers/pipelines/"), re.compile(r"^__call__$")),
     ("generate", re.compile(r"(?:samplers?|sampling|ddim|ddpm|k_diffusion\S{0,40})\.py$"), re.compile(r"sampl")),
+    ("load", re.compile(r"keras/applications/|/torchvision/models/|/timm/models/"), re.compile(r"^[A-Z]\w*$|^_?(?:create|build|make)_|^_(?:resnet|vgg|densenet|efficientnet)$")),
     ("generate", re.compile(r"vllm/|sglang/"), re.compile(r"^execute_model$|^forward_(?:batch_generation|extend|decode)$")),
 )  # fmt: skip
 # An engine tries its model out before it serves: the frames inside look like serving
@@ -42,7 +51,7 @@ _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d")
 _MAKES = re.compile(
     r"/torch/nn/|/models?/|modeling_|/diffusers/|/vllm/|/deepspeed/runtime/engine|/torchvision/|/timm/|/transformers/|/trl/"
 )
-_MADE = ("__init__", "_init_", "init")  # markdown eats underscores
+_MADE = ("__init__", "_init_", "init", "new_init")  # markdown eats underscores
 # A batch being fetched: what reads a file here serves the loop around it
 _FETCH = ("__getitem__", "_worker_loop", "__next__", "_next_data", "collate_fn")
 
@@ -91,6 +100,8 @@ def _of_functions(frames: Sequence[Frame]) -> str:
             return phase
         if _PLUMBING.search(file):
             continue
+        if phase := of_call(code):
+            return phase
         if phase := of_words(function):
             return phase
         if function in _TOP and (named_phase := _of_code(code)):
@@ -102,6 +113,11 @@ def _of_functions(frames: Sequence[Frame]) -> str:
 
 def _of_file(file: str, function: str) -> str:
     return next((phase for phase, where, what in _FILES if what.search(function) and where.search(file)), "")
+
+
+def of_call(code: str) -> str:
+    """The phase in what one line of a program calls; "" where it shows none."""
+    return next((phase for phase, pattern in _CALLS if pattern.search(code)), "")
 
 
 def _of_code(code: str) -> str:
@@ -117,7 +133,7 @@ _NATIVE = (
     ("eval", re.compile(r"caffe::Solver<.{0,20}>::Test")),
     ("save", re.compile(r"caffe::Solver<.{0,20}>::Snapshot")),
     ("load", re.compile(r"caffe::(?:Solver|Net)<.{0,20}>::(?:Init|Net|Solver|CopyTrained|Restore)")),
-    ("train", re.compile(r"caffe::Solver<.{0,20}>::S(?:tep|olve)|torch::autograd::Engine::|torch::autograd::\w*Backward|\btrain\(\)$")),
+    ("train", re.compile(r"caffe::Solver<.{0,20}>::S(?:tep|olve)|torch::autograd::Engine::|torch::autograd::\w*Backward|\w_backward_\w*cuda|\btrain\(\)$")),
 )  # fmt: skip
 _STACK_LINE = re.compile(r"^\s*(?:@ +0x[0-9a-f]|#\d+ |frame #\d+|\[bt\] )")
 

@@ -8,16 +8,16 @@ _DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|o
 # What is made or read before a loop begins, even "for train"
 _MAKING = re.compile(
     rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse)_(?:\w+_)?{_DATA}(?:_|$)"
-    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
+    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?:train_|test_)?data$|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
     r"|^_*setup_|^generat(?:e|ing)_\w+_split|^_*load_(?:model|checkpoint|pretrained|weights|state_dict|data)|^_*get_(?:cfg|config|args)$"
     r"|^_*(?:build|create|instantiate)(?!_(?:target|graph|loss|mask|batch|input|anchor|proposal))(?:_|$)|^convert_\w{0,40}(?:features|examples)|^merge_from_",
     re.IGNORECASE,
 )
 _WORDS = (
     ("generate", re.compile(r"generat(?:e|ing)(?!_(?:anchor|mask|propos|batch|data|grid|label|target|split|noise|feature|id))|beam_search|greedy_search|_sample$|chat_completion|text_completion|decoding|^transcribe|^(?:stream_)?chat$|^p_sample|^ddim_sampl|^process_images|^sampling|^synthesi[sz]e|^translate(?:_batch)?$|^(?:txt|img)2img", re.IGNORECASE)),
-    ("save", re.compile(r"(?:^|_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
+    ("save", re.compile(r"(?:^|(?<!_and)_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
-    ("train", re.compile(r"train(?!ed)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
+    ("train", re.compile(r"train(?!ed|ing_func)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
     ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
 )  # fmt: skip
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
@@ -25,8 +25,11 @@ _SCRIPTS = (
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|test|valid|predict)", re.IGNORECASE)),
     ("train", re.compile(r"train|finetune|run_(?:clm|mlm|glue)", re.IGNORECASE)),
-)
-OF_GRADIENTS = re.compile(r"_grad_|gradients/|Backprop|BackwardData|BackwardFilter")  # names of kernels
+    ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
+)  # fmt: skip
+OF_GRADIENTS = re.compile(
+    r"_grad_|gradients/|Backward\d' returned nan|Backprop|BackwardData|BackwardFilter"
+)  # names of kernels
 
 
 def of_words(name: str) -> str:
@@ -49,12 +52,26 @@ _AT_START = re.compile(
     r"^(?:omegaconf|hydra|yaml|argparse|huggingface_hub)\.|^(?:ModuleNotFound|Import|Config\w*|Parser|Scanner)Error\b"
     r"|Error\(s\) in loading state_dict|[Uu]nable to load weights|Can't load (?:the )?(?:tokenizer|config|model)"
     r"|does not appear to have a file named|\bEADDRINUSE\b|[Aa]ddress already in use|unrecognized arguments: "
-    r"|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
+    r"|abruptly died during map operation|[Nn]o CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA"
+)
+
+
+_AT_SAVING = re.compile(
+    r"Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos"
+)
+
+
+_DURING = re.compile(
+    r"(?i)\b(?:error|exception|failed|failure)s? (?:during|while|in|when) (?:the )?(?P<what>evaluat\w+|validat\w+|testing|train\w+|loading|saving|generat\w+|preprocess\w+)\b"
 )
 
 
 def of_error(text: str) -> str:
     """Errors in settings, imports and what is read first belong to the start, where nothing else shows a phase."""
+    if during := _DURING.search(text[:400]):
+        return of_words(during["what"]) or "unknown"
+    if _AT_SAVING.search(text):
+        return "save"
     return "load" if _AT_START.search(text) else "unknown"
 
 
@@ -113,19 +130,21 @@ _HEADING = re.compile(
 )
 _MADE_READY = re.compile(
     r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|set(?:ting)? up)(?:e|ing)?\b"
-    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state)s?\b"
+    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
 )
 # Lines that only one kind of loop prints
 _ROUNDS = (
     ("train", re.compile(r"^\s*\[\d{1,7}\]\s+(?:train|valid|eval|test)\S{0,40}(?:'s |-)\w{1,40}:")),  # LightGBM, XGBoost
     ("train", re.compile(r"^\s*\d{1,7}:\s+learn: [\d.-]+|\bavg(?: loss)?, [\d.]+ rate, ")),  # CatBoost, Darknet
     ("train", re.compile(r"^\W*(?:train|rollout)/\s+\||\bepisodic_return\b|^\W*Ep(?:isode)?\W{0,3}\d{1,9}\b|(?:\b|_)timesteps?\W{1,3}\d{1,12}\b.{0,80}reward", re.IGNORECASE)),  # reinforcement learning
+    ("train", re.compile(r"^\[train: \d+, \d+ / \d+\]")),  # pytracking
+    ("eval", re.compile(r"^\[(?:val|test): \d+, \d+ / \d+\]")),
     ("train", re.compile(r"'train_runtime'|^`?Trainer\.fit`? stopped|^\W*TRAINING SUMMARY|^\s*epoch\s.{0,60}loss\b|^E {2,8}# {2,}|\d{1,6}epoch:train:|^Fitting \d+ folds for|^\[CV\] END", re.IGNORECASE)),
     ("train", re.compile(r"^Iteration \d+(?: \([^)\n]{0,60}\))?, (?:loss|lr) = |^Solving \w|^\W*(?:开始|正在)训练")),  # caffe
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
     ("generate", re.compile(r"^got prompt$|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
-    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_tensors|^load_tensors: |^llama_model_load\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
+    ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_tensors|^load_tensors: |^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")
 _EPOCH_BEGINS = re.compile(r"(?i)(?<![-\w])epoch\b[^\w\n]{0,4}\d")  # no --epochs of a command
@@ -134,6 +153,7 @@ _LOSS_OF_EVAL = re.compile(
 )
 _BYTES = re.compile(r"\d[kKMGT]i?B?/[\d.]{1,8}[kKMGT]")
 _OVER = re.compile(r"(?i)\b(?:done|finished|complete|completed|ok|ready)\W{0,4}$|\btook \d")
+_KEY = re.compile(r"\s*[a-z_]{1,40}:\s*$")  # of a configuration, with its values below it
 _SENTENCE = re.compile(r"[a-z)`]\. [A-Z]|[a-z]{3}\.$")
 
 
@@ -161,6 +181,8 @@ def _of_rounds(line: str) -> str:
 
 
 def _of_loop(line: str) -> str:
+    if _KEY.match(line):
+        return ""
     if _EVAL_LOOP.search(line):
         return "eval"
     said = _LOSS_SAID.search(line) and not _LOSS_OF_EVAL.search(line)

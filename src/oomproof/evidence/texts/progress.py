@@ -24,6 +24,7 @@ ANCHORS = (
     "it [",
     "/step",
     "Train: ",
+    "[train: ",
 )
 
 _INT = r"(\d{1,12})"
@@ -46,6 +47,7 @@ _EPOCH = re.compile(
     r"(?:\b|(?<=____))[Ee](?:poch|pochs)\b['\"]?\s*[:=#\[]*\s*(\d{1,9}(?:\.\d{1,6})?)(?:\s*/\s*(\d{1,9}))?"
 )
 _ELAPSED = re.compile(r"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<")
+_TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
     r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
@@ -53,7 +55,7 @@ _SETTINGS = re.compile(
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(
     r"(?i)training (?:is )?(?:complete|finished|done)|finished training|train_runtime|`?trainer\.fit`? stopped: `?max_(?:epochs|steps)|total training time|training took"
-    r"|successfully (?:trained|finished|completed|installed)|epochs completed in|done training|training completed|training ended"
+    r"|successfully (?:trained|finished|completed|installed)|epochs completed in|done training|training completed|training ended|early stopp(?:ing|ed) (?:at|after|triggered)"
 )
 
 
@@ -74,7 +76,7 @@ def read_sign(text: str) -> Progress | None:
     if bars := list(_TQDM.finditer(text)):
         last = bars[-1]  # bars drawn over one another: the last is the newest
         return _sign(text, int(last[2]), int(last[3]), _epoch(text[: last.start()]))
-    if match := _FAIRSEQ.search(text):
+    if match := _FAIRSEQ.search(text) or _TRACKING.search(text):
         return _sign(text, int(match[2]), int(match[3]), float(match[1]))
     if match := _BRACKETS.search(text):
         return _sign(text, int(match[3]), int(match[4]), float(match[1]))

@@ -15,15 +15,20 @@ def root(findings: Sequence[Finding]) -> Finding | None:
     return next((finding for finding in findings if finding.job.role == "root"), None)
 
 
-def first_failure(chain: Sequence[Finding]) -> int | None:
-    """The index of the root in one chain: failures with no progress between them, in order of appearance."""
+def first_failure(chain: Sequence[Finding], title: int = 0) -> int | None:
+    """The index of the root in one chain: failures with no progress between them, in order of appearance.
+    ``title`` is the line of a post's heading: its author's words yield to a program's own below it."""
     candidates = [index for index, finding in enumerate(chain) if finding.job.kind != "talk"]
+    below = [index for index in candidates if chain[index].line != title and _tier(chain[index]) <= 3]
+    if title and any(_speaks(chain[index]) for index in below):
+        candidates = below
     if not candidates:
         return None
     # 1. What the processes themselves printed comes before what others report about them, and both come
     #    before mere repetitions of an error (wrappers, "exit code 1").
     best = min(candidates, key=lambda index: (_tier(chain[index]), index))
     best = _specific_over_generic(chain, candidates, best)
+    best = _fuller(chain, candidates, best)
     # 2. A rank that was killed, or crashed, explains the timeouts of its peers, even if they speak first.
     if chain[best].cause == "nccl":
         best = next((index for index in candidates if _killed_peer(chain[index])), best)
@@ -53,6 +58,11 @@ def first_failure(chain: Sequence[Finding]) -> int | None:
     if cause_of(chain[best].cause).sign_of_kill or chain[best].cause == "segfault":
         best = next((index for index in candidates if cause_of(chain[index].cause).kill), best)
     return best
+
+
+def _speaks(finding: Finding) -> bool:
+    """In a program's own words that say what it was: an exception of no known meaning may wrap what a title names."""
+    return not cause_of(finding.cause).generic and finding.job.heard in ("traceback", "exception", "line")
 
 
 def _tier(finding: Finding) -> int:
@@ -93,6 +103,17 @@ def _specific_over_generic(chain: Sequence[Finding], candidates: Sequence[int], 
         if gap >= _WENT_ON and _tier(later) == 1:
             return _specific_over_generic(chain, candidates, index)
     return best
+
+
+def _fuller(chain: Sequence[Finding], candidates: Sequence[int], best: int) -> int:
+    """A title says "MemoryError", the lines below it of which kind and how much."""
+    first = chain[best]
+    if first.cause != "python-memory-error" or first.job.requested is not None or first.job.message:
+        return best
+    fuller = (
+        i for i in candidates if chain[i].cause == "numpy-memory-error" and _tier(chain[i]) <= _tier(first)
+    )
+    return next(fuller, best)
 
 
 def _killed_peer(finding: Finding) -> bool:

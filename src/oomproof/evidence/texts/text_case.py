@@ -16,7 +16,7 @@ from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.guard_parser import ANCHORS as guard_anchors
 from oomproof.evidence.texts.guard_parser import GuardParser
 from oomproof.evidence.texts.kernel_parser import ANCHORS as kernel_anchors
-from oomproof.evidence.texts.kernel_parser import REPORT_END, REPORT_STARTS, KernelParser
+from oomproof.evidence.texts.kernel_parser import CUT_ANCHORS, REPORT_END, REPORT_STARTS, KernelParser
 from oomproof.evidence.texts.kill_history import JobLog, dated, of_others, told_once
 from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
@@ -45,7 +45,7 @@ class TextCase:
 
 
 _ANCHORS = (*kernel_anchors, *guard_anchors)
-_SHORT = shortest(_ANCHORS)
+_SHORT = shortest((*CUT_ANCHORS, *guard_anchors))
 _OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each

@@ -75,6 +75,7 @@ class TrainingParser:
         log_end.cut_tracebacks(chains, tail, self._writers, self.end, self._library)
         if self._nan:
             log_end.loss_at_the_end(chains, tail)
+        log_end.told_in_a_sentence(chains, tail)
         log_end.last_words(chains, tail, self._around)
         log_end.trouble(chains, tail)
         chains.close(last=True)

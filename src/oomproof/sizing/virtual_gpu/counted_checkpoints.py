@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .nested_tensors import fakes, tensors
+
 
 class CountedCheckpoints:
     def __init__(self, tell: Any) -> None:
@@ -16,7 +18,7 @@ class CountedCheckpoints:
         self._values: dict[str, Any] = {}  # path → what was saved there last
 
     def save(self, value: Any, file: Any = None, *args: Any, **kwargs: Any) -> None:
-        storages = [tensor.untyped_storage() for tensor in all_tensors(value)]
+        storages = [tensor.untyped_storage() for tensor in tensors(value)]
         sizes = {storage._cdata: storage.nbytes() for storage in storages}  # tied ones once
         self.largest = max(self.largest, sum(sizes.values()))
         self._tell("checkpoints were counted, not written")
@@ -27,8 +29,8 @@ class CountedCheckpoints:
         save, load = torch.save, torch.load
 
         def saved(value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
-            tensors = list(all_tensors(value))
-            if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            is_real = next(tensors(value), None) is not None and next(fakes(value), None) is None
+            if is_real:
                 self._values.pop(_path(file) or "", None)
                 save(value, file, *args, **kwargs)  # data of the host: it goes where the script's writes go
             else:
@@ -76,16 +78,3 @@ def _mapped(value: Any, change: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(change(item) for item in value)
     return value
-
-
-def all_tensors(value: Any, depth: int = 0) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, torch.nn.Module):
-        yield from (*value.parameters(), *value.buffers())
-    elif depth < 8:
-        items = (
-            value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        )
-        for item in items:
-            yield from all_tensors(item, depth + 1)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .nested_tensors import tensors
+
 _LOW = frozenset(
     [
         "_convolution",
@@ -107,12 +109,12 @@ class CudaAutocast:
 
         def cast_and_run(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(self.keys):
-                if not any(self.mode.is_on_card(tensor) for tensor in _tensors((args, kwargs))):
+                if not any(self.mode.is_on_card(tensor) for tensor in tensors((args, kwargs))):
                     return op(*args, **kwargs)
                 if how == "low":
                     dtype = torch.get_autocast_dtype("cuda")
                 elif how == "widest":
-                    dtype = widest(list(_tensors((args, kwargs))))
+                    dtype = widest(list(tensors((args, kwargs))))
                 else:
                     dtype = torch.float32
                     given = kwargs.get("dtype") or any(isinstance(value, torch.dtype) for value in args)
@@ -169,17 +171,6 @@ def _takes_dtype(op: Any) -> bool:
     return any(argument.name == "dtype" for argument in op._schema.arguments)
 
 
-def widest(tensors: list[Any]) -> Any:
-    floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+def widest(operands: list[Any]) -> Any:
+    floating = [tensor.dtype for tensor in operands if tensor.is_floating_point()]
     return torch.float32 if torch.float32 in floating else (floating[0] if floating else torch.float32)
-
-
-def _tensors(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch.utils.data import dataloader
 
-from .training_flow import STEPS, Flow
+from .nested_tensors import tensors
+from .step_limits import STEPS
+from .training_flow import Flow
 
 EVAL_BATCHES = 5
 
@@ -74,7 +75,7 @@ class LoaderFlow:
         if self.flow.steps < STEPS:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
         self.last = dataset
-        size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(batch))
+        size = sum(tensor.numel() * tensor.itemsize for tensor in tensors(batch))
         known = self.seen.setdefault(dataset, {"workers": 0, "prefetch": 0, "batch": 0})
         known["workers"] = iterator._num_workers
         known["prefetch"] = getattr(iterator, "_prefetch_factor", None) or 0
@@ -83,14 +84,3 @@ class LoaderFlow:
             dataset in self.pinning
         ):  # the batch in use and the next, in powers of two; the others wait in shared memory
             self.pinned = max(self.pinned, 2 << max(0, size - 1).bit_length())
-
-
-def _tensors(value: Any, depth: int = 0) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 6:
-        items = (
-            value.values() if hasattr(value, "values") else value if isinstance(value, (list, tuple)) else ()
-        )
-        for item in items:
-            yield from _tensors(item, depth + 1)

@@ -39,8 +39,7 @@ class StorageLog:
         size = storage.nbytes()
         if not size:
             return
-        number = len(self.births) + 1
-        self.births.append(self.part)
+        number = self._allocated()
 
         def gone(_: Any) -> None:
             entry = self.by_address.get(address)
@@ -54,6 +53,12 @@ class StorageLog:
         self.events[where].extend((number, size))
         self._note_peak(where)
 
+    def _allocated(self, kind: str = "") -> int:
+        self.births.append(self.part)
+        if kind:
+            self.kinds[len(self.births)] = kind
+        return len(self.births)
+
     def _note_peak(self, where: str) -> None:
         if self.live[where] > self.peak[where]:
             self.peak[where] = self.live[where]
@@ -66,9 +71,7 @@ class StorageLog:
         """A workspace: taken and given back within one operation."""
         if size <= 0:
             return
-        number = len(self.births) + 1
-        self.births.append(self.part)
-        self.kinds[number] = "workspace"
+        number = self._allocated("workspaces")
         self.live[GPU] += size
         self._note_peak(GPU)
         self.live[GPU] -= size
@@ -76,9 +79,7 @@ class StorageLog:
 
     def lasting(self, size: int, kind: str) -> None:
         """Memory that a library takes for good."""
-        number = len(self.births) + 1
-        self.births.append(self.part)
-        self.kinds[number] = kind
+        number = self._allocated(kind)
         self.live[GPU] += size
         self._note_peak(GPU)
         self.events[GPU].extend((number, size))

@@ -12,12 +12,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .counted_checkpoints import CountedCheckpoints
+from .nested_tensors import fakes
+from .step_limits import PATIENCE, STEPS
 from .storage_log import BACKWARD, FORWARD, GPU, OPTIMIZER, PARTS_OF_STEP, user_line
-from .virtual_mode import VirtualMode, fakes
+from .virtual_mode import VirtualMode
 
-STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
 ACCUMULATED = 16  # backward passes without a step: then it is taken for the script, which may gather forty
-PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
 EPOCHS_AFTER = 2  # shortened epochs to wait for an evaluation
 _notes: list[str] = []
 

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import cuda_kernels
+from .nested_tensors import fakes
 from .storage_log import GPU, HOST, StorageLog
 
 CARD = torch.device("cuda", 0)
@@ -114,15 +115,3 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             strides = torch.empty_like(shape, device="meta", memory_format=kept).stride()
             with self.making(where):
                 return torch.empty_strided(tensor.shape, strides, dtype=dtype or tensor.dtype)
-
-
-def fakes(value: Any) -> Iterator[Any]:
-    """The fake tensors in an operation's operands or results."""
-    if isinstance(value, FakeTensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from fakes(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from fakes(item)

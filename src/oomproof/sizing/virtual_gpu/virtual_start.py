@@ -11,6 +11,8 @@ import time
 import warnings
 from typing import Any
 
+from .step_limits import PATIENCE
+
 FOLDER = "OOMPROOF_SIZE"
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 TOTAL = "OOMPROOF_SIZE_GPU"
@@ -127,7 +129,7 @@ def _refuse(name: str, module: Any, *parts: str) -> None:
 
 
 def install(folder: str) -> None:
-    started, before = time.monotonic(), _resident()
+    before = _resident()
     try:
         _install(folder)
     except Exception as error:  # a torch with other insides
@@ -136,7 +138,6 @@ def install(folder: str) -> None:
         )
         raise
     _own["overhead"] = max(0, _resident() - before)
-    _own["seconds"] = time.monotonic() - started
 
 
 def _install(folder: str) -> None:
@@ -188,7 +189,7 @@ def _in_fork() -> None:
 
 def _alarm(folder: str, limit: float) -> None:
     """For a script that never comes to a place where we look."""
-    time.sleep(_flow_module().PATIENCE * limit + 5)
+    time.sleep(PATIENCE * limit + 5)
     _finish(folder, "time limit")
 
 
@@ -224,12 +225,11 @@ def _result(reason: str) -> dict[str, Any]:
 
     log, mode, flow, loaders = _own["log"], _own["mode"], _own["flow"], _own["loaders"]
     return {
-        "reason": reason, "error": _own.get("error", ""), "refused": _own.get("refused") or None,
+        "reason": reason, "refused": _own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
-        "live": dict(log.live), "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
+        "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
         "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "kept": flow.kept, "generations": flow.generations,
         "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
-        "install_seconds": _own.get("seconds", 0.0), "elapsed": time.monotonic() - flow.started,
     }  # fmt: skip
 
 

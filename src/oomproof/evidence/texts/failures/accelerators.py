@@ -9,6 +9,7 @@ from oomproof.evidence.texts.failures.recogniser import FailureText, Hit
 from oomproof.evidence.texts.failures.rules import CodeRule, Row, Rule
 from oomproof.evidence.texts.finding import GpuNumbers
 from oomproof.evidence.texts.quantities import SIZE, amount
+from oomproof.records import replace
 
 _ANCHORS = ("RESOURCE_EXHAUSTED", "ResourceExhausted", "Resource exhausted", "OOM when allocating",
             "ran out of memory trying", "CUDA_ERROR_OUT_OF_MEMORY", "Dst tensor is not initialized", "memory space hbm", "out of memory",
@@ -29,6 +30,7 @@ _BYTES = re.compile(
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
 _SHORT = re.compile(r"[Aa]ttempting to (?:allocate|reserve) (\d[\d.]*)([KMGT])\b")  # of a TPU
 _HBM = re.compile(r"Used \d[\d.]*[KMGT]? of (?P<total>\d[\d.]*)(?P<unit>[KMGT]) hbm")
+_XLA_WORDS = re.compile(r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to allocate|allocating) [\d*]")
 _NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
 _PADDLE = re.compile(r"paddle::memory::\S{0,60}BadAlloc")  # it has the same name for its error as TensorFlow
 _RUNTIME = re.compile(r"XlaRuntimeError|JaxRuntimeError|InternalError")
@@ -62,6 +64,8 @@ def _recognise(said: FailureText) -> Hit | None:
     plain = said.raised.rpartition(".")[2] == "RuntimeError" or "RuntimeError: Resource exhausted" in text
     if plain and "Resource exhausted: Out of memory" in text:
         xla = True  # jaxlib before its own class of errors; TensorFlow raises one
+    if _XLA_WORDS.search(text) and not _TF.search(text):
+        xla = True  # TensorFlow says "OOM when allocating tensor with shape"
     if (
         said.library == "tensorflow"
         and "external/" not in text
@@ -102,6 +106,11 @@ def _memory(said: FailureText, xla: bool, exhausted: bool) -> Hit | None:
     return Hit(cause, f"{name} could not allocate GPU memory", 0.95, gpu=_asked(text))
 
 
+def _whose(said: FailureText, match: re.Match[str], hit: Hit) -> Hit:
+    xla = said.library == "jax" or "external/" in said.text
+    return replace(hit, cause="jax-oom") if xla else hit
+
+
 def _asked(text: str) -> GpuNumbers | None:
     if match := _BYTES.search(text):
         return GpuNumbers(requested=int(next(group for group in match.groups() if group)))
@@ -124,4 +133,9 @@ ACCELERATORS = (
          Row("Insufficient Memory (0000", "RuntimeError: Insufficient Memory (00000008:kIOGPU)"),
          gpu=_metal),
     CodeRule(_ANCHORS, _recognise),
+    # the allocator lists its chunks when it could not serve a request, and at no other time
+    Rule("tf-oom", "the allocator lists what it holds, as it does when a request fails", 0.45,
+         Row("Chunks of size ", "2017-05-09 13:13:15.97: I tensorflow/core/common_runtime/bfc_allocator.cc:696] 31 Chunks of size 256 totalling 7.8KiB",
+             r"\] \d+ Chunks of size \d"),
+         refine=_whose),
 )  # fmt: skip

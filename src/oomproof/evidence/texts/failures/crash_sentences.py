@@ -161,6 +161,8 @@ EXITS = (
     Row("W&B process to finish", "wandb: Waiting for W&B process to finish... (failed 137).", r"W&B process to finish\.\.\. \(failed (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("xit", "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
         r"[Ee]xit(?:ed|s)?(?: with)?(?: a)?(?: non-zero)? (?:exit )?(?:[Cc]ode|[Ss]tatus)[ :='\"]*(?P<code>-?\d{1,3})\b", {"signal": 9}),
+    Row("in Docker Container: ", "command terminated with non-zero exit code: Error executing in Docker Container: 137",
+        r"Error executing in Docker Container: (?P<code>\d{1,3})\b", {"signal": 9}),
     Row("non-zero status of ", "The replica exited with a non-zero status of 139.", r"non-zero status of (?P<code>\d{1,3})\b", {"signal": 11}),
     Row("make", "make: *** [Makefile:3: train] Error 137", r"^make\S*: \*\*\* .{1,200}\] Error (?P<code>\d{1,3})", {"signal": 9}),
     Row("died with <Signals.", "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>.", r"died with <Signals\.(?P<name>SIG[A-Z]+)", {"signal": 9}),

@@ -9,6 +9,8 @@ from oomproof.evidence.texts.failures.rules import Row, Rule
 
 # PyTorch says "worker", Paddle "process" and "N workers exit unexpectedly, pids: …"
 _WORKER = r"DataLoader (?:worker|process) \(pid(?:\(s\))?:? ?(?P<pids>[\d, ]+)\).{0,140}?"
+# a title has no pid for it, or dots
+_NAMELESS = r"DataLoader (?:worker|process)(?: \(pid[^)\d]{0,12}\))? (?:is|was) "
 _FULL = "shared memory (/dev/shm) is full"
 # Files of the standard library and of torch that write nowhere but into /dev/shm
 _SHM_FILES = re.compile(
@@ -20,6 +22,10 @@ def _by_signal(cause: str, says: str, signal: str) -> Rule:
     example = f"RuntimeError: DataLoader worker (pid 4242) is killed by signal: {signal}."
     row = Row("killed by signal: ", example, rf"{_WORKER}killed by signal: {signal}\b", {"pids": (4242,)})
     return Rule(cause, says, 0.9, row)
+
+
+def _said_by_itself(said: FailureText, match: re.Match[str]) -> bool:
+    return bool(said.raised) or is_message(match, said, strict=True)
 
 
 def _own_words(said: FailureText, match: re.Match[str]) -> bool:
@@ -36,6 +42,10 @@ LOADER = (
     _by_signal("interrupted", "a DataLoader worker was told to end (SIGTERM)", "Terminated"),
     _by_signal("interrupted", "a DataLoader worker was interrupted", "Interrupt"),
     _by_signal("interrupted", "a DataLoader worker lost its terminal", "Hangup"),
+    Rule("dataloader-killed", "a DataLoader worker was killed (SIGKILL): most often for memory", 0.7,
+         Row("killed by signal: ", "DataLoader worker is killed by signal: Killed", rf"{_NAMELESS}killed by signal: Killed\W{{0,4}}$",
+             other="- **DataLoader worker is killed by signal: Killed**: lower `--workers`."),
+         fits=_said_by_itself),
     Rule("other-error", "a DataLoader worker died of a signal: {signal}", 0.9,
          Row("killed by signal: ", "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Illegal instruction.",
              rf"{_WORKER}killed by signal: (?P<signal>[A-Z][\w ]{{0,39}})", {"pids": (4242,)})),
@@ -45,7 +55,7 @@ LOADER = (
          Row("exit unexpectedly", "RuntimeError: DataLoader 1 workers exit unexpectedly, pids: 4242",
              r"DataLoader \d+ workers exit unexpectedly, pids: (?P<pids>[\d, ]+)", {"pids": (4242,)})),
     Rule("shm-exhausted", "a DataLoader worker hit a bus error: /dev/shm is full", 0.9,
-         Row("Unexpected bus error encountered in worker", "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).")),
+         Row("nexpected bus error encountered in worker", "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).")),
     Rule("segfault", "a DataLoader worker crashed in native code", 0.9,
          Row("Unexpected segmentation fault encountered in worker", "ERROR: Unexpected segmentation fault encountered in worker.")),
     Rule("shm-exhausted", _FULL, 0.93,

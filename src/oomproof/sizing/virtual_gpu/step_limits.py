@@ -1,0 +1,4 @@
+"""How far a script is followed. Without torch: the process that waits for it goes by the same figures."""
+
+STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
+PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
