@@ -87,3 +87,8 @@ def half(name: str) -> str:
     """``tuning`` or ``reporting``."""
     ordered = sorted(JOBS, key=lambda job: hashlib.sha256(job.encode()).hexdigest())
     return "tuning" if ordered.index(name) < len(ordered) // 2 else "reporting"
+
+
+def wanted(name: str, only: str) -> bool:
+    """``only``: a half, or names with commas between; empty for all."""
+    return not only or half(name) == only or name in only.split(",")

@@ -1,6 +1,6 @@
 """What the sixty jobs take on a card that nobody else uses: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/measure.py rows.jsonl [--only NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
+    python bench/sizing/measure.py rows.jsonl [--only tuning|reporting|NAME,NAME] [--caps caps.json] [--traces FOLDER] [--operations FOLDER] [--seconds N]
 
 Each job runs in a fork of its own from a process that has imported the libraries and never touched the card. Device memory is
 NVML's figure for the card, read every few milliseconds, less what it showed before. ``--caps``: job → bytes; the allocator gets
@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from jobs import JOBS, PROGRAMS, command, half
+from jobs import JOBS, PROGRAMS, command, half, wanted
 
 MIB = 1 << 20
 SECONDS_A_JOB = 60.0
@@ -51,7 +51,7 @@ def main() -> None:
     _import_all()
     card = Card()
     for name in JOBS:
-        if name in done or args.only not in ("", name, half(name)) or (args.caps and name not in caps):
+        if name in done or not wanted(name, args.only) or (args.caps and name not in caps):
             continue
         if time.monotonic() > ends:
             print("out of time", flush=True)

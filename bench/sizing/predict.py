@@ -1,6 +1,6 @@
 """What `oomproof size` says of the sixty jobs, without a GPU: one line of JSON a job; those that are there already are left out.
 
-    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|NAME] [--python PYTHON] [--keep FOLDER]
+    python bench/sizing/predict.py rows.jsonl [--only tuning|reporting|NAME,NAME] [--python PYTHON] [--keep FOLDER]
 
 PYTHON has torch, torchvision, transformers, lightning and accelerate. ``--keep`` copies what the virtual GPU wrote down.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
-from jobs import JOBS, command, half
+from jobs import JOBS, command, half, wanted
 
 from oomproof.sizing import script_sizing, virtual_run
 
@@ -38,7 +38,7 @@ def main() -> None:
         else set()
     )
     for name in JOBS:
-        if name in done or (args.only and args.only not in (half(name), name)):
+        if name in done or not wanted(name, args.only):
             continue
         with tempfile.TemporaryDirectory() as folder, args.rows.open("a") as file:
             print(

@@ -115,18 +115,19 @@ class CudaAutocast:
                     dtype = torch.get_autocast_dtype("cuda")
                 elif how == "widest":
                     dtype = widest(list(tensors((args, kwargs))))
+                elif how == "dtype" and _takes_dtype(op):
+                    given = kwargs.get("dtype") or any(isinstance(value, torch.dtype) for value in args)
+                    chosen = {} if given or not _castable(args[0]) else {"dtype": torch.float32}
+                    return op(*args, **{**kwargs, **chosen})  # a dtype that was asked for is kept
                 else:
                     dtype = torch.float32
-                    given = kwargs.get("dtype") or any(isinstance(value, torch.dtype) for value in args)
-                    if how == "dtype" and not given and _takes_dtype(op):
-                        return op(*args, **{**kwargs, "dtype": torch.float32})
                 return op(*self._cast(args, dtype), **self._cast(kwargs, dtype))
 
         return cast_and_run
 
     def _cast(self, value: Any, dtype: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            if not value.is_floating_point() or value.dtype in (dtype, torch.float64):
+            if not _castable(value) or value.dtype is dtype:
                 return value
             weight = (
                 dtype in _LOWER and value.dtype is torch.float32 and value.requires_grad and value.is_leaf
@@ -165,6 +166,10 @@ class CudaAutocast:
             return result
 
         torch.autocast.__enter__, torch.autocast.__exit__ = entered, left
+
+
+def _castable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
 
 
 def _takes_dtype(op: Any) -> bool:

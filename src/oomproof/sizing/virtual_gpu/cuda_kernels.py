@@ -17,8 +17,18 @@ def unknown_value(dtype: Any) -> Any:
 
 
 def _scalar(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    known = mode.uniform.value(args[0])
+    if known is not None:
+        return known
     mode.scalars += 1
     return unknown_value(args[0].dtype)
+
+
+def _truth(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    known = mode.uniform.value(args[0])
+    if known is None:
+        mode.scalars += 1
+    return bool(known)
 
 
 def _widen(mode: Any, what: str) -> None:
@@ -85,7 +95,7 @@ REPLACED: dict[Any, Any] = {
     aten._local_scalar_dense.default: _scalar,
     aten.item.default: _scalar,
     aten.equal.default: _equal,
-    aten.is_nonzero.default: _equal,
+    aten.is_nonzero.default: _truth,
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,
@@ -109,6 +119,8 @@ def attention(mode: Any) -> Any:
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         choice = chosen_attention(query, key, value, attn_mask, is_causal, enable_gqa)
+        if choice == "cudnn":
+            return _cudnn(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if choice == "flash":
             return _flash(query, key, value, dropout_p, is_causal, scale)
         if choice == "efficient":
@@ -124,13 +136,19 @@ def attention(mode: Any) -> Any:
 
 
 def chosen_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, grouped: bool) -> str:
-    """flash, efficient or math: the order and the conditions of torch's ``sdp_utils.cpp`` for one card."""
+    """cudnn, flash, efficient or math: the order and the conditions of torch's ``sdp_utils.cpp`` for one card, a Hopper."""
     if query.dim() != 4 or len({query.dtype, key.dtype, value.dtype}) != 1:
         return "math"
     half = query.dtype in (torch.float16, torch.bfloat16)
     width, flags = query.shape[-1], torch.backends.cuda
-    same_width = width == value.shape[-1] == key.shape[-1]
-    if flags.flash_sdp_enabled() and half and mask is None and same_width and width <= 256:
+    operands = (query, key, value) if mask is None else (query, key, value, mask)
+    if any(tensor.stride(-1) != 1 for tensor in operands):
+        return "math"  # T5's position bias, which is a permuted view
+    learnt = mask is not None and mask.requires_grad
+    small = half and width == value.shape[-1] == key.shape[-1] and width <= 256
+    if flags.cudnn_sdp_enabled() and small and width % 8 == 0 and not learnt:
+        return "cudnn"
+    if flags.flash_sdp_enabled() and small and mask is None:
         return "flash"
     step = 8 if half else 4
     known = half or query.dtype is torch.float32
@@ -140,6 +158,16 @@ def chosen_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: boo
     ):  # fmt: skip
         return "efficient"
     return "math"
+
+
+def _cudnn(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+    """Holds what flash attention holds (traces of an H200), and takes a mask as it is, a boolean one as numbers."""
+    if mask is not None and mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    return aten._scaled_dot_product_cudnn_attention.default(
+        query, key, value, mask, learning, dropout_p, is_causal, False, scale=scale
+    )[0]
 
 
 def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:

@@ -48,9 +48,10 @@ def asked_of_to(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
     return device, dtype, kwargs.get("memory_format")
 
 
-def stand_in(shape: Any, dtype: Any) -> Any:
+def stand_in(shape: Any, dtype: Any, known: Any = None) -> Any:
     """Values of the card, which nobody has, on the host."""
-    return torch.full(tuple(shape), unknown_value(dtype), dtype=dtype)
+    value = known if known is not None else unknown_value(dtype)
+    return torch.full(tuple(shape), value, dtype=dtype)
 
 
 class Redirect(TorchFunctionMode):  # type: ignore[misc]
@@ -107,6 +108,8 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
         if tensor.is_sparse:
             raise NotImplementedError("sparse tensors on the GPU")
         moved = self.mode.like(tensor, GPU, dtype, memory_format)
+        if not isinstance(tensor, FakeTensor):
+            self.mode.uniform.arrived(tensor, moved)
         if learns or (tensor.requires_grad and torch.is_grad_enabled()):
             return (
                 moved.requires_grad_()
@@ -125,7 +128,9 @@ class Redirect(TorchFunctionMode):  # type: ignore[misc]
             if tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self.mode, HOST, dtype)
             return self.mode.like(tensor, HOST, dtype)
-        return stand_in(tensor.shape, dtype)
+        with torch._C.DisableTorchFunction():
+            known = self.mode.uniform.value(tensor)
+        return stand_in(tensor.shape, dtype, known)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
         device, dtype, memory_format = asked_of_to(args[1:], kwargs)

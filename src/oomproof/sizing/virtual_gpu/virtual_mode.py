@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from . import cuda_kernels
 from .nested_tensors import fakes
 from .storage_log import GPU, HOST, StorageLog
+from .uniform_tensors import UniformTensors
 
 CARD = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -29,12 +30,15 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     def __init__(self, log: StorageLog) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.log = log
+        self.uniform = UniformTensors(log)
         self.depth = _Depth()
         self.creating: str | None = None
         self.scalars = 0
         self.convolutions = 0
         self.widened: dict[str, int] = {}
-        self.workspaces: Any = lambda *given: 0
+        self.workspaces: Any = (
+            lambda *given: ()
+        )  # bytes that kernels take for themselves, one after the other
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -50,6 +54,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
                 else:
                     out = super().__torch_dispatch__(func, types, args, kwargs)
                 self._see_all(func, args, kwargs, out)
+                self.uniform.see(func, args, kwargs, out)
                 return out
         finally:
             depth.inside -= 1
@@ -71,7 +76,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             fresh = True
             self.log.see(storage, where)
         if fresh and where == GPU:
-            self.log.passing(self.workspaces(func, args, kwargs, out))
+            for size in self.workspaces(func, args, kwargs, out):
+                self.log.passing(size)
 
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""

@@ -34,6 +34,10 @@ def begin(folder: str) -> None:
                 "transformers.generation.utils": lambda module: _flow_module().end_generation(
                     module, _own["flow"]
                 ),
+                # asked whether a mask is needed: a fake tensor's values would count as unknown
+                "transformers.utils.import_utils": lambda module: setattr(
+                    module, "is_fake_tensor", lambda tensor: False
+                ),
                 "torch.distributed.fsdp": lambda module: _refuse(
                     "FSDP", module, "FullyShardedDataParallel", "fully_shard"
                 ),

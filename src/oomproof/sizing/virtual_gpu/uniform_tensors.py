@@ -1,0 +1,107 @@
+"""Tensors of the virtual card whose elements are known to be all the same: a mask of ones is asked whether all of it is true,
+and what the script does next depends on the answer."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from .nested_tensors import tensors
+
+aten = torch.ops.aten
+LOOKED_AT = 1 << 20  # elements of a tensor of the host, when it is sent to the card
+REMEMBERED = 4096  # storages
+
+
+def _packets(*names: str) -> set[Any]:
+    return {getattr(aten, name) for name in names}
+
+
+_VALUE = {
+    aten.ones: 1, aten.ones_like: 1, aten.new_ones: 1,
+    aten.zeros: 0, aten.zeros_like: 0, aten.new_zeros: 0, aten.zero_: 0,
+}  # fmt: skip
+_FILLED = {
+    aten.full: 1,
+    aten.full_like: 1,
+    aten.new_full: 2,
+    aten.scalar_tensor: 0,
+    aten.fill: 1,
+    aten.fill_: 1,
+}
+_SAME = _packets("_to_copy", "clone", "repeat", "index", "index_select")
+_TRUTH = _packets("all", "any", "logical_and", "bitwise_and")
+_NOT = _packets("logical_not", "bitwise_not")
+_COMPARED = {
+    aten.eq: operator.eq, aten.ne: operator.ne, aten.gt: operator.gt,
+    aten.ge: operator.ge, aten.lt: operator.lt, aten.le: operator.le,
+}  # fmt: skip
+_DERIVED = {*_SAME, *_TRUTH, *_NOT, *_COMPARED, aten.sum}
+
+
+class UniformTensors:
+    """By the number of a storage, so that views share it."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._values: dict[int, Any] = {}
+
+    def value(self, tensor: Any) -> Any:
+        number = self._log.number(tensor.untyped_storage())
+        return self._values.get(number) if number is not None else None
+
+    def see(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Called when an operation is done and its result has a number."""
+        packet = func.overloadpacket
+        if self._values and func._schema.is_mutable:
+            for tensor in tensors((args, kwargs)):
+                self._keep(tensor, None)
+        if not isinstance(out, torch.Tensor):
+            return
+        if packet in _VALUE:
+            self._keep(out, _VALUE[packet])
+        elif packet in _FILLED:
+            at = _FILLED[packet]
+            filled = args[at] if len(args) > at else kwargs.get("fill_value", kwargs.get("value"))
+            self._keep(out, filled if isinstance(filled, (bool, int, float)) else None)
+        elif self._values and packet in _DERIVED:
+            self._keep(out, self._derived(func, packet, args))
+
+    def _derived(self, func: Any, packet: Any, args: Any) -> Any:
+        first = self.value(args[0])
+        if first is None:
+            return None
+        if packet in _SAME:
+            return first
+        if packet is aten.sum:
+            return first * args[0].numel() if func is aten.sum.default else None
+        if packet in _NOT:
+            return not first if args[0].dtype is torch.bool else None
+        if packet in _COMPARED:
+            return _COMPARED[packet](first, args[1]) if isinstance(args[1], (bool, int, float)) else None
+        if packet in (aten.all, aten.any):
+            return bool(first)
+        second = self.value(args[1]) if isinstance(args[1], torch.Tensor) else None
+        return bool(first) and bool(second) if second is not None else None
+
+    def arrived(self, tensor: Any, moved: Any) -> None:
+        """From the host, where its elements can be read."""
+        if tensor.is_floating_point() or tensor.is_complex() or not 0 < tensor.numel() <= LOOKED_AT:
+            return
+        first = tensor.flatten()[0]
+        if bool((tensor == first).all()):
+            self._keep(moved, first.item())
+
+    def _keep(self, tensor: Any, value: Any) -> None:
+        number = self._log.number(tensor.untyped_storage())
+        if number is None:
+            return
+        whole = tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
+        if value is None or not whole:
+            self._values.pop(number, None)
+            return
+        self._values[number] = bool(value) if tensor.dtype is torch.bool else value
+        if len(self._values) > REMEMBERED:
+            del self._values[next(iter(self._values))]

@@ -1,0 +1,76 @@
+"""What the virtual card takes to be chosen and known, beside what an H200 did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from helpers_sizing import on_virtual_gpu
+
+from oomproof.sizing.virtual_gpu.cuda_kernels import chosen_attention
+
+# dtype, width, mask, grouped → chosen by an H200 with PyTorch 2.11 and cuDNN 9.19 (bench/sizing/attention_choice.py, 2,520 cases)
+CHOSEN = (
+    ("float32", 64, "", False, "efficient"),
+    ("float32", 64, "bool", False, "efficient"),
+    ("float32", 64, "learnt", False, "efficient"),
+    ("float32", 64, "", True, "math"),
+    ("bfloat16", 64, "", False, "cudnn"),
+    ("bfloat16", 64, "", True, "cudnn"),
+    ("bfloat16", 64, "bool", False, "cudnn"),
+    ("float16", 128, "float", True, "cudnn"),
+    ("float16", 128, "learnt", False, "efficient"),
+    ("float16", 128, "learnt", True, "math"),
+    ("bfloat16", 100, "", False, "flash"),
+    ("bfloat16", 100, "bool", False, "math"),
+    ("bfloat16", 320, "", False, "efficient"),
+    ("bfloat16", 320, "", True, "math"),
+    ("float32", 64, "permuted", False, "math"),
+)
+
+
+@pytest.mark.parametrize(("dtype", "width", "kind", "grouped", "chosen"), CHOSEN)
+def test_attention(dtype: str, width: int, kind: str, grouped: bool, chosen: str) -> None:
+    of = getattr(torch, dtype)
+    query = torch.zeros(2, 8, 32, width, dtype=of, device="meta")
+    key = torch.zeros(2, 2 if grouped else 8, 32, width, dtype=of, device="meta")
+    mask = None
+    if kind:
+        mask = torch.zeros(2, 1, 32, 32, dtype=torch.bool if kind == "bool" else of, device="meta")
+        mask = mask.transpose(-1, -2) if kind == "permuted" else mask
+        mask.requires_grad_(kind == "learnt")
+    assert chosen_attention(query, key, key, mask, False, grouped) == chosen
+
+
+KNOWN = """
+import torch
+from torch.nn import functional as F
+mask = torch.ones(4, 8, dtype=torch.long, device="cuda")
+assert mask.all() and mask.bool().all() and not (mask == 0).any() and mask.sum() == mask.numel()
+assert torch.ones(3, 3, dtype=torch.bool).cuda().all(), "read on the host before it left"
+assert not torch.tensor([[1, 1], [1, 0]]).cuda().all()
+written = torch.ones(3, 3, dtype=torch.bool, device="cuda")
+written[0, 0] = False
+assert not written.all(), "nobody knows any more"
+filled = torch.zeros(5, device="cuda")
+assert filled.cpu().tolist() == [0.0] * 5 and filled[1:].fill_(2.0) is not None
+assert filled.cpu()[0] == 0.1, "a part was filled: unknown"
+
+# a dtype that is asked for is kept by autocast: cross_entropy asks for its input's
+logits = torch.zeros(4096, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+before = torch.cuda.memory_allocated()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    loss = F.cross_entropy(logits, torch.zeros(4096, dtype=torch.long, device="cuda"))
+took = torch.cuda.memory_allocated() - before
+assert 6 * logits.numel() <= took < 6.1 * logits.numel(), "its logarithm in bfloat16, once more in float32 for nll_loss"
+print("seen all")
+"""
+
+
+def test_what_is_known_of_values(tmp_path: Path) -> None:
+    _, output = on_virtual_gpu(KNOWN, tmp_path)
+    assert "seen all" in output
