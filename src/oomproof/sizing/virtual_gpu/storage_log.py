@@ -21,6 +21,7 @@ class StorageLog:
         self.events = {GPU: array("q"), HOST: array("q")}
         self.by_address: dict[int, tuple[Any, int, str]] = {}
         self.kinds: dict[int, str] = {}  # number → weights, gradients, optimizer state; others by birth
+        self.signed: dict[int, int] = {}  # number of a workspace → number of its operation's signature
         self.births = array("b")  # number - 1 → index into PARTS_OF_STEP
         self.live = {GPU: 0, HOST: 0}
         self.peak = {GPU: 0, HOST: 0}
@@ -67,11 +68,14 @@ class StorageLog:
                 self._told_peak = self.live[GPU]
                 self.peak_place = self.place()
 
-    def passing(self, size: int) -> None:
-        """A workspace: taken and given back within one operation."""
-        if size <= 0:
+    def passing(self, size: int, signature: int | None = None) -> None:
+        """A workspace: taken and given back within one operation. With a signature it may be of no bytes: what a card really
+        takes there is put in its place later."""
+        if size <= 0 and signature is None:
             return
-        number = self._allocated("workspaces")
+        size, number = max(0, size), self._allocated("workspaces")
+        if signature is not None:
+            self.signed[number] = signature
         self.live[GPU] += size
         self._note_peak(GPU)
         self.live[GPU] -= size

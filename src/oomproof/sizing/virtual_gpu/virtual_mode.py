@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import cuda_kernels
 from .nested_tensors import fakes
+from .operation_signatures import Signatures
 from .storage_log import GPU, HOST, StorageLog
 
 CARD = torch.device("cuda", 0)
@@ -35,6 +36,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.convolutions = 0
         self.widened: dict[str, int] = {}
         self.workspaces: Any = lambda *given: 0
+        self.signatures = Signatures()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -71,7 +73,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             fresh = True
             self.log.see(storage, where)
         if fresh and where == GPU:
-            self.log.passing(self.workspaces(func, args, kwargs, out))
+            size = self.workspaces(func, args, kwargs, out)
+            self.log.passing(size, self.signatures.number(func, args, kwargs))
 
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""
