@@ -1,9 +1,8 @@
 """On a card: calibrates it, then measures every operation that the sixty jobs have; the card's file is written as it goes.
 
-    python bench/sizing/calibrated.py card.json [--seconds 150] [--signatures FILE]
-    python bench/sizing/calibrated.py --collect FOLDER      without a card: signatures from what predict.py --keep FOLDER kept
-
-``predict.py --card card.json`` then sizes the jobs for that card.
+python bench/sizing/calibrated.py card.json [--seconds 150] [--signatures FILE]
+python bench/sizing/calibrated.py --collect FOLDER      without a card: signatures from what predict.py --keep FOLDER kept
+python bench/sizing/calibrated.py card.json --kept FOLDER [--rows rows.jsonl]      ... the jobs sized for that card, beside what they took
 """
 
 from __future__ import annotations
@@ -20,12 +19,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+
+from jobs import JOBS, half
+
+from oomproof.sizing import calibrated_card, calibration, measured_workspaces, virtual_run
+from oomproof.sizing.calibrated_card import CalibratedCard, mib, signature_key
+
+MIB = 1 << 20
 SOURCE = Path(__file__).parents[2] / "src"
-sys.path.insert(0, str(SOURCE))
-
-from oomproof.sizing import calibrated_card, calibration  # noqa: E402
-from oomproof.sizing.calibrated_card import CalibratedCard, mib, signature_key  # noqa: E402
-
+MEASURED = Path(__file__).parents[1] / "results" / "sizing-jobs-h200.jsonl"
 SIGNATURES = Path(__file__).with_name("signatures.jsonl.gz")
 
 
@@ -35,9 +38,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--signatures", type=Path, default=SIGNATURES)
     parser.add_argument("--collect", type=Path)
+    parser.add_argument("--kept", type=Path)
+    parser.add_argument("--rows", type=Path)
     args = parser.parse_args()
     if args.collect:
         collect(args.collect, args.signatures)
+        return
+    if args.kept:
+        compare(args.card, args.kept, args.rows)
         return
     ends = time.monotonic() + args.seconds
     verb(args.card, min(60.0, args.seconds / 2))
@@ -117,6 +125,47 @@ def collect(folder: Path, path: Path) -> None:
     text = "".join(json.dumps(signature, separators=(",", ":")) + "\n" for signature in ordered)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
     print(f"{len(ordered)} signatures, {path.stat().st_size >> 10} KiB")
+
+
+def compare(card_file: Path, folder: Path, rows: Path | None) -> None:
+    """Errors of the expected figure, of all jobs and of each half."""
+    card = calibrated_card.read(card_file)
+    assert card is not None, f"{card_file} is no card's file"
+    took = {row["job"]: row for row in map(json.loads, MEASURED.read_text().splitlines())}
+    errors: dict[str, list[float]] = {}
+    lines = []
+    for name in JOBS:
+        plain = virtual_run.read(str(folder / name)) if (folder / name).is_dir() else None
+        if plain is None or not plain.events or name not in took:
+            continue
+        run = measured_workspaces.applied(plain, card)
+        before, after = (
+            virtual_run.gpu_estimate(plain)[0],
+            virtual_run.gpu_estimate(run, card=card.card(virtual_run.ANY_CARD))[0],
+        )
+        device = took[name]["device"] * MIB
+        row = {
+            "job": name, "half": half(name), "device": took[name]["device"], "low": mib(after.low), "expected": mib(after.expected), "high": mib(after.high),
+            "uncalibrated": mib(before.expected), "error": round(after.expected / device - 1, 4), "error_uncalibrated": round(before.expected / device - 1, 4),
+            "measured": run.result["measured"], "unmeasured": run.result["unmeasured"],
+        }  # fmt: skip
+        lines.append(row)
+        for group in ("all", half(name)):
+            errors.setdefault(group, []).append(abs(after.expected / device - 1))
+            errors.setdefault(group + ", not calibrated", []).append(abs(before.expected / device - 1))
+        print(
+            f"{name:36} took {row['device']:6}  {row['low']:6} {row['expected']:6} {row['high']:6}  {row['error']:+7.1%}"
+            f"  not calibrated {row['error_uncalibrated']:+7.1%}  {row['unmeasured']} operations unknown"
+        )
+    for group, values in errors.items():
+        values.sort()
+        print(
+            f"{group}: {len(values)} jobs, median {values[len(values) // 2]:.1%}, 95th percentile {values[int(len(values) * 0.95)]:.1%}"
+        )
+    under = [row["job"] for row in lines if row["device"] > row["high"]]
+    print(f"above high: {under}; below low: {[row['job'] for row in lines if row['device'] < row['low']]}")
+    if rows is not None:
+        rows.write_text("".join(json.dumps(row) + "\n" for row in lines))
 
 
 def _product(shape: list[int]) -> int:

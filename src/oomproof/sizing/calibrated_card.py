@@ -68,7 +68,9 @@ class CalibratedCard:
         return CalibratedCard(newer.facts, newer.constants or self.constants, signatures, skipped)
 
     def missing(self, signatures: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        return [signature for signature in signatures if signature_key(signature) not in self.signatures]
+        """Those that were never tried."""
+        known = self.signatures.keys() | self.skipped.keys()
+        return [signature for signature in signatures if signature_key(signature) not in known]
 
     @property
     def context(self) -> Constant | None:

@@ -95,7 +95,7 @@ def measure(signature: Any, free: int) -> dict[str, Any]:
     """``later``: what it takes each time; ``first``, where it differs: the first time (cuDNN's search, libraries that start).
 
     Each is a list: bytes of an allocation, minus the position (from 1) of the one that is given back, 0 where the allocator
-    gave its cached segments back. ``extra``: the most it held at once."""
+    gave its cached segments back. ``extra``: the most it held at once; ``results``: bytes it returned."""
     wanted = operand_bytes(signature["args"])
     if 3 * wanted > free:
         raise TooLarge(f"its operands take {wanted >> 20} MiB, {free >> 20} MiB are free on the card")
@@ -104,13 +104,13 @@ def measure(signature: Any, free: int) -> dict[str, Any]:
     torch.cuda.synchronize()
     first = _once(operation, args, kwargs)
     later = _once(operation, args, kwargs)
-    found = {"extra": later[0], "later": later[1]}
+    found = {"extra": later[0], "later": later[1], "results": later[2]}
     if first[1] != later[1]:
-        found["first_extra"], found["first"] = first
+        found["first_extra"], found["first"] = first[:2]
     return found
 
 
-def _once(operation: Any, args: Any, kwargs: Any) -> tuple[int, list[int]]:
+def _once(operation: Any, args: Any, kwargs: Any) -> tuple[int, list[int], int]:
     traced = _trace_on()
     torch.empty(_MARK, dtype=torch.uint8, device=DEVICE)
     torch.cuda.reset_peak_memory_stats()
@@ -121,10 +121,16 @@ def _once(operation: Any, args: Any, kwargs: Any) -> tuple[int, list[int]]:
     peak, after = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     extra = max(0, peak - max(before, after))
     steps = _traced_steps() if traced else None
+    results = sum(
+        {
+            tensor.untyped_storage().data_ptr(): int(tensor.untyped_storage().nbytes())
+            for tensor in _tensors(out)
+        }.values()
+    )
     del out
     if steps is None or len(steps) > _STEPS:
         steps = [extra, -1] if extra else []
-    return extra, steps
+    return extra, steps, results
 
 
 def _trace_on() -> bool:
