@@ -105,7 +105,7 @@ def from_json(value: Any) -> CalibratedCard | None:
     return CalibratedCard(
         value["card"],
         {str(name): size for name, size in constants.items() if _is_size(size)},
-        {str(key): found for key, found in signatures.items() if _is_measured(found)},
+        {str(key): measured for key, measured in signatures.items() if _is_measured(measured)},
         {str(key): str(why) for key, why in skipped.items()} if isinstance(skipped, dict) else {},
     )
 
