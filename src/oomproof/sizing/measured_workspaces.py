@@ -50,14 +50,21 @@ class _Rewriting:
         for number, size in self.run.events:
             moved.append(len(self.events))
             index = self.signed.get(abs(number))
-            measured = self.found[index] if index is not None and index < len(self.found) else None
+            measured = self._measured(index)
             if measured is None or index is None:
                 self.events.append((number, lasting.get(number, size)))
-            elif number > 0:
+            elif number > 0 and index >= 0:
                 history = measured["later"] if index in self.met else measured.get("first", measured["later"])
                 self.met.add(index)
                 self._add(history)
         return self.events, self.kinds, [*moved, len(self.events)]
+
+    def _measured(self, index: int | None) -> dict[str, Any] | None:
+        """``~index``: of an operation's further workspaces, which are in what stands for the first."""
+        if index is None:
+            return None
+        index = index if index >= 0 else ~index
+        return self.found[index] if index < len(self.found) else None
 
     def _add(self, history: list[int]) -> None:
         numbers: list[tuple[int, int]] = []

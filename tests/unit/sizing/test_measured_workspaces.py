@@ -73,6 +73,15 @@ def test_an_estimate_for_a_calibrated_card_is_narrower() -> None:
     assert sum(after.parts.values()) == after.expected and after.low <= after.expected <= after.high
 
 
+def test_workspaces_one_after_the_other_are_one_operations() -> None:
+    events = [(1, 5 * MIB), (-1, 5 * MIB), (2, 3 * MIB), (-2, 3 * MIB)]
+    facts = {"kinds": {}, "phases": {}, "marks": [], "signatures": [CONVOLUTION], "signed": {"1": 0, "2": ~0}}
+    run = VirtualRun(facts, events, bytes(2))
+    card = a_card(convolution={"extra": 9 * MIB, "later": [9 * MIB, -1]})
+    assert measured_workspaces.applied(run, card).events == [(3, 9 * MIB), (-3, 9 * MIB)]
+    assert measured_workspaces.applied(run, a_card()).events == events
+
+
 def test_a_run_of_an_earlier_version_has_no_signatures() -> None:
     run = VirtualRun({"kinds": {}, "phases": {}, "marks": []}, [(1, MIB)], bytes(1))
     assert measured_workspaces.applied(run, a_card()).events == run.events

@@ -82,6 +82,14 @@ def _prepared(signature: Any) -> tuple[Any, list[Any], dict[str, Any]]:
                 query, key, value, bias, True, dropout, causal, **kwargs
             )
         args[5], args[6], args[7], args[8] = found[0], found[1], found[2], found[3]
+    elif name == "aten._scaled_dot_product_cudnn_attention_backward.default":
+        _, query, key, value, *_ = args
+        with torch.no_grad():
+            found = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
+                query, key, value, args[8], True, args[13], args[14], False, **kwargs
+            )
+        args[4], args[5], args[6], args[7] = found[0], found[1], found[6], found[7]
+        args[9:13] = found[2:6]
     return _operation(name), args, kwargs
 
 

@@ -15,6 +15,8 @@ _OTHERS = (
     "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_cudnn_attention_backward",
     "embedding_dense_backward",
     "native_layer_norm_backward",
     "native_group_norm_backward",

@@ -73,8 +73,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             fresh = True
             self.log.see(storage, where)
         if fresh and where == GPU:
-            size = self.workspaces(func, args, kwargs, out)
-            self.log.passing(size, self.signatures.number(func, args, kwargs))
+            sizes = (self.workspaces(func, args, kwargs, out),)
+            self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
 
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""
