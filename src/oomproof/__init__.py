@@ -1,6 +1,7 @@
 """Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.
 
-A training script may use `phase`, `inference`, `stop_requested` and `watch`; outside `oomproof run` they do nothing.
+A training script may use `phase`, `inference`, `stop_requested` and `watch`; outside `oomproof run` they do nothing. A notebook may
+ask `size(step, model, optimizer, batch)`.
 """
 
 __version__ = "0.1.0"
@@ -14,8 +15,12 @@ def __getattr__(name: str) -> object:
         from oomproof.agent import script_api
 
         return getattr(script_api, name)
+    if name == "size":
+        from oomproof.reports import notebook_size
+
+        return notebook_size.size
     raise AttributeError(f"module 'oomproof' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+    return [*globals(), *_PUBLIC, "size"]

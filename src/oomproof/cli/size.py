@@ -10,6 +10,7 @@ examples:
   oomproof size llama3.2:3b                           a model of Ollama, or of the Hugging Face cache, by its name
   oomproof size ./llama-3.1-8b --gpu 24G --ram 32G    would it fit on another machine?
   oomproof size ./model train.npz --json              models and data files, together
+  oomproof size --card h200.json -- python train.py   for a card that was calibrated elsewhere
   oomproof size --compare RUN                         what `run --need auto` predicted, and what it took
 """
 
@@ -63,6 +64,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="SIZE", help="would it fit on a card of this size? (24G is 24 GiB)")
     parser.add_argument("--ram", metavar="SIZE", help="... in a machine with this much RAM?")
     parser.add_argument(
+        "--card",
+        metavar="CARD",
+        help="of a command: for this calibrated card, by its file or name (default: this machine's; none: no measurements)",
+    )
+    parser.add_argument(
         "--time-limit", metavar="TIME", help="of a command: how long it may run (default: 60s)"
     )
     parser.add_argument(
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         return _command(args)
     refuse(
         args,
-        ("time_limit", "allow_writes"),
+        ("time_limit", "allow_writes", "card"),
         "is for a command",
         "oomproof size --time-limit 60s -- python train.py",
     )
@@ -127,7 +133,7 @@ def _compare(args: argparse.Namespace) -> int:
         raise OomproofError(f"{words[0]} is not sized beside --compare RUN", "give one of the two", USAGE)
     refuse(
         args,
-        ("context", "kv_type", "gpu", "ram", "time_limit", "allow_writes"),
+        ("context", "kv_type", "gpu", "ram", "card", "time_limit", "allow_writes"),
         "does nothing beside --compare",
         "leave it out",
     )

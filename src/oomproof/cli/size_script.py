@@ -6,11 +6,14 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from oomproof.errors import USAGE
 from oomproof.printable import terminal_columns
 from oomproof.reports import size_report as report
+from oomproof.sizing import calibrated_card, card_lookup, sizing_cache
+from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.estimate import Sizing
 from oomproof.sizing.fit_verdict import Fit, Place, fit
 from oomproof.units import format_duration, parse_duration, parse_size
@@ -28,12 +31,20 @@ def run(
 
     gpu, ram = (parse_size(size) if size else None for size in (args.gpu, args.ram))
     seconds = parse_duration(args.time_limit or DEFAULT_TIME)
+    calibrated = calibrated_card.named(args.card) if args.card not in (None, "none") else None
+    if calibrated is not None and gpu is None:
+        gpu = calibrated.total
     places = places_of(gpu, ram)
     card = max((place.ever for place in places if place.kind == "gpu"), default=None)
     if sys.stderr.isatty():
         _tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
     sizing, status = size_command(
-        list(command), time_limit=seconds, gpu_total=gpu or card, allow_writes=args.allow_writes, tell=_tell
+        list(command),
+        time_limit=seconds,
+        gpu_total=gpu or card,
+        allow_writes=args.allow_writes,
+        tell=_tell,
+        card_of=_card_of(args.card, calibrated, command[0]),
     )
     fits = fits_of(sizing, places)
     if args.json:
@@ -51,6 +62,14 @@ def run(
     elif status == 0:
         print("\n".join(lines_of(sizing, fits, command, terminal_columns(100))))
     return status or (USAGE if sizing.refused else 0)
+
+
+def _card_of(
+    asked: str | None, calibrated: CalibratedCard | None, program: str
+) -> Callable[[Mapping[str, Any]], CalibratedCard | None]:
+    if asked is not None:
+        return lambda result: calibrated
+    return card_lookup.measured(sizing_cache.python_of(program), _tell)
 
 
 def fits_of(sizing: Sizing, places: Sequence[Place]) -> list[Fit]:

@@ -48,6 +48,8 @@ class CachingAllocator:
         self._tail: list[Block | None] = [None, None]  # the last block of an expandable segment, by pool
 
     def malloc(self, name: int, size: int) -> None:
+        if not size:  # a place in the log at which nothing was taken
+            return
         wanted = max(ROUND, -(-size // ROUND) * ROUND)
         small = wanted <= SMALL
         block = self._taken(wanted, small) or self._grown(wanted, small)
@@ -80,12 +82,14 @@ class CachingAllocator:
                 self.reserved -= block.size
 
     def replay(self, events: list[tuple[int, int]]) -> None:
-        """``events``: name and bytes; a negative name is given back."""
+        """``events``: name and bytes; a negative name is given back; 0: what is cached is."""
         for name, size in events:
             if name > 0:
                 self.malloc(name, size)
-            else:
+            elif name < 0:
                 self.free(-name)
+            else:
+                self.release_cached()
 
     def _taken(self, wanted: int, small: bool) -> Block | None:
         pool = self._free[small]

@@ -22,7 +22,7 @@ from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass, replace
 from oomproof.runner import code_identity
 from oomproof.runner.waiting_run import Cancelled
-from oomproof.sizing import script_sizing, sizing_cache
+from oomproof.sizing import card_lookup, script_sizing, sizing_cache
 from oomproof.sizing.estimate import Estimate, Sizing
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE
 from oomproof.units import format_size
@@ -144,7 +144,12 @@ def _sized(
     begins(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
     error: list[str] = []
     sizing, status = script_sizing.size_command(
-        argv, time_limit=SECONDS / PATIENCE, gpu_total=total, allow_writes=False, tell=error.append
+        argv,
+        time_limit=SECONDS / PATIENCE,
+        gpu_total=total,
+        allow_writes=False,
+        tell=error.append,
+        card_of=card_lookup.kept,
     )
     if sizing.host is not None:
         return _kept(sizing)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
@@ -20,8 +21,9 @@ from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
 from oomproof.runner import limit_backends
-from oomproof.sizing import private_files, virtual_run
-from oomproof.sizing.card_constants import HOST_CUDA
+from oomproof.sizing import measured_workspaces, private_files, virtual_run
+from oomproof.sizing.calibrated_card import CalibratedCard
+from oomproof.sizing.card_constants import ANY_CARD, HOST_CUDA
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.loader_memory import Loader, loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
@@ -33,6 +35,7 @@ _GRACE = (
     30.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
 )
 _SHOWN = 15  # lines of a script's own error
+CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]
 
 
 @dataclass
@@ -56,14 +59,16 @@ def size_command(
     gpu_total: int | None,
     allow_writes: bool,
     tell: Callable[[str], None],
+    card_of: CardOf = lambda result: None,
 ) -> tuple[Sizing, int]:
-    """The second value is the status of a script that failed by itself, else 0."""
+    """The second value is the status of a script that failed by itself, else 0. ``card_of``: from what the virtual GPU wrote down
+    to the calibrated card for it, if there is one."""
     if shutil.which(argv[0]) is None:
         raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
     folder = tempfile.mkdtemp(prefix="oomproof-size-")
     try:
         watched = _run(list(argv), folder, time_limit, gpu_total, allow_writes)
-        return _answer(argv, folder, watched, gpu_total, tell)
+        return _answer(argv, folder, watched, gpu_total, tell, card_of)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -172,7 +177,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _answer(
-    argv: Sequence[str], folder: str, watched: Watched, gpu_total: int | None, tell: Callable[[str], None]
+    argv: Sequence[str],
+    folder: str,
+    watched: Watched,
+    gpu_total: int | None,
+    tell: Callable[[str], None],
+    card_of: CardOf,
 ) -> tuple[Sizing, int]:
     if watched.status == private_files.CANNOT and os.path.exists(os.path.join(folder, "cannot")):
         with open(os.path.join(folder, "cannot")) as file:
@@ -211,20 +221,37 @@ def _answer(
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
         ), 0
-    return _sizing(run, folder, watched, gpu_total), 0
+    return _sizing(run, folder, watched, gpu_total, card_of(run.result)), 0
 
 
-def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched, gpu_total: int | None) -> Sizing:
+def _sizing(
+    run: virtual_run.VirtualRun,
+    folder: str,
+    watched: Watched,
+    gpu_total: int | None,
+    calibrated: CalibratedCard | None,
+) -> Sizing:
     gpu: Estimate | None = None
-    tight = virtual_run.tight(run, gpu_total) if gpu_total else ""
+    card = ANY_CARD
+    if calibrated is not None:
+        run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
+    tight = virtual_run.tight(run, gpu_total, card) if gpu_total else ""
     phases: tuple[Phase, ...] = ()
     if run.events:
         expandable = any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
-        gpu, phases = virtual_run.gpu_estimate(run, expandable)
+        gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
     return Sizing(
-        gpu, _host(run, watched), phases, "script run on a virtual GPU",
+        gpu, _host(run, watched), phases, _basis(run, calibrated),
         notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
+
+
+def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:
+    basis = "script run on a virtual GPU"
+    if calibrated is None or not run.events:
+        return basis
+    of = run.result["measured"] + run.result["unmeasured"]
+    return f"{basis}; {calibrated.name} calibrated, {run.result['measured']} of its {of} operations measured there"
 
 
 def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:

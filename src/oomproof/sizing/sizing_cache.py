@@ -17,6 +17,7 @@ from oomproof import __version__
 from oomproof.leaf.command_lines import command_key, is_incidental, options, script_of
 from oomproof.leaf.small_files import sha256_hex
 from oomproof.recording import run_folders, state_files
+from oomproof.sizing import calibrated_card
 
 _KEPT = 200  # sizings, each of about 1 KiB
 _SOURCES = (".py", ".yaml", ".yml", ".toml", ".cfg", ".ini")  # JSON is what scripts write
@@ -45,6 +46,7 @@ def key(argv: Sequence[str], where: str, environment: Mapping[str, str], gpu_tot
         for name, value in options(argv[1:])
         if value and not is_incidental(name) and os.path.isfile(path := os.path.join(where, value))
     ]
+    told += [_dated(str(path)) for path in sorted(calibrated_card.folder().glob("*.json"))]
     text = b"\n".join(texts)
     told += [f"{name}={value}" for name, value in sorted(environment.items()) if _is_read(name, text)]
     return sha256_hex("\0".join(told).encode("utf-8", "surrogateescape"))[:32]

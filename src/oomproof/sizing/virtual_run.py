@@ -131,8 +131,8 @@ def replay(run: VirtualRun, expandable: bool = False) -> Replay:
         while following < len(marks) and marks[following][0] <= index:
             phase = marks[following][1]
             following += 1
-        if name < 0:
-            allocator.free(-name)
+        if name <= 0:
+            allocator.free(-name) if name else allocator.release_cached()
             continue
         before = allocator.reserved
         allocator.malloc(name, size)
@@ -181,7 +181,7 @@ def gpu_estimate(
 ) -> tuple[Estimate, tuple[Phase, ...]]:
     context = card.context
     found = replay(run, expandable)
-    searched = run.result.get("benchmark") and run.result.get("convolutions")
+    searched = run.result.get("benchmark") and _guessed_convolutions(run.result)
     searching = int(found.reserved * card_constants.BENCHMARK_SHARE) if searched else 0
     shown = {name: size for name, size in found.parts.items() if size}
     shown["allocator waste"] = max(0, found.reserved - sum(shown.values()))
@@ -197,16 +197,23 @@ def gpu_estimate(
 def widths(result: Mapping[str, Any]) -> dict[str, float]:
     """Reasons for a higher upper end, each with its share of what is reserved."""
     reasons = {}
-    if result.get("convolutions"):
+    if _guessed_convolutions(result):
         if result.get("benchmark"):
             reasons["cudnn.benchmark tries kernels whose workspaces are not known"] = (
                 card_constants.BENCHMARK_SPREAD
             )
         else:
             reasons["workspaces of convolutions are an estimate"] = card_constants.CONVOLUTION_SPREAD
+    if result.get("recurrent"):
+        reasons["what cuDNN's recurrent layers keep is not known"] = card_constants.RECURRENT_SPREAD
     if result.get("scalars"):
         reasons["the script reads values of the GPU"] = card_constants.UNKNOWN_VALUES
     return reasons
+
+
+def _guessed_convolutions(result: Mapping[str, Any]) -> int:
+    """Kinds of convolutions whose workspaces no card's file has; without such a file, all of them."""
+    return int(result.get("unmeasured_convolutions", result.get("convolutions", 0)))
 
 
 def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:

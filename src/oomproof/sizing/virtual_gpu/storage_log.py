@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 GPU, HOST = "gpu", "host"
@@ -21,6 +22,9 @@ class StorageLog:
         self.events = {GPU: array("q"), HOST: array("q")}
         self.by_address: dict[int, tuple[Any, int, str]] = {}
         self.kinds: dict[int, str] = {}  # number → weights, gradients, optimizer state; others by birth
+        self.signed: dict[
+            int, int
+        ] = {}  # number of a workspace → its operation's signature, inverted (~) for all but the first
         self.births = array("b")  # number - 1 → index into PARTS_OF_STEP
         self.live = {GPU: 0, HOST: 0}
         self.peak = {GPU: 0, HOST: 0}
@@ -67,15 +71,28 @@ class StorageLog:
                 self._told_peak = self.live[GPU]
                 self.peak_place = self.place()
 
-    def passing(self, size: int) -> None:
-        """A workspace: taken and given back within one operation."""
+    def passing(self, size: int) -> int | None:
+        """A workspace: taken and given back within one operation. The number it gets."""
         if size <= 0:
-            return
+            return None
         number = self._allocated("workspaces")
         self.live[GPU] += size
         self._note_peak(GPU)
         self.live[GPU] -= size
         self.events[GPU].extend((number, size, -number, size))
+        return number
+
+    def passing_all(self, sizes: Iterable[int], signature: int | None) -> None:
+        """One operation's, one after the other. With a signature there is at least one event, of no bytes if need be: there a
+        calibrated card's figures are put in later."""
+        numbers = [number for number in map(self.passing, sizes) if number is not None]
+        if signature is None:
+            return
+        if not numbers:
+            numbers.append(self._allocated("workspaces"))
+            self.events[GPU].extend((numbers[0], 0, -numbers[0], 0))
+        self.signed.update(dict.fromkeys(numbers, ~signature))  # those that go with the first
+        self.signed[numbers[0]] = signature
 
     def lasting(self, size: int, kind: str) -> None:
         """Memory that a library takes for good."""

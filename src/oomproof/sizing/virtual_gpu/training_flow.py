@@ -31,6 +31,7 @@ class Flow:
     def __init__(self, mode: VirtualMode, finish: Any, limit: float) -> None:
         self.mode, self.log, self.finish = mode, mode.log, finish
         self.started, self.limit = time.monotonic(), limit
+        self.recurrent = False  # cuDNN has kernels of its own for these, with reserves we do not know
         self.steps = 0
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
@@ -162,6 +163,7 @@ class Flow:
         if id(module) not in self.names:
             for name, part in module.named_modules():
                 self.names.setdefault(id(part), name or type(module).__name__)
+                self.recurrent = self.recurrent or isinstance(part, torch.nn.RNNBase)
             self._name(list(module.parameters()) + list(module.buffers()), "weights")
             self.roots.append(weakref.ref(module))
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()

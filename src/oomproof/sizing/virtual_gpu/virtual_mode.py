@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import cuda_kernels
 from .nested_tensors import fakes
+from .operation_signatures import Signatures
 from .storage_log import GPU, HOST, StorageLog
 from .uniform_tensors import UniformTensors
 
@@ -36,9 +37,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         self.scalars = 0
         self.convolutions = 0
         self.widened: dict[str, int] = {}
-        self.workspaces: Any = (
-            lambda *given: ()
-        )  # bytes that kernels take for themselves, one after the other
+        # bytes that kernels take for themselves, one after the other
+        self.workspaces: Any = lambda *given: ()
+        self.signatures = Signatures()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -76,8 +77,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             fresh = True
             self.log.see(storage, where)
         if fresh and where == GPU:
-            for size in self.workspaces(func, args, kwargs, out):
-                self.log.passing(size)
+            sizes = self.workspaces(func, args, kwargs, out)
+            self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
 
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""

@@ -147,16 +147,7 @@ def install(folder: str) -> None:
 def _install(folder: str) -> None:
     import torch
 
-    from . import (
-        cuda_autocast,
-        cuda_kernels,
-        cuda_queries,
-        cuda_redirect,
-        loader_flow,
-        operation_workspaces,
-        training_flow,
-        virtual_modules,
-    )
+    from . import cuda_redirect, loader_flow, training_flow
     from .storage_log import StorageLog
     from .virtual_mode import VirtualMode
 
@@ -166,17 +157,8 @@ def _install(folder: str) -> None:
     limit = float(os.environ.get(LIMIT, "60"))
     flow = training_flow.Flow(mode, lambda reason: _finish(folder, reason), limit)
     loaders = loader_flow.LoaderFlow(flow)
-    cuda_redirect.show_devices(redirect)
-    cuda_redirect.show_bodies()
-    cuda_redirect.follow_device_context(redirect)
-    cuda_queries.install(log, int(os.environ.get(TOTAL) or 80 << 30))
-    virtual_modules.install(mode, redirect)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():  # that kernels are replaced is what we want
-        warnings.simplefilter("ignore")
-        cuda_kernels.install(mode, library)
-        cuda_autocast.CudaAutocast(mode).install(library)
-    operation_workspaces.install(mode)
+    change_torch(redirect, library, int(os.environ.get(TOTAL) or 80 << 30))
     flow.install()
     loaders.install()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
@@ -184,6 +166,30 @@ def _install(folder: str) -> None:
     os.register_at_fork(after_in_child=_in_fork)
     atexit.register(_at_exit, folder)
     threading.Thread(target=_alarm, args=(folder, limit), daemon=True).start()
+
+
+def change_torch(redirect: Any, library: Any, total: int) -> None:
+    """What torch shows, asks and computes, as with a card of ``total`` bytes."""
+    from . import (
+        cuda_autocast,
+        cuda_kernels,
+        cuda_queries,
+        cuda_redirect,
+        operation_workspaces,
+        virtual_modules,
+    )
+
+    mode = redirect.mode
+    cuda_redirect.show_devices(redirect)
+    cuda_redirect.show_bodies()
+    cuda_redirect.follow_device_context(redirect)
+    cuda_queries.install(mode.log, total)
+    virtual_modules.install(mode, redirect)
+    with warnings.catch_warnings():  # that kernels are replaced is what we want
+        warnings.simplefilter("ignore")
+        cuda_kernels.install(mode, library)
+        cuda_autocast.CudaAutocast(mode).install(library)
+    operation_workspaces.install(mode)
 
 
 def _in_fork() -> None:
@@ -222,18 +228,19 @@ def _finish(folder: str, reason: str) -> None:
     os._exit(0)
 
 
-def _result(reason: str) -> dict[str, Any]:
+def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     import torch
 
     from .training_flow import _notes
 
-    log, mode, flow, loaders = _own["log"], _own["mode"], _own["flow"], _own["loaders"]
+    log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
     return {
-        "reason": reason, "refused": _own.get("refused") or None,
+        "reason": reason, "refused": own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "kept": flow.kept, "generations": flow.generations,
-        "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "kept": flow.kept, "generations": flow.generations,
+        "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
+        "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": own.get("overhead", 0),
     }  # fmt: skip
 
 

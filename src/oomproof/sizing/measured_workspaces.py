@@ -1,0 +1,93 @@
+"""Puts what a calibrated card really took for each operation into the log of a virtual run, in place of the estimates there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oomproof.records import replace
+from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
+from oomproof.sizing.virtual_run import VirtualRun
+
+EMPTIED = (0, 0)  # an event: the allocator gave its cached segments back
+_WORKSPACES = "workspaces"
+_LIBRARIES = ("matrix_workspace", "matrix_workspace_backward")  # in the order in which a script comes to them
+
+
+def applied(run: VirtualRun, card: CalibratedCard) -> VirtualRun:
+    """``result`` gets ``measured`` and ``unmeasured``: how many of its signatures the card's file has."""
+    signatures = run.result.get("signatures", [])
+    found = [card.signatures.get(signature_key(signature)) for signature in signatures]
+    unknown = [signature for signature, measured in zip(signatures, found, strict=True) if measured is None]
+    events, kinds, moved = _Rewriting(run, found, card.constants).rewritten()
+    births = run.births + bytes(max(0, max((number for number, _ in events), default=0) - len(run.births)))
+    result = {
+        **run.result,
+        "kinds": kinds,
+        "marks": [(2 * moved[min(int(at) // 2, len(run.events))], name) for at, name in run.result.get("marks", [])],
+        "measured": len(signatures) - len(unknown),
+        "unmeasured": len(unknown),
+        "unmeasured_convolutions": sum("convolution" in signature["op"] for signature in unknown),
+    }  # fmt: skip
+    return replace(run, result=result, events=events, births=births)
+
+
+class _Rewriting:
+    def __init__(
+        self, run: VirtualRun, found: list[dict[str, Any] | None], constants: Mapping[str, int]
+    ) -> None:
+        self.run, self.found, self.constants = run, found, constants
+        self.signed = {int(number): index for number, index in run.result.get("signed", {}).items()}
+        self.kinds = dict(run.result.get("kinds", {}))
+        self.next = max(len(run.births), max((number for number, _ in run.events), default=0)) + 1
+        self.met: set[int] = set()
+        self.events: list[tuple[int, int]] = []
+
+    def rewritten(self) -> tuple[list[tuple[int, int]], dict[str, str], list[int]]:
+        """The last value: old index → new index, and the length at the end."""
+        lasting = self._libraries()
+        moved = []
+        for number, size in self.run.events:
+            moved.append(len(self.events))
+            index = self.signed.get(abs(number))
+            measured = self._measured(index)
+            if measured is None or index is None:
+                self.events.append((number, lasting.get(number, size)))
+            elif number > 0 and index >= 0:
+                history = measured["later"] if index in self.met else measured.get("first", measured["later"])
+                self.met.add(index)
+                self._add(history)
+        return self.events, self.kinds, [*moved, len(self.events)]
+
+    def _measured(self, index: int | None) -> dict[str, Any] | None:
+        """``~index``: of an operation's further workspaces, which are in what stands for the first."""
+        if index is None:
+            return None
+        index = index if index >= 0 else ~index
+        return self.found[index] if index < len(self.found) else None
+
+    def _add(self, history: list[int]) -> None:
+        numbers: list[tuple[int, int]] = []
+        for step in history:
+            if step > 0:
+                numbers.append((self.next, step))
+                self.kinds[str(self.next)] = _WORKSPACES
+                self.events.append(numbers[-1])
+                self.next += 1
+            elif step < 0:
+                number, size = numbers[-step - 1]
+                self.events.append((-number, size))
+            else:
+                self.events.append(EMPTIED)
+
+    def _libraries(self) -> dict[int, int]:
+        """Of workspaces that are never given back: number → measured bytes."""
+        freed = {-number for number, _ in self.run.events if number < 0}
+        lasting = [
+            number
+            for number, _ in self.run.events
+            if number > 0 and number not in freed and number not in self.signed
+            and self.kinds.get(str(number)) == _WORKSPACES
+        ]  # fmt: skip
+        sizes = [self.constants[name] for name in _LIBRARIES if name in self.constants]
+        return dict(zip(lasting, sizes, strict=False))

@@ -1,0 +1,160 @@
+"""One step of a training, sized inside its user's own process: on copies without bytes, on a virtual GPU, and torch as it was afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
+from oomproof.sizing import measured_workspaces, virtual_run
+from oomproof.sizing.calibrated_card import CalibratedCard
+from oomproof.sizing.card_constants import ANY_CARD
+from oomproof.sizing.estimate import Sizing
+from oomproof.sizing.virtual_gpu.step_limits import STEPS
+
+BASIS = "a step on a virtual GPU"
+_CALLS = 24  # of a step that accumulates gradients and seldom comes to its optimizer
+_TOTAL = 80 << 30  # bytes of the card, for who asks
+_one_at_a_time = threading.Lock()
+
+
+def size_step(
+    step: Callable[..., Any],
+    model: Any,
+    optimizer: Any,
+    batch: Any,
+    *,
+    seconds: float,
+    card: CalibratedCard | None,
+) -> Sizing:
+    """What the step itself raises is raised here; what cannot be followed is ``refused`` in the answer."""
+    if not callable(step):
+        raise OomproofError("the first argument is the step: a function of model, optimizer and batch")
+    if sys.modules.get("torch") is None:
+        raise OomproofError("torch is not imported, so there is no model to size")
+    if not _one_at_a_time.acquire(blocking=False):
+        raise OomproofError("another step is being sized in this process", "wait for its end")
+    try:
+        result, log = _run(step, model, optimizer, batch, seconds)
+    finally:
+        _one_at_a_time.release()
+    if result.get("refused"):
+        return Sizing(None, None, (), BASIS, refused=str(result["refused"]))
+    return _sizing(result, log, card)
+
+
+def _run(
+    step: Callable[..., Any], model: Any, optimizer: Any, batch: Any, seconds: float
+) -> tuple[dict[str, Any], Any]:
+    from oomproof.sizing.virtual_gpu import restored_torch, training_flow, virtual_start
+    from oomproof.sizing.virtual_gpu.cuda_queries import Refused
+
+    training_flow._notes.clear()
+    own: dict[str, Any] = {"overhead": 0}
+    with restored_torch.restored(), _virtual_gpu(own, seconds):
+        try:
+            reason = _steps(own, step, model, optimizer, batch)
+        except Refused as refusal:
+            return {"refused": str(refusal)}, None
+        except Exception as error:
+            refused = virtual_start._not_followed(type(error), error, error.__traceback__)
+            if not refused:
+                raise
+            return {"refused": refused}, None
+        return virtual_start._result(reason, own), own["log"]
+
+
+class _Enough(BaseException):
+    """The time is over. Not an Exception: no handler of the step may swallow it."""
+
+
+@contextlib.contextmanager
+def _virtual_gpu(own: dict[str, Any], seconds: float) -> Iterator[None]:
+    """As `virtual_start` installs it in a script's Python, without what is for a whole process."""
+    import torch
+
+    from oomproof.sizing.virtual_gpu import fake_copies, loader_flow, training_flow, virtual_start
+    from oomproof.sizing.virtual_gpu.storage_log import StorageLog
+    from oomproof.sizing.virtual_gpu.virtual_mode import VirtualMode
+
+    log = StorageLog()
+    mode = VirtualMode(log)
+    redirect = fake_copies.GuardedRedirect(mode)
+
+    def finish(reason: str) -> None:
+        raise _Enough(reason)
+
+    flow = training_flow.Flow(mode, finish, seconds)
+    own.update(redirect=redirect, log=log, mode=mode, flow=flow, loaders=loader_flow.LoaderFlow(flow))
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        virtual_start.change_torch(redirect, library, _TOTAL)
+        flow.install()
+        with redirect:
+            yield
+
+
+def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: Any) -> str:
+    from oomproof.sizing.virtual_gpu.fake_copies import FakeCopies
+
+    mode, flow = own["mode"], own["flow"]
+    if hasattr(model, "_orig_mod"):
+        from oomproof.sizing.virtual_gpu.training_flow import tell
+
+        tell("torch.compile was left out: it usually needs less than the figure here")
+        model = model._orig_mod
+    copies = FakeCopies(mode, model)
+    copied = copies.of(model, "model")
+    copied_optimizer = copies.optimizer(optimizer) if optimizer is not None else None
+    copied_batch, copied_step = copies.of(batch, "batch"), copies.function(step)
+    if copied_optimizer is not None:
+        flow.optimizers.append(weakref.ref(copied_optimizer))
+    own["redirect"].forbidden = frozenset(map(id, copies.originals))
+    flow.started = time.monotonic()
+    try:
+        for _ in range(_CALLS):
+            copied_step(copied, copied_optimizer, copied_batch)
+            if flow.steps >= STEPS:
+                return "done"
+    except _Enough as enough:
+        return str(enough)
+    return "the step was called often enough"
+
+
+def _sizing(result: dict[str, Any], log: Any, calibrated: CalibratedCard | None) -> Sizing:
+    from oomproof.sizing.virtual_gpu.storage_log import GPU
+
+    flat = log.events[GPU]
+    run = virtual_run.with_generations(
+        virtual_run.VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), log.births.tobytes())
+    )
+    card, basis = ANY_CARD, BASIS
+    if calibrated is not None:
+        run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
+        basis = f"{BASIS}; {calibrated.name} calibrated, {run.result['measured']} of {len(result['signatures'])} operations measured there"
+    if not run.events:
+        return Sizing(
+            None, None, (), basis, refused="the step put nothing on a GPU: has the model parameters?"
+        )
+    expandable = any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
+    gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
+    return Sizing(
+        gpu, None, tuple(phase for phase in phases if phase.reached), basis, notes=tuple(_notes(run.result)),
+        peak=str(result["peak_place"]),
+    )  # fmt: skip
+
+
+def _notes(result: dict[str, Any]) -> Iterator[str]:
+    yield from result["notes"]
+    if result["steps"] < STEPS:
+        yield f"only {result['steps']} optimizer steps were made: {result['reason']}"
+    for reason, share in virtual_run.widths(result).items():
+        yield f"high is {share:.0%} higher: {reason}"
+    for what, count in result["widened"].items():
+        yield f"{what} ({count}×): counted as if every element were taken"
