@@ -15,9 +15,8 @@ from oomproof import __version__
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.detect_limit import TREND_WARNING, default_limit_floor
-from oomproof.guard.gpu_pause import host_memory_problem
 from oomproof.guard.guard_actions import Actions, TaskThread, action_record
-from oomproof.guard.guard_loop import Guard, lock_memory
+from oomproof.guard.guard_loop import Guard, lock_memory, prepare_threads
 from oomproof.guard.guarded_job import GuardedJob, Moment
 from oomproof.guard.host_view import HostView
 from oomproof.guard.job_handle import Job
@@ -177,6 +176,7 @@ class Watch:
         gpu: GpuFeed | None = None,
         alerts: Alerts | None = None,
     ) -> None:
+        prepare_threads()
         self._say = say
         self._saved_at: float | None = None
         self._run = run
@@ -285,6 +285,7 @@ class Watch:
         )
 
     def start(self) -> None:
+        lock_memory()
         try:
             self.guard.start()
         except RuntimeError as error:
@@ -306,6 +307,8 @@ class Watch:
 
     def share_card(self, share: GpuShare) -> None:
         """Its turns on the card: the job must run while the driver moves its memory, and the host must hold it."""
+        from oomproof.guard.gpu_pause import host_memory_problem  # most machines have no card
+
         moment, margin = self.guarded.moment, self.guarded.settings.margin
 
         def host_available(size: int) -> str:
@@ -528,7 +531,6 @@ def supervise(
         detached=order.detached,
         oom_score_add=0 if chosen.protect else oom_score_by_age(live_runs.count()),
     )
-    threading.stack_size(256 * 1024)  # the guard's threads are shallow
     launch.nofile = more_descriptors()
     front = Front(launch, Terminal(quiet=order.verbosity < 0))
     front.catch_signals()
@@ -575,7 +577,6 @@ def _stay(
     )
     if watch is None:
         return front.relay(None), "the guard could not be started"
-    lock_memory()
     watch.start()
     if share is not None:
         _or_none(say, "no turns on the card", lambda: watch.share_card(share))
