@@ -22,7 +22,9 @@ from oomproof.records import dataclass
 from oomproof.runner import limit_backends
 from oomproof.runner.admission_request import enter
 from oomproof.runner.attempt_files import read_counters
-from oomproof.runner.supervise import Order, Watch, describe_run, guard_settings, write_down
+from oomproof.runner.guard_settings import guard_settings
+from oomproof.runner.job_watch import Watch
+from oomproof.runner.supervise import Order, describe_run, write_down
 
 
 @dataclass(frozen=True)
