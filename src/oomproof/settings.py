@@ -41,7 +41,7 @@ _said: set[str] = set()  # files whose being passed over was told
 
 def _load(path: Path, passed_over: PassedOver, table: tuple[str, ...] = ()) -> dict[str, Any]:
     text = _trusted_text(path, table, passed_over)
-    if text is None:
+    if text is None or (table and table[-1] not in text):  # most projects' pyproject.toml say nothing to us
         return {}
     import tomllib  # only when there is something to read
 
@@ -88,7 +88,7 @@ def _trusted_text(path: Path, table: tuple[str, ...], passed_over: PassedOver) -
                 return data.decode()
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
-    if not table or b"oomproof" in data:  # most projects' pyproject.toml say nothing to us
+    if not table or table[-1].encode() in data:
         passed_over[str(path)] = f"{problem}; {_WHOSE}"
     return None
 

@@ -113,6 +113,13 @@ def test_ones_own_broken_file_is_named(tmp_path: Path, text: str) -> None:
         read(path)
 
 
+def test_a_broken_project_that_says_nothing_to_us_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    assert read(project(tmp_path, "pyproject.toml", "[tool.ruff\n")) == {}
+    (tmp_path / "pyproject.toml").write_text("[tool.oomproof\n")
+    with pytest.raises(OomproofError, match=r"cannot read .*pyproject\.toml"):
+        settings.file_settings(tmp_path / "work")
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_no_file_is_none_of_ours(tmp_path: Path, make: Callable[[Path], None]) -> None:
     (tmp_path / "work").mkdir()

@@ -8,6 +8,7 @@ import time
 from _thread import allocate_lock
 from collections import deque
 
+from ..leaf.attempt_names import NOW
 from ..leaf.proc_files import boottime
 
 TYPE_CHECKING = False
@@ -317,7 +318,7 @@ class Agent:
         if self._now_fd is None:
             from .agent_start import open_high
 
-            path = self.file("now.txt")
+            path = self.file(NOW)
             self._now_fd = open_high(path)
         step = -1 if self.step is None else self.step
         rank = -1 if self._rank is None else self._rank

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expandable, off_text
+from ..leaf.attempt_names import ALLOCATOR, TENSORS
 from . import allocator_segments, cuda_memory, nvml
 from .cache_release import Releaser, size
 from .tensor_owners import tensor_owners
@@ -157,7 +158,7 @@ class Watch:
             self._record_pid = os.getpid()
             from .agent_start import open_high
 
-            self._record_fd = open_high(self.agent.file("allocator.json"))
+            self._record_fd = open_high(self.agent.file(ALLOCATOR))
         if memory.device not in self._uuids:
             self._uuids[memory.device] = cuda_memory.uuid_of(self.torch, memory.device)
         value = {"wall": time.time(), "phase": self.agent.phase_now, "step": self.agent.step, **told(memory)}
@@ -418,7 +419,7 @@ def memory_owners_report(agent: Any, error: BaseException | None = None) -> None
                 except Exception:  # an older PyTorch lacks one of the three
                     pass
         fields.update(_owners(torch, kind, error=error))
-        write_json(agent.file("tensors.json"), fields)
+        write_json(agent.file(TENSORS), fields)
         agent.report("tensors", **fields)
     except Exception:  # the job's own error is on its way: ours must not take its place
         pass

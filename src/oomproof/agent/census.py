@@ -9,6 +9,7 @@ import os
 import sys
 import time
 
+from ..leaf.attempt_names import CENSUS_REQUEST
 from ..leaf.proc_files import boottime
 from ..leaf.small_files import replace_file
 from .agent_core import _anonymous, _is_library
@@ -41,7 +42,7 @@ class _Taken:
 
 def answer(agent: Agent) -> None:
     """The question that was written down for this process, if there is one."""
-    path = os.path.join(agent.folder, f"{os.getpid()}-census.ask")
+    path = os.path.join(agent.folder, f"{os.getpid()}-{CENSUS_REQUEST}")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             request, why = file.read(4096).split("\n")[:2]

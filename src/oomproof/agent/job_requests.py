@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+from ..leaf.attempt_names import LISTENS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .agent_core import Agent
@@ -111,7 +113,7 @@ def on_several_machines() -> bool:
 
 def listen(agent: Agent, what: str, by: str) -> None:
     """Tells the run that requests will be answered, and which: nobody is asked who does not listen."""
-    agent.leave_note("listens.txt", f"{what}\n{by}\n")
+    agent.leave_note(LISTENS, f"{what}\n{by}\n")
 
 
 class _Loop:

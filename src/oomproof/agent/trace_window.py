@@ -10,6 +10,7 @@ import os
 import time
 from collections import deque
 
+from ..leaf.attempt_names import TRACE_REQUEST
 from ..leaf.heap_kinds import ARROW, COUNTERS, MAPPED, NATIVE, RETAINED, most_of, split
 from .tracers import MemrayTracer, PythonTracer
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from .agent_core import Agent
 
-REQUEST = "trace.json"  # in the agent's folder, by the run: {"headroom": bytes, "t": when}
 _LOOK = 2.0  # seconds between two looks for it
 _OLD = 60.0  # seconds after which the headroom in it means nothing
 _LOOKS, _EDGE = (
@@ -95,7 +95,7 @@ class Witness:
     # --- which witness ------------------------------------------------------------------------------------------
 
     def _requested(self, now: float) -> int | None:
-        path = os.path.join(self._agent.folder, REQUEST)
+        path = os.path.join(self._agent.folder, TRACE_REQUEST)
         try:
             with open(path, "rb") as file:
                 data = file.read(4096)

@@ -10,6 +10,9 @@ from typing import Any
 from oomproof.errors import USAGE, OomproofError, did_you_mean
 from oomproof.printable import terminal_columns
 
+# argparse looks for translations of its headings, of which there are none, by way of `locale`: 0.4 MiB and a millisecond.
+argparse._ = str  # type: ignore[attr-defined]
+
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """argparse makes one for every flag it is told of; asked for the width itself, it imports shutil and all its archives."""

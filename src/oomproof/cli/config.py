@@ -23,8 +23,8 @@ from oomproof.guard.host_view import HostView
 from oomproof.printable import terminal_columns
 from oomproof.recording.secrets import MASK
 from oomproof.reports.table_text import folded, table
+from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.run_flags import FLAGS, add_flags, may_be_secret, settle
-from oomproof.runner.supervise import guard_settings
 from oomproof.units import format_size
 
 

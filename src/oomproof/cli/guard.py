@@ -44,8 +44,8 @@ from oomproof.own_command import OWN_COMMAND
 from oomproof.records import asdict, replace
 from oomproof.remedies import other_guards
 from oomproof.runner import guard_service
+from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
-from oomproof.runner.supervise import guard_settings
 from oomproof.settings import PERSONAL
 from oomproof.units import format_duration, format_size
 

@@ -15,6 +15,7 @@ import json
 import time
 
 from oomproof.errors import USAGE, OomproofError
+from oomproof.leaf.attempt_names import FAULT
 from oomproof.machine.clock import boottime
 from oomproof.printable import terminal_columns
 from oomproof.recording import census_record, run_folders
@@ -78,7 +79,7 @@ def _ask(target: run_folders.Run, wanted: int | None, timeout: float) -> int:
         listed = ", ".join(map(str, able[:8])) or "none"
         raise OomproofError(f"pid {wanted} of {name} does not answer", f"processes that do: {listed}", USAGE)
     if not able:
-        absent = not any(folder.glob("*-fault.txt")) if folder.exists() else True
+        absent = not any(folder.glob(f"*-{FAULT}")) if folder.exists() else True
         raise OomproofError(
             f"nobody inside {name} can be asked: "
             + ("the agent is absent" if absent else "its Python does not listen"),

@@ -46,13 +46,13 @@ from oomproof.recording import run_folders, state_files
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED
+from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.run_flags import OUTPUT, SIZE_FIRST, add_flags, of_run, truth, typed
 from oomproof.runner.supervise import (
     Order,
     Outcome,
     asked_of,
     describe_run,
-    guard_settings,
     supervise,
     working_folder,
 )

@@ -21,8 +21,9 @@ from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.printable import coloured_stream
 from oomproof.recording import run_folders, state_files
+from oomproof.runner.guard_settings import guard_settings
+from oomproof.runner.job_watch import Watch
 from oomproof.runner.run_flags import add_receiver_flags, of_watch
-from oomproof.runner.supervise import Watch, guard_settings
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oomproof.leaf.attempt_names import FAULT
 from oomproof.recording import position_record, stack_dumps
 from oomproof.records import dataclass
 
@@ -71,7 +72,7 @@ def censuses(folder: Path) -> tuple[Census, ...]:
 def _dumps(folder: Path) -> Iterator[tuple[int, float, stack_dumps.Dump]]:
     """(pid, when its file was last written, a stack in it)."""
     try:
-        paths = sorted(path for path in folder.glob("*-fault.txt") if path.is_file())
+        paths = sorted(path for path in folder.glob(f"*-{FAULT}") if path.is_file())
     except OSError:
         return
     for path in paths:

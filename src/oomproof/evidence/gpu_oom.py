@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.evidence.json_files import integer, number, string
+from oomproof.leaf.attempt_names import ALLOCATOR, TENSORS
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run
 from oomproof.records import dataclass, replace
@@ -131,7 +132,7 @@ def last_oom(attempt: Attempt) -> GpuOom | None:
 def host_owners(attempt: Attempt) -> tuple[Owner, ...]:
     """Who kept tensors alive in the host's memory, or on Apple's GPU, when an allocation there was refused."""
     owners: list[Owner] = []
-    for path in _files(attempt.agent_folder, "*-tensors.json"):
+    for path in _files(attempt.agent_folder, f"*-{TENSORS}"):
         owners += [_owner(owner) for owner in _dicts(_load(path).get("owners"))]
     return tuple(sorted(owners, key=lambda owner: -owner.bytes)[:6])
 
@@ -222,7 +223,7 @@ def _with_our_runs(oom: GpuOom, attempt: Attempt) -> GpuOom:
     (it gives pids of another namespace, or none) is found by its card's id."""
     by_pid = {neighbour.pid: neighbour for neighbour in oom.neighbours}
     mine = Run(attempt.run_folder).info
-    for path in _files(attempt.run_folder.parent, "*/[0-9]*/agent/*-allocator.json"):
+    for path in _files(attempt.run_folder.parent, f"*/[0-9]*/agent/*-{ALLOCATOR}"):
         theirs = Attempt(path.parents[1])
         if theirs.run_folder == attempt.run_folder:
             continue

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from oomproof.evidence.json_files import part, string
 from oomproof.evidence.script_handlers import script_that_ran
 from oomproof.guard.guard_actions import UNHEARD
+from oomproof.leaf.attempt_names import LISTENS
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.state_files import read_small
 
@@ -53,7 +54,7 @@ def may_listen(run: dict[str, Any], *, signal_unheard: bool = False) -> bool | N
 
 
 def _told_the_agent(folder: Path) -> bool:
-    for path in folder.glob("*-listens.txt"):
+    for path in folder.glob(f"*-{LISTENS}"):
         try:
             if b"stop" in read_small(path, 400).split(b"\n")[0].split():
                 return True

@@ -42,7 +42,7 @@ class BackgroundTasks:
     def run(self, t: float, view: View | None) -> None:
         """When a row is due. When the next is due is settled first, whatever fails then. No view: the job is gone."""
         if view is not None and self._somebody_else_grows(t, view):
-            self._try_to_scan(t)
+            self._try_to_scan(t, may_pause=True)
         if t < self.next_row:
             return
         guarded, moment = self._guarded, self._guarded.moment
@@ -73,14 +73,14 @@ class BackgroundTasks:
         guarded.tell_the_others(memory.use, t)
         self._try("the forecast", lambda: self._forecast(t, memory.use), None, "no time to full is told")
         if self._scan_is_due(t):
-            self._try_to_scan(t)
+            self._try_to_scan(t, may_pause=self._is_short() or is_filling(guarded.settings, view))
 
-    def _try_to_scan(self, t: float) -> None:
+    def _try_to_scan(self, t: float, may_pause: bool) -> None:
         memory = self._guarded.moment.memory
         if memory is not None:
             self._try(
                 "looking for who else grows",
-                lambda: self._look_at_others(t, memory),
+                lambda: self._look_at_others(t, memory, may_pause),
                 None,
                 "who else fills the machine is not named",
             )
@@ -96,20 +96,22 @@ class BackgroundTasks:
 
     def _scan_is_due(self, t: float) -> bool:
         """Each second where the machine is short, else so seldom that it costs nothing."""
-        moment = self._guarded.moment
         if self._next_calm_scan is None:
             self._next_calm_scan = t + _SCAN_FIRST  # a job that ends at once is not worth one
-        short = moment.available + moment.swap_free <= self._guarded.settings.margin
-        if t < (self._next_scan if short else self._next_calm_scan):
+        if t < (self._next_scan if self._is_short() else self._next_calm_scan):
             return False
-        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * moment.sample_seconds)
+        self._next_scan = t + max(_SCAN_LEAST, _SCAN_ROWS * self._guarded.moment.sample_seconds)
         self._next_calm_scan = t + _SCAN_CALM
         return True
 
-    def _look_at_others(self, t: float, memory: JobMemory) -> None:
+    def _is_short(self) -> bool:
+        moment = self._guarded.moment
+        return moment.available + moment.swap_free <= self._guarded.settings.margin
+
+    def _look_at_others(self, t: float, memory: JobMemory, may_pause: bool) -> None:
         job = self._guarded.job
         ours = {job.leader, *job.known_pids(), os.getpid()}
-        self._unmanaged.look(t, ours, memory, self._guarded.writer.put)
+        self._unmanaged.look(t, ours, memory, self._guarded.writer.put, may_pause)
 
     def _record(self, t: float, memory: JobMemory) -> None:
         """A row for the reading of now, and before it one for what was higher since the last: no peak is lost between two."""

@@ -23,8 +23,18 @@ from oomproof.machine.clock import boottime
 from oomproof.units import format_size
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+_M_ARENA_MAX = -8
 # A walk over the page tables of forked workers, before the job is ended or stopped: 9 of 200 MiB take 3 ms.
 _SETTLE_SECONDS = 0.05
+
+
+def prepare_threads() -> None:
+    """Before the first one: they are shallow, and share one heap. glibc gives each its own, which took 0.6 of 20 MiB."""
+    threading.stack_size(256 * 1024)
+    try:
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    except (OSError, AttributeError):  # another C library
+        pass
 
 
 def lock_memory() -> bool:

@@ -115,11 +115,16 @@ class UnmanagedGrowth:
         """Whether a look since then found somebody who fills the machine."""
         return self.culprit is not None and self.culprit.t >= since
 
-    def look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
-        """Returns at once; one look at a time. ``used``: what the guarded job holds itself."""
+    def look(
+        self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put, may_pause: bool = True
+    ) -> None:
+        """Returns at once; one look at a time. ``used``: what the guarded job holds itself. ``may_pause``: whether somebody
+        may have to be paused; while memory is ample nobody is asked for, and nothing is made ready for it."""
         if self._busy.is_set():
             return
-        thread = threading.Thread(target=self._look, args=(t, ours, used, put), name="unmanaged", daemon=True)
+        thread = threading.Thread(
+            target=self._look, args=(t, ours, used, put, may_pause), name="unmanaged", daemon=True
+        )
         self._busy.set()
         try:
             thread.start()
@@ -127,13 +132,15 @@ class UnmanagedGrowth:
             self._busy.clear()
             raise
 
-    def _look(self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put) -> None:
+    def _look(
+        self, t: float, ours: set[int], used: cgroups.JobMemory, put: Put, may_pause: bool = True
+    ) -> None:
         try:
             began = boottime()
             others = self._others(ours, used)
             jobs = {(job.pid, job.start): job for job in others}
             grown = self._growing(MachineLook(t, {key: _seen(job) for key, job in jobs.items()}))
-            culprit = self._culprit(grown, jobs)
+            culprit = self._culprit(grown, jobs) if may_pause else None
             took = boottime() - began
             self.culprit = culprit = culprit and replace(culprit, t=t + took, took=took)
             not_paused = f" (not paused: {culprit.tie})" if culprit is not None and culprit.tie else ""

@@ -1,4 +1,4 @@
-"""One attempt of a run on disk (``RUN/1/``, ``RUN/2/``): the one place that names its files, and how each is read.
+"""One attempt of a run on disk (``RUN/1/``, ``RUN/2/``): its files, and how each is read.
 
 What another part keeps about an attempt goes into a folder of its own, ``attempt.extra("name")``: no reader of ours touches
 it, `runs prune` removes it with the run, and the bundle packs its texts."""
@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from oomproof.leaf import attempt_names
 from oomproof.recording import json_shapes
 from oomproof.recording.state_files import append_line, read_json, read_lines
 from oomproof.records import dataclass
@@ -43,23 +44,23 @@ class Attempt:
     folder: Path
 
     recording_file = FileIn("recording.sqlite")
-    started_file = FileIn("started.json")  # by the keeper: pids, boot, limit backend, counters
+    started_file = FileIn(attempt_names.STARTED)
     verdict_file = FileIn("verdict.json")  # by whoever judged its end
     summary_file = FileIn("summary.json")  # a cache of the history's line
     actions_file = FileIn("actions.jsonl")  # what the guard or the user did to the job
-    keeper_events_file = FileIn("keeper.jsonl")
-    keeper_errors_file = FileIn("keeper.err")
+    keeper_events_file = FileIn(attempt_names.KEEPER_EVENTS)
+    keeper_errors_file = FileIn(attempt_names.KEEPER_ERRORS)
     alerts_file = FileIn("memory_alerts.log")
-    output_file = FileIn("output.log")
-    output_before_file = FileIn("output.prev.log")  # past the cap: the part before that
-    output_first_file = FileIn("output.first.log")  # ... and the first one
-    paused_file = FileIn("frozen.json")  # there while the job is meant to be paused
-    gpu_paused_file = FileIn("gpu_paused.json")  # ... while its GPU memory is given back
+    output_file = FileIn(attempt_names.OUTPUT)
+    output_before_file = FileIn(attempt_names.OUTPUT_BEFORE)
+    output_first_file = FileIn(attempt_names.OUTPUT_FIRST)
+    paused_file = FileIn(attempt_names.PAUSED)
+    gpu_paused_file = FileIn(attempt_names.GPU_PAUSED)
     stop_file = FileIn("stop")  # there when the job is asked to save and stop
-    save_file = FileIn("save")  # ... to save and go on
+    save_file = FileIn("save")  # ... to save and continue
     agent_folder = FileIn("agent")  # what the agent inside the job wrote
-    exit_json_file = FileIn("exit.json")  # by the keeper: the wait status
-    reserved_exit_file = FileIn(".exit.json")  # made at the start, so that a full disk has room for it
+    exit_json_file = FileIn(attempt_names.EXIT)
+    reserved_exit_file = FileIn(attempt_names.RESERVED_EXIT)
 
     def __fspath__(self) -> str:
         return os.fspath(self.folder)

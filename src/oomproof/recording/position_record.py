@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from oomproof.leaf.attempt_names import NOW
 from oomproof.recording.state_files import read_small
 from oomproof.records import dataclass
 
@@ -56,7 +57,7 @@ def best(positions: list[PositionRecord]) -> PositionRecord | None:
 
 def read_all(folder: Path) -> list[PositionRecord]:
     try:
-        paths = sorted(folder.glob("*-now.txt"))
+        paths = sorted(folder.glob(f"*-{NOW}"))
     except OSError:
         return []
     return [now for path in paths if (now := read_position(path)) is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from oomproof.leaf.attempt_names import LISTENS
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
 
@@ -13,7 +14,7 @@ SAVE_TEXT = "oomproof asks this job to save and continue"
 def listeners(attempt: Attempt, what: str, proc: str = "/proc") -> list[str]:
     """Who in the living job answers this kind of request ("save", "stop"): "the Hugging Face Trainer", …"""
     listening = []
-    for path in sorted((attempt.agent_folder).glob("*-listens.txt")):
+    for path in sorted((attempt.agent_folder).glob(f"*-{LISTENS}")):
         try:
             kinds, by = state_files.read_small(path).decode("utf-8", "replace").split("\n")[:2]
         except (OSError, ValueError):

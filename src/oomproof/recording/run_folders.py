@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.leaf import attempt_names
 from oomproof.leaf.small_files import is_locked
 from oomproof.machine import processes
 from oomproof.machine.host_identity import host_name, machine_id
@@ -37,8 +38,8 @@ class Run:
     info_file = FileIn("run.json")  # what was asked for; written before the start, once
     waiting_file = FileIn("waiting.json")  # there while it waits for memory
     waiting_lock = FileIn("waiting.lock")  # each held for as long as its process lives
-    keeper_lock = FileIn("keeper.lock")
-    guard_lock = FileIn("guard.lock")
+    keeper_lock = FileIn(attempt_names.KEEPER_LOCK)
+    guard_lock = FileIn(attempt_names.GUARD_LOCK)
 
     @property
     def id(self) -> str:

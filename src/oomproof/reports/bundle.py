@@ -13,6 +13,7 @@ from pathlib import Path
 from oomproof import __version__
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OomproofError
+from oomproof.leaf.attempt_names import FAULT
 from oomproof.recording.redacted_copy import redacted_copy
 from oomproof.recording.run_folders import Run
 from oomproof.reports import bundle_machine, html, markdown, report_file
@@ -154,7 +155,7 @@ def _add_run(packer: _Packer, run: Run, number: int | None) -> None:
     for path in (attempt.started_file, attempt.exit_file):
         if path.exists():
             packer.json(path.name.lstrip("."), read_json(path))
-    for path in sorted(attempt.agent_folder.glob("*-fault.txt"))[-_AGENTS:]:
+    for path in sorted(attempt.agent_folder.glob(f"*-{FAULT}"))[-_AGENTS:]:
         packer.file("agent", path)
     lines = (
         attempt.actions_file,

@@ -16,6 +16,7 @@ from oomproof.causes import cause_of
 from oomproof.diagnosis.conclusion import Conclusion, conclusion_of
 from oomproof.diagnosis.rules.machine_down import ORDERLY
 from oomproof.evidence.gpu_oom import last_oom
+from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary
@@ -259,7 +260,7 @@ def agent_text(run: Run) -> str | None:
         told = next((event.text for event in series.events("agent", last=1)), "")
         marks = series.phase_marks()
     folder = run.attempt.agent_folder
-    if not told and (count := len(list(folder.glob("*-fault.txt")))):
+    if not told and (count := len(list(folder.glob(f"*-{FAULT}")))):
         told = f"in {count} Python {'process' if count == 1 else 'processes'}"
     if not told:
         return "absent (no Python, or one that ran with -I, -E or -S)"
@@ -268,7 +269,7 @@ def agent_text(run: Run) -> str | None:
         told += f"; phase {now.phase}, step {now.step}"
         if (pace := _step_pace(marks)) is not None:
             told += f", {pace} a step"
-    listeners = {words[1] for path in folder.glob("*-listens.txt") if len(words := _lines(path)) > 1}
+    listeners = {words[1] for path in folder.glob(f"*-{LISTENS}") if len(words := _lines(path)) > 1}
     return told + (f"; {', '.join(sorted(listeners))} answers requests" if listeners else "")
 
 

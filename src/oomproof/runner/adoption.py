@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, USAGE, OomproofError
-from oomproof.guard.guard_loop import lock_memory
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import is_keeper, is_oomproof
 from oomproof.leaf.proc_files import environment as environment_of
@@ -23,7 +22,9 @@ from oomproof.records import dataclass
 from oomproof.runner import limit_backends
 from oomproof.runner.admission_request import enter
 from oomproof.runner.attempt_files import read_counters
-from oomproof.runner.supervise import Order, Watch, describe_run, guard_settings, write_down
+from oomproof.runner.guard_settings import guard_settings
+from oomproof.runner.job_watch import Watch
+from oomproof.runner.supervise import Order, describe_run, write_down
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,6 @@ def watch(
     }
     state_files.write_json(run.attempt.started_file, started)
     guard = Watch(run, started, settings, host, say, order.chosen, agent=False, alerts=order.alerts)
-    lock_memory()
     guard.start()
     over = threading.Event()
     writing = threading.Thread(

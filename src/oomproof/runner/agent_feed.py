@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.errors import OomproofError
+from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW
 from oomproof.leaf.proc_files import is_working
 from oomproof.ledger.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
@@ -31,7 +32,7 @@ from oomproof.runner.trace_requests import TraceRequests
 from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
 
-_FAULT = re.compile(r"([0-9]{1,9})-fault\.txt")
+_FAULT = re.compile(rf"([0-9]{{1,9}})-{re.escape(FAULT)}")
 _SITE = Path(__file__).parents[1] / "agent" / "site"
 _LONGEST = 100  # bytes of a socket's path: the kernel takes 107
 _TICK = 1.0  # seconds between two looks at the job's step and growth
@@ -326,7 +327,7 @@ class AgentFeed:
         """The job's step about once a second, from the record it keeps: steps themselves send nothing."""
         if self._voice is None:
             return
-        now = read_position(self._folder / f"{self._voice[1]}-now.txt")
+        now = read_position(self._folder / f"{self._voice[1]}-{NOW}")
         if self._voice[0] < 2:  # perhaps another has come further; what it told of it may have been lost
             alive = [record for record in read_all(self._folder) if os.path.exists(f"/proc/{record.pid}")]
             now = best(alive) or now
@@ -427,8 +428,8 @@ class AgentFeed:
             if os.path.exists(f"/proc/{pid}") and not everybody:
                 continue
             with contextlib.suppress(OSError):
-                (self._folder / f"{pid}-census.on").unlink()
-            path = self._folder / f"{pid}-fault.txt"
+                (self._folder / f"{pid}-{CENSUS_ON}").unlink()
+            path = self._folder / f"{pid}-{FAULT}"
             with contextlib.suppress(OSError):
                 if path.stat().st_size == 0:
                     path.unlink()

@@ -10,6 +10,7 @@ import json
 import os
 import time
 
+from oomproof.leaf.attempt_names import EXIT, KEEPER_EVENTS, RESERVED_EXIT, STARTED
 from oomproof.leaf.proc_files import boottime
 from oomproof.leaf.small_files import append, replace_file
 
@@ -19,7 +20,7 @@ EXIT_BYTES = 4096
 def reserve_exit(folder: str) -> int | None:
     """Space for exit.json, taken at the start: a disk that fills later must not lose how the job ended."""
     try:
-        fd = os.open(f"{folder}/.exit.json", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(f"{folder}/{RESERVED_EXIT}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(fd, b" " * EXIT_BYTES, 0)
         return fd
     except OSError:
@@ -33,18 +34,18 @@ def write_exit(folder: str, fd: int | None, record: dict[str, object]) -> None:
     text = json.dumps(record, indent=1).encode()
     os.pwrite(fd, text.ljust(EXIT_BYTES), 0)
     os.fsync(fd)
-    os.replace(f"{folder}/.exit.json", f"{folder}/exit.json")
+    os.replace(f"{folder}/{RESERVED_EXIT}", f"{folder}/{EXIT}")
 
 
 def append_event(folder: str, **event: object) -> None:
     event = {"boottime": boottime(), "wall": time.time(), **event}
-    append(f"{folder}/keeper.jsonl", json.dumps(event).encode() + b"\n")
+    append(f"{folder}/{KEEPER_EVENTS}", json.dumps(event).encode() + b"\n")
 
 
 def write_started(folder: str, record: dict[str, object]) -> str | None:
     """Whole or not there; why not, in words. Not synced: the front does that when nobody waits for it."""
     try:
-        replace_file(f"{folder}/started.json", json.dumps(record, indent=1).encode(), synced=False)
+        replace_file(f"{folder}/{STARTED}", json.dumps(record, indent=1).encode(), synced=False)
     except OSError as error:
         return error.strerror
     return None

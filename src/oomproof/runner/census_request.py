@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from oomproof.leaf.attempt_names import CENSUS_ON, CENSUS_REQUEST
 from oomproof.leaf.proc_files import read_bytes
 from oomproof.leaf.process_signals import realtime_signal, send_signal
 from oomproof.leaf.small_files import replace_file
@@ -14,7 +15,7 @@ from oomproof.recording import census_record
 from oomproof.recording.census_record import Census
 
 SIGNAL = realtime_signal(12)  # as agent_start has it; 0: none
-_MARK = re.compile(r"([0-9]{1,9})-census\.on")
+_MARK = re.compile(rf"([0-9]{{1,9}})-{re.escape(CENSUS_ON)}")
 
 
 def able(folder: Path) -> list[int]:
@@ -44,7 +45,7 @@ def ask(folder: Path, pid: int, request: str, why: str) -> bool:
     """False where the question cannot be written down."""
     try:
         replace_file(
-            folder / f"{pid}-census.ask", f"{request}\n{why}\n".encode("utf-8", "replace"), synced=False
+            folder / f"{pid}-{CENSUS_REQUEST}", f"{request}\n{why}\n".encode("utf-8", "replace"), synced=False
         )
     except OSError:
         return False
@@ -54,7 +55,7 @@ def ask(folder: Path, pid: int, request: str, why: str) -> bool:
 
 def ask_again(folder: Path, pid: int) -> None:
     """One that waits for the end of a step may have left its steps since."""
-    if (folder / f"{pid}-census.ask").exists() and pid in able(folder):
+    if (folder / f"{pid}-{CENSUS_REQUEST}").exists() and pid in able(folder):
         send_signal(pid, SIGNAL)
 
 

@@ -20,6 +20,16 @@ import sys
 import time
 
 from oomproof.leaf import start_by_path
+from oomproof.leaf.attempt_names import (
+    EXIT,
+    GPU_PAUSED,
+    GUARD_LOCK,
+    KEEPER_ERRORS,
+    KEEPER_LOCK,
+    OUTPUT,
+    PAUSED,
+    STARTED,
+)
 from oomproof.leaf.proc_files import (
     boottime,
     children,
@@ -53,8 +63,6 @@ LAST_OUTPUT = (
     1.0  # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
 )
 GPU_RESTORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpu_restore.py")
-GPU_PAUSED = "gpu_paused.json"  # processes whose GPU memory was given back
-FROZEN = "frozen.json"  # who paused the job; written by the guard or `oomproof pause`
 # Seconds that Python's own helpers may take unmentioned: they end when they see that nobody is left.
 HELPERS_END = 10.0
 _HELPERS = ("from multiprocessing.resource_tracker import ", "from multiprocessing.forkserver import ")
@@ -144,7 +152,7 @@ class Keeper:
         if failure:
             os.waitpid(self.leader, 0)
             with contextlib.suppress(OSError):
-                os.unlink(f"{self.folder}/started.json")
+                os.unlink(f"{self.folder}/{STARTED}")
             raise OSError(*json.loads(failure))
         return {"started": record, "unwritten": trouble}
 
@@ -219,14 +227,14 @@ class Keeper:
         self.note_restored(at_last=False)
         if self.helper is not None or not os.path.exists(f"{self.folder}/{GPU_PAUSED}"):
             return
-        if os.path.exists(f"{self.folder}/{FROZEN}"):
+        if os.path.exists(f"{self.folder}/{PAUSED}"):
             return  # the user paused it
         with contextlib.suppress(OSError):
             command = [
                 *start_by_path.command(GPU_RESTORE),
                 f"{self.folder}/{GPU_PAUSED}",
             ]
-            log = f"{self.folder}/keeper.err"
+            log = f"{self.folder}/{KEEPER_ERRORS}"
             self.helper = os.posix_spawn(
                 command[0],
                 command,
@@ -241,7 +249,7 @@ class Keeper:
 
     def resume_without_guard(self) -> None:
         """Nobody is left to let a paused job go on. One that the user paused stays so: `oomproof resume` is theirs."""
-        mark = f"{self.folder}/{FROZEN}"
+        mark = f"{self.folder}/{PAUSED}"
         by = read_object(mark).get("by")
         if by == "user" or not self.is_paused():
             return
@@ -254,7 +262,7 @@ class Keeper:
 
     def has_guard(self) -> bool:
         """Whether `oomproof watch` has taken the guard up: its lock goes with it, however it ends."""
-        return is_locked(f"{os.path.dirname(self.folder)}/guard.lock")
+        return is_locked(f"{os.path.dirname(self.folder)}/{GUARD_LOCK}")
 
     def is_paused(self) -> bool:
         if not self.spec["freeze"]:
@@ -531,7 +539,7 @@ class Keeper:
         }
         self.record = record
         with contextlib.suppress(OSError):
-            os.unlink(f"{self.folder}/{FROZEN}")
+            os.unlink(f"{self.folder}/{PAUSED}")
         with contextlib.suppress(OSError):
             os.unlink(f"{self.folder}/{GPU_PAUSED}")
         trouble = self.trouble or (self.output.trouble if self.output is not None else None)
@@ -540,7 +548,7 @@ class Keeper:
         try:
             write_exit(self.folder, self.exit_fd, record)
         except OSError as error:  # a full disk: the front still learns it from us
-            append_event(self.folder, event="disk-full", text=f"exit.json: {error.strerror}")
+            append_event(self.folder, event="disk-full", text=f"{EXIT}: {error.strerror}")
         self.tell({"exit": record})
         remove_cgroups(self.spec["remove"])
 
@@ -581,7 +589,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = Keeper(front, spec)
-    keeper.lock = hold_lock(f"{os.path.dirname(spec['folder'])}/keeper.lock")
+    keeper.lock = hold_lock(f"{os.path.dirname(spec['folder'])}/{KEEPER_LOCK}")
     try:
         keeper.prepare()
         news = keeper.start()
@@ -601,5 +609,5 @@ def main(arguments: list[str]) -> None:
     keeper.tell(news)
     with contextlib.suppress(RuntimeError, OSError):  # no thread more: then nobody syncs the output
         # after the fork: threads do not survive one
-        _thread.start_new_thread(sync_at_intervals, (f"{keeper.folder}/output.log",))
+        _thread.start_new_thread(sync_at_intervals, (f"{keeper.folder}/{OUTPUT}",))
     keeper.run()

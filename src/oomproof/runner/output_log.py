@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 
+from oomproof.leaf.attempt_names import OUTPUT, OUTPUT_BEFORE, OUTPUT_FIRST
 from oomproof.leaf.small_files import sync
 
 CHUNK = 65536  # bytes of the job's output read at once
@@ -32,7 +33,7 @@ class Output:
     def _open(self) -> int | None:
         """Not O_APPEND: splice refuses that."""
         try:
-            fd = os.open(f"{self._folder}/output.log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(f"{self._folder}/{OUTPUT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._size = os.lseek(fd, 0, os.SEEK_END)
             return fd
         except OSError as error:
@@ -42,7 +43,7 @@ class Output:
 
     def space_in_first(self) -> int:
         """Bytes until the part is full that is kept whatever comes after it."""
-        if os.path.exists(f"{self._folder}/output.first.log"):
+        if os.path.exists(f"{self._folder}/{OUTPUT_FIRST}"):
             return 0
         return max(0, self._part - self._size)
 
@@ -91,9 +92,9 @@ class Output:
         self._next_try = time.monotonic() + 1.0
         if fd is not None:
             os.close(fd)
-        first = f"{self._folder}/output.first.log"
-        target = f"{self._folder}/output.prev.log" if os.path.exists(first) else first
-        os.rename(f"{self._folder}/output.log", target)
+        first = f"{self._folder}/{OUTPUT_FIRST}"
+        target = f"{self._folder}/{OUTPUT_BEFORE}" if os.path.exists(first) else first
+        os.rename(f"{self._folder}/{OUTPUT}", target)
         self._fd = self._open()
 
     def close(self) -> None:

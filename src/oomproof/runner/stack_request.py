@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oomproof.leaf.attempt_names import FAULT
 from oomproof.leaf.process_signals import realtime_signal
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import catches
@@ -57,4 +58,4 @@ def stack_now(folder: Path, pid: int, why: str) -> Dump | None:
 
 
 def _path(folder: Path, pid: int) -> Path:
-    return folder / f"{pid}-fault.txt"
+    return folder / f"{pid}-{FAULT}"

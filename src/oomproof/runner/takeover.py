@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from oomproof.leaf.attempt_names import KEEPER_LOCK
 from oomproof.leaf.proc_files import is_zombie, with_start
 from oomproof.leaf.small_files import hold_lock
 from oomproof.machine import processes
@@ -29,7 +30,7 @@ class TakenOver(Keeper):
     ) -> None:
         super().__init__(None, spec)
         self.on_news: Callable[[dict[str, Any]], None] = lambda _: None
-        self.lock = lock if lock is not None else hold_lock(f"{os.path.dirname(self.folder)}/keeper.lock")
+        self.lock = lock if lock is not None else hold_lock(f"{os.path.dirname(self.folder)}/{KEEPER_LOCK}")
         job = started.get("job") or {}
         self.leader, self.leader_start = int(job.get("pid") or 0), job.get("start")
         self._tag = f"OOMPROOF_RUN={spec['env'].get('OOMPROOF_RUN')}".encode()

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from oomproof.leaf.attempt_names import TRACE_REQUEST
 from oomproof.leaf.small_files import replace_file
 from oomproof.machine.clock import boottime
 from oomproof.recording.json_text import parse
 from oomproof.units import MIB, format_size
 
-_REQUEST = "trace.json"
 _EVERY = 600.0  # seconds between two requests
 _MOST = 3  # in one run
 _READ_SECONDS = 120.0  # for memray's file: native symbols of PyTorch take 3 s and 250 MB
@@ -44,7 +44,7 @@ class TraceRequests:
         self._asked, self._next = self._asked + 1, now + _EVERY
         with contextlib.suppress(OSError):  # a full disk: then without
             request = json.dumps({"headroom": headroom, "t": now})
-            replace_file(self._folder / _REQUEST, request.encode(), synced=False)
+            replace_file(self._folder / TRACE_REQUEST, request.encode(), synced=False)
 
     def take(self, t: float, pid: int, fields: dict[str, Any]) -> None:
         """What a window found, or why there was none."""
@@ -61,7 +61,7 @@ class TraceRequests:
 
     def close(self) -> None:
         """What windows that were cut off left behind."""
-        for path in (self._folder / _REQUEST, *self._folder.glob("*.memray")):
+        for path in (self._folder / TRACE_REQUEST, *self._folder.glob("*.memray")):
             with contextlib.suppress(OSError):
                 path.unlink()
 

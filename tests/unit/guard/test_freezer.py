@@ -27,7 +27,8 @@ from oomproof.machine import cgroups, processes
 from oomproof.machine.cgroups import JobMemory
 from oomproof.recording import pauses
 from oomproof.recording.attempt import Attempt
-from oomproof.runner.supervise import known_need, oom_score_by_age
+from oomproof.runner.guard_settings import known_need
+from oomproof.runner.supervise import oom_score_by_age
 from oomproof.units import MIB
 
 COUNT = "import time\nwhile True: print(1, flush=True); time.sleep(0.01)"

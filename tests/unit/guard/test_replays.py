@@ -15,7 +15,7 @@ from oomproof.guard import ladder
 from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.job_growth import JobGrowth
 from oomproof.guard.view import Done, Facts, Settings
-from oomproof.runner.supervise import shall_save
+from oomproof.runner.job_watch import shall_save
 from oomproof.units import GIB, MIB
 
 SERIES = Path(__file__).parents[1] / "series"

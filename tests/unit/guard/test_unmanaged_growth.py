@@ -12,6 +12,7 @@ from fake_machine import FakeMachine
 
 from oomproof.guard.unmanaged_growth import MachineLook, Seen, UnmanagedGrowth, growing
 from oomproof.machine.cgroups import JobMemory
+from oomproof.machine.jobs import Job
 from oomproof.recording.schema import INSERTS
 
 MIB = 1 << 20
@@ -152,3 +153,19 @@ def test_the_newest_that_may_be_paused(
     culprit = scene.growth.culprit
     assert culprit is not None and culprit.key[0] == expected and culprit.tie == ties.get(expected, "")
     assert "old.py (pid 30) grew by 200 MiB" in scene.growth.named, "the fastest is the one that is blamed"
+
+
+def test_while_memory_is_ample_nobody_is_asked_whether_he_may_be_paused(tmp_path: Path) -> None:
+    """Each calm look once started the process that resumes after a killed guard: 9 MiB beside every run, for nothing."""
+    scene, asked = Scene(tmp_path), list[int]()
+
+    def tie(job: Job) -> str:
+        asked.append(job.pid)
+        return ""
+
+    scene.growth = UnmanagedGrowth(None, scene.machine.proc, tie=tie)
+    for t, held in ((100.0, 100), (160.0, 900)):
+        scene.machine.process(30, "python", 1, argv=("python", "load.py"), anon=held, start=10)
+        scene.growth._look(t, {7, 8}, OURS, scene.put, may_pause=False)
+    assert not asked and scene.growth.culprit is None
+    assert "load.py (pid 30) grew by 800 MiB" in scene.growth.named and len(scene.rows) == 2, "it is named"

@@ -1,4 +1,4 @@
-"""One place names the files of a run: Attempt and Run. The keeper, loaded by its path, has the same names."""
+"""One place names the files of a run, for Attempt and Run as for the keeper and the agent, which are loaded by path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import oomproof
+from oomproof.leaf import attempt_names
 from oomproof.recording.attempt import Attempt, FileIn
 from oomproof.recording.run_folders import Run
 
@@ -18,9 +19,6 @@ NAMES = {
     file.name for file in FILES if "." in file.name
 }  # not "stop", "save", "agent": words of many meanings
 OWNERS = ("recording/attempt.py", "recording/run_folders.py")
-KEEPER = [
-    SOURCE / "runner" / f"{name}.py" for name in ("keeper", "attempt_files", "output_log", "takeover")
-]  # of ours they import only the leaf
 MODULES = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "agent"]
 
 
@@ -42,7 +40,7 @@ def paths_built(source: str) -> set[str]:
 
 
 def test_nobody_else_builds_their_paths() -> None:
-    others = [path for path in MODULES if str(path.relative_to(SOURCE)) not in OWNERS and path not in KEEPER]
+    others = [path for path in MODULES if str(path.relative_to(SOURCE)) not in OWNERS]
     built = {str(path.relative_to(SOURCE)): paths_built(path.read_text()) for path in others}
     assert {name: found for name, found in built.items() if found} == {}
     assert paths_built('open(folder / "started.json"), f"{folder}/exit.json"') == {
@@ -51,12 +49,19 @@ def test_nobody_else_builds_their_paths() -> None:
     }
 
 
-def test_the_keeper_has_the_same_names() -> None:
-    source = "\n".join(path.read_text() for path in KEEPER)
-    built = set().union(*(paths_built(path.read_text()) for path in KEEPER))
-    written = set(re.findall(r'[/"](\.?[a-z_]+(?:\.[a-z]+)*\.(?:json|jsonl|lock|log|err))"', source))
-    assert {"started.json", ".exit.json", "exit.json", "keeper.jsonl", "output.log", "keeper.lock"} <= built
-    assert written - NAMES == set()
+def test_the_agents_files_are_named_once() -> None:
+    """Also by the keeper and the agent, which load only the leaf."""
+    known = {value for key, value in vars(attempt_names).items() if key.isupper()}
+    pattern = re.compile(rf"(?:^|[/*-])({'|'.join(map(re.escape, sorted(known)))})$")
+    literals: dict[str, set[str]] = {}
+    for folder in ("agent", "guard", "recording", "runner"):
+        for path in (SOURCE / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                value = node.value if isinstance(node, ast.Constant) else None
+                if isinstance(value, str) and (match := pattern.search(value)):
+                    literals.setdefault(path.name, set()).add(match[1])
+    # what every Python of a job does at its start imports nothing it can do without
+    assert literals == {"agent_start.py": {attempt_names.FAULT, attempt_names.CENSUS_ON}}
 
 
 def test_attempts_of_a_run(tmp_path: Path) -> None:

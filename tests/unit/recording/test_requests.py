@@ -12,7 +12,8 @@ import pytest
 from oomproof.guard.guard_actions import Actions, TaskThread
 from oomproof.guard.job_handle import Job
 from oomproof.recording.attempt import Attempt
-from oomproof.runner.supervise import shall_save, usual_peak
+from oomproof.runner.guard_settings import usual_peak
+from oomproof.runner.job_watch import shall_save
 
 
 class Withdrawn:

@@ -13,8 +13,8 @@ from oomproof.guard.guarded_job import Moment
 from oomproof.guard.job_handle import JobMemory
 from oomproof.machine.gpu import Gpu, GpuProcess
 from oomproof.runner import sampler
+from oomproof.runner.job_watch import status_line
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
-from oomproof.runner.supervise import status_line
 from oomproof.trend.growth import WarmUp
 from oomproof.units import GIB, MIB
 

@@ -1,0 +1,33 @@
+"""The names of a run's and an attempt's files: what the keeper and the agent, which load only the leaf, write and `recording/` reads.
+
+Names outlive versions: one is never changed.
+"""
+
+from __future__ import annotations
+
+# In the run's folder, each held for as long as its process lives:
+KEEPER_LOCK = "keeper.lock"
+GUARD_LOCK = "guard.lock"
+
+# In the attempt's:
+STARTED = "started.json"  # by the keeper: pids, boot, limit backend, counters
+EXIT = "exit.json"  # by the keeper: the wait status
+RESERVED_EXIT = ".exit.json"  # made at the start, so that a full disk has space for it
+KEEPER_EVENTS = "keeper.jsonl"
+KEEPER_ERRORS = "keeper.err"
+OUTPUT = "output.log"
+OUTPUT_BEFORE = "output.prev.log"  # past the cap: the part before that
+OUTPUT_FIRST = "output.first.log"  # ... and the first one
+PAUSED = "frozen.json"  # there while the job is meant to be paused: by whom, the guard or `oomproof pause`
+GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back: of which processes
+
+# In the agent's folder, after "PID-":
+NOW = "now.txt"  # phase and step
+LISTENS = "listens.txt"  # to which request, and who
+ALLOCATOR = "allocator.json"
+TENSORS = "tensors.json"
+FAULT = "fault.txt"  # stacks, by faulthandler
+CENSUS_ON = "census.on"  # there while a census may be asked for
+CENSUS_REQUEST = "census.ask"
+# ... and by itself:
+TRACE_REQUEST = "trace.json"  # by the run: {"headroom": bytes, "t": when}
