@@ -86,7 +86,7 @@ def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] 
     """None where the run has no samples after loading. ``outputs``: what it printed, for its progress bar."""
     use, marks = series.use, series.phase_marks()
     begin = warm_since(marks)
-    if begin is None or not use or begin >= use.end:
+    if not use or begin >= use.end:
         return None
     begin = max(begin, use.begin)
     level, level_from = (float(limit), "--limit") if limit is not None else _capacity(series)
