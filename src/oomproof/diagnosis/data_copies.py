@@ -1,15 +1,16 @@
-"""What to do about the same data held in several forms: keep the smallest, drop the others, or stream it. Pure."""
+"""What to do about what the job's variables held: the same data in several forms, one that grew, one that is most of it. Pure."""
 
 from __future__ import annotations
 
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.variable_line import where, where_all
-from oomproof.recording.census_record import Copies, grown
+from oomproof.recording.census_record import Copies, Grown, grown
 from oomproof.units import format_size
 
 _NAMED = 3
 _MOSTLY = 0.3  # of the job's growth
+_MOST = 0.5  # of what the job held
 _WORTH = 0.2  # of what the job held: copies that take less are not what to change first
 
 
@@ -19,18 +20,35 @@ def worth_changing(case: CaseFile) -> Remedy | None:
     if group is None:
         return None
     remedy = advice(group, case.started_wall or 0.0)
-    held = case.job_peak or (case.job.used if case.job is not None else 0)
-    return remedy if (remedy.saves_bytes or 0) >= _WORTH * held else None
+    return remedy if (remedy.saves_bytes or 0) >= _WORTH * _held(case) else None
 
 
 def kept_in(case: CaseFile, grown_bytes: int) -> str:
     """The variable that grew from one census to the next by a good part of what the job did; empty where none is known."""
     for rise in grown(case.censuses)[:1]:
-        more = rise.thing.ram - rise.before
-        if more >= _MOSTLY * grown_bytes:
-            place = where(rise.thing, case.started_wall or 0.0)
-            return f"{rise.thing.name}, a {rise.thing.what} ({place}), which grew by {format_size(more)}"
+        if rise.thing.ram - rise.before >= _MOSTLY * grown_bytes:
+            return _rise_text(case, rise)
     return ""
+
+
+def most_of_it(case: CaseFile) -> str:
+    """The variable that held most of what the job did and grew as memory filled; empty where none is known."""
+    for rise in grown(case.censuses)[:1]:
+        if rise.thing.ram >= _MOST * _held(case):
+            return _rise_text(case, rise)
+    return ""
+
+
+def _rise_text(case: CaseFile, rise: Grown) -> str:
+    """``rows, a list of 870 str (prep.py:9 in main()), which grew by 420 MiB``."""
+    place, more = where(rise.thing, case.started_wall or 0.0), format_size(rise.thing.ram - rise.before)
+    if rise.thing.what == "_lru_cache_wrapper":
+        return f"{rise.thing.name}, a functools cache ({place}), which grew by {more} (give it a smaller maxsize)"
+    return f"{rise.thing.name}, a {rise.thing.what} ({place}), which grew by {more}"
+
+
+def _held(case: CaseFile) -> int:
+    return case.job_peak or (case.job.used if case.job is not None else 0)
 
 
 def advice(group: Copies, started: float) -> Remedy:

@@ -157,6 +157,14 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
     return kept_in(case, growth.to_bytes - growth.from_bytes)
 
 
+def _most_of_it(case: CaseFile) -> str:
+    if not case.censuses:
+        return ""
+    from oomproof.diagnosis.data_copies import most_of_it
+
+    return most_of_it(case)
+
+
 def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:
     """A higher limit is no remedy for growth; how far it would carry is worth knowing."""
     higher = higher_limit(case, limit)
@@ -192,6 +200,11 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     else:
         following = change_first(case, None if machine else limit)
     told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
+    largest = _most_of_it(case)
+    if largest:
+        following = f"most of it was in {largest}: keep less in it; or {following}"
+        kept = Remedy(f"keep less in {largest}", change=Change("code", "growth"))
+        return MemoryAnswer(following, (*beside, kept, *raised, *smaller), told)
     return MemoryAnswer(following, (*beside, *raised, *smaller), told)
 
 

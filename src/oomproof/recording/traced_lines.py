@@ -37,12 +37,14 @@ class Trace:
     seconds: float
     whole: int  # bytes that the process grew by in the window
     lines: tuple[TracedLine, ...]  # the most first
-    expected: float = 0.0  # bytes a step that it grew by before; 0: not known
+    expected: float = (
+        0.0  # bytes a step that it grew by before, or a second where it makes none; 0: not known
+    )
 
     @property
     def blamed(self) -> tuple[TracedLine, ...]:
         """Those that made a good part of it; none where what grew before did not grow in the window."""
-        if self.whole < _LEAST * self.expected * self.steps:
+        if self.whole < _LEAST * self.expected * (self.steps or self.seconds):
             return ()
         return tuple(line for line in self.lines if line.bytes >= _BLAMED * self.whole)
 
@@ -94,11 +96,11 @@ def trace_text(trace: Trace, before: float) -> str:
     text = f"`{source}` at {place}" if source else place
     if line.native:
         text += f", in {line.native},"
-    rate = (
-        f": +{format_exact(line.bytes / trace.steps)} a step"
-        if trace.steps
-        else f": +{format_size(line.bytes)}"
-    )
+    rate = f": +{format_size(line.bytes)}"
+    if trace.steps:
+        rate = f": +{format_exact(line.bytes / trace.steps)} a step"
+    elif trace.seconds >= 1:
+        rate = f": +{format_exact(line.bytes / trace.seconds)}/s"
     others = [
         f"{os.path.basename(other.file)}:{other.line} {trace.share(other):.0%}" for other in trace.blamed[1:]
     ]

@@ -66,3 +66,21 @@ def test_the_variable_that_grew_is_named_where_no_step_was_told(attempt: Attempt
     )
     other = (census(thing("rows", 20 * MIB), t=END - 60), census(thing("rows", 25 * MIB)))
     assert "rows" not in stopped(attempt, growth=leak, censuses=other).next
+
+
+def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named(attempt: Attempt) -> None:
+    """It died too soon for a trend, or held to be loading."""
+    looks = (census(thing("rows", 200 * MIB), t=END - 9), census(thing("rows", 500 * MIB)))
+    verdict = stopped(attempt, censuses=looks)
+    assert verdict.next.startswith(
+        "most of it was in rows, a list of 3,000 dict (prep.py in main()), which grew by 300 MiB: keep less in it; or oomproof run"
+    )
+    assert verdict.remedies[0].title.startswith("keep less in rows, a list")
+    small = (census(thing("rows", 20 * MIB), t=END - 9), census(thing("rows", 200 * MIB)))
+    assert "rows" not in stopped(attempt, censuses=small).next
+    cache = thing("describe", 500 * MIB, "_lru_cache_wrapper")
+    looks = (census(replace(cache, ram=200 * MIB), t=END - 9), census(cache))
+    assert (
+        "describe, a functools cache (prep.py in main()), which grew by 300 MiB (give it a smaller maxsize)"
+        in stopped(attempt, censuses=looks).next
+    )
