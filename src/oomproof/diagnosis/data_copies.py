@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.variable_line import where, where_all
@@ -10,6 +12,8 @@ from oomproof.units import format_size
 
 _NAMED = 3
 _MOSTLY = 0.3  # of the job's growth
+_MANY, _OBJECTS = 1000, re.compile(r"(list|dict|set|tuple|deque) of ")
+_AT_MOST = 1.3  # of what they take: pages hold a few others too
 _MOST = 0.5  # of what the job held
 _WORTH = 0.2  # of what the job held: copies that take less are not what to change first
 
@@ -37,6 +41,24 @@ def most_of_it(case: CaseFile) -> str:
         if rise.thing.ram >= _MOST * _held(case):
             return _rise_text(case, rise)
     return ""
+
+
+def copied_by_workers(case: CaseFile, each: int) -> str:
+    """The Python objects of the main process that its workers copy by reading them, where a worker grew by no more than those
+    take; empty where none are so many. What tensors and arrays hold is shared."""
+    rows = [
+        thing
+        for thing in case.censuses[-1].things
+        if thing.length >= _MANY
+        and _OBJECTS.match(thing.what)
+        and not thing.what.endswith(("Tensor", "ndarray"))
+        and each <= _AT_MOST * thing.ram
+    ]
+    largest = max(rows, key=lambda thing: thing.ram, default=None)
+    if largest is None:
+        return ""
+    place = where(largest, case.started_wall or 0.0)
+    return f"{largest.name}, a {largest.what} ({format_size(largest.ram)}, {place}),"
 
 
 def _rise_text(case: CaseFile, rise: Grown) -> str:

@@ -119,7 +119,10 @@ def _about_growth(
     longer = _only_longer(case, growth, limit)
     where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
     following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
-    if kept_there := growth.kept_in or _kept_in(case, growth):
+    if growth.workers:
+        kept = _about_workers(case, growth)
+        following = f"{kept.title}; then {command(case)}"
+    elif kept_there := growth.kept_in or _kept_in(case, growth):
         kept = Remedy(f"empty it, or keep less in it: {kept_there}", change=Change("code", "growth"))
         following = f"it is kept in {kept_there}; a smaller batch only delays the end. Then {command(case)}"
     elif growth.made_at:
@@ -137,6 +140,25 @@ def _about_growth(
         (*beside, kept, *longer),
         (told, *_process_told(case), *_died_before(case, limit)),
     )
+
+
+def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
+    """Most of the growth is theirs: they copy what they inherited, or keep what they read."""
+    grew = f"its {growth.workers} workers grew by {format_size(growth.workers_bytes)}: "
+    copied = ""
+    if case.censuses:
+        from oomproof.diagnosis.data_copies import copied_by_workers
+
+        copied = copied_by_workers(case, growth.workers_bytes // growth.workers)
+    if copied:
+        title = f"{grew}reading {copied} copies it into each of them, because Python counts references in the objects; "
+        title += (
+            "a NumPy array or an Arrow table (HF datasets) is not copied, and fewer workers make fewer copies"
+        )
+    else:
+        title = f"{grew}their dataset keeps what it reads, or copies Python objects as it reads them (lists, dicts: "
+        title += "a NumPy array or an Arrow table is not copied); fewer workers grow less"
+    return Remedy(title, change=Change("code", "growth"))
 
 
 def _without_copies(case: CaseFile) -> Remedy | None:

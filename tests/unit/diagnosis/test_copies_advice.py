@@ -84,3 +84,39 @@ def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named
         "describe, a functools cache (prep.py in main()), which grew by 300 MiB (give it a smaller maxsize)"
         in stopped(attempt, censuses=looks).next
     )
+
+
+def test_what_workers_copy_by_reading_is_named(attempt: Attempt) -> None:
+    leak = Growth(
+        "growing",
+        "train",
+        2.0 * MIB,
+        400_000.0,
+        300,
+        96.0,
+        300 * MIB,
+        592 * MIB,
+        workers=2,
+        workers_bytes=280 * MIB,
+    )
+    rows = Thing(
+        "loader.dataset.rows",
+        "attribute",
+        "",
+        "/absent/train.py",
+        4,
+        "list of 2,000,000 str",
+        2_000_000,
+        150 * MIB,
+        0,
+        0,
+    )
+    tensors = replace(rows, name="cache", what="list of 9,000 Tensor", ram=400 * MIB)
+    said = stopped(attempt, growth=leak, censuses=(census(tensors, rows),)).next
+    assert said.startswith(
+        "its 2 workers grew by 280 MiB: reading loader.dataset.rows, a list of 2,000,000 str (150 MiB, train.py), copies it into each of them"
+    )
+    assert "a NumPy array or an Arrow table (HF datasets) is not copied" in said and "halve" not in said
+    for other in (census(tensors), census(replace(rows, ram=60 * MIB))):
+        said = stopped(attempt, growth=leak, censuses=(other,)).next
+        assert said.startswith("its 2 workers grew by 280 MiB: their dataset keeps what it reads, or copies")
