@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oomproof.diagnosis.verdict import Change, Remedy
-from oomproof.evidence.case_file import CaseFile
+from oomproof.evidence.case_file import CaseFile, Growth
 from oomproof.evidence.variable_line import where, where_all
 from oomproof.recording.census_record import Copies, Grown, grown
 from oomproof.units import format_size
@@ -27,12 +27,20 @@ def worth_changing(case: CaseFile) -> Remedy | None:
     return remedy if (remedy.saves_bytes or 0) >= _WORTH * _held(case) else None
 
 
-def kept_in(case: CaseFile, grown_bytes: int) -> str:
-    """The variable that grew from one census to the next by a good part of what the job did; empty where none is known."""
-    for rise in grown(case.censuses)[:1]:
-        if rise.thing.ram - rise.before >= _MOSTLY * grown_bytes:
-            return _rise_text(case, rise)
-    return ""
+def kept_in(case: CaseFile, growth: Growth) -> str:
+    """The variable that grew from one census to the next by a good part of what the job did; empty where none is known. What
+    was loaded before the growth began is none, though a census was taken in the middle of that."""
+    since = case.censuses[-1].t - growth.seconds
+    lately = [census for census in case.censuses if census.t >= since]
+    if len(lately) > 1:
+        least = _MOSTLY * growth.bytes_per_second * (lately[-1].t - lately[0].t)
+        still = {rise.thing.key for rise in grown(lately) if rise.thing.ram - rise.before >= least}
+    elif growth.steps is None:
+        least = _MOSTLY * (growth.to_bytes - growth.from_bytes)
+        still = {rise.thing.key for rise in grown(case.censuses) if rise.thing.ram - rise.before >= least}
+    else:
+        return ""
+    return next((_rise_text(case, rise) for rise in grown(case.censuses) if rise.thing.key in still), "")
 
 
 def most_of_it(case: CaseFile) -> str:

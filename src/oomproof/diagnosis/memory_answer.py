@@ -176,7 +176,7 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
         return ""
     from oomproof.diagnosis.data_copies import kept_in
 
-    return kept_in(case, growth.to_bytes - growth.from_bytes)
+    return kept_in(case, growth)
 
 
 def _most_of_it(case: CaseFile) -> str:

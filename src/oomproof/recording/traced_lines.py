@@ -8,7 +8,7 @@ from typing import Any
 
 from oomproof.printable import one_line
 from oomproof.recording.user_source import user_source
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_exact, format_size
 
 _OVERHEAD = 8 * MIB  # that tracemalloc itself takes at most while it traces
@@ -59,6 +59,9 @@ def trace_of(told: Mapping[str, Any]) -> Trace | None:
         return None
     lines = tuple(line for line in map(_line, rows) if line is not None)
     steps, traced, grown = (_count(told.get(name)) for name in ("steps", "traced", "grown"))
+    if 0 < grown < traced:  # a table that is made anew, and larger, is all of it new to the tracer
+        lines = tuple(replace(line, bytes=line.bytes * grown // traced) for line in lines)
+        traced = grown
     # the process also grows by what the tracer takes: where it saw a good part, that is the whole
     whole = traced if traced >= _SEEN * (grown - _OVERHEAD) else grown
     if not lines or whole <= 0:

@@ -66,6 +66,16 @@ def test_the_variable_that_grew_is_named_where_no_step_was_told(attempt: Attempt
     )
     other = (census(thing("rows", 20 * MIB), t=END - 60), census(thing("rows", 25 * MIB)))
     assert "rows" not in stopped(attempt, growth=leak, censuses=other).next
+    trained = replace(leak, seconds=20.0, steps=100, bytes_per_step=1.2 * MIB)
+    loaded = (
+        census(t=END - 60),
+        census(thing("rows", 250 * MIB), t=END - 10),
+        census(thing("rows", 250 * MIB)),
+    )
+    assert "rows" not in stopped(attempt, growth=trained, censuses=loaded).next, "loaded before it grew"
+    assert "rows" not in stopped(attempt, growth=trained, censuses=loaded[::2]).next
+    later = (*loaded[:2], census(thing("rows", 290 * MIB)))
+    assert "which grew by 290 MiB" in stopped(attempt, growth=trained, censuses=later).next
 
 
 def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named(attempt: Attempt) -> None:
