@@ -81,9 +81,9 @@ class Running:
             f"{text!r} in the output of {self.name}",
         )
 
-    def wait(self) -> int:
+    def wait(self, seconds: float = DEADLINE) -> int:
         try:
-            return self.process.wait(DEADLINE)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             pytest.fail(f"run {self.name} did not end")
 

@@ -8,71 +8,50 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Lab
+from conftest import JOBS, Lab
 
 pytest.importorskip("torch", reason="the extra [ml] is not installed")
 pytestmark = pytest.mark.timeout(280)
 
-TRAIN = """import time
-
-import torch
-
-
-class Cache:
-    def __init__(self):
-        self.outputs = {{}}
-
-
-def main():
-    model = torch.nn.Linear(512, 512)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    losses, history, cache = [], [], Cache()
-    for step in range(2000):
-        loss = model(torch.randn(600, 512)).square().mean()
-        optimizer.zero_grad()
-        loss.backward(retain_graph=True)
-        optimizer.step()
-        history.append(loss.item())
-        {keep}
-        time.sleep(0.4)
+SCRIPT = JOBS / "ml" / "known_leaks.py"
+KNOWN = {  # the line that keeps, and what is said of it
+    "losses": ("losses.append(loss)", "losses, a list of main(), got "),
+    "hook": ("self.activations.append(output)", "Recorder.activations, a list, got "),
+    "cache": ("CACHE[step] = torch.ones(600, 512)", "CACHE, a dict, got "),
+    "logits": ("outputs.append(model(torch.randn(600, 512)))", "outputs, a list of main(), got "),
+}
 
 
-main()
-"""
+def line_of(script: Path, text: str) -> int:
+    return 1 + next(at for at, line in enumerate(script.read_text().splitlines()) if text in line)
 
 
-@pytest.mark.parametrize(
-    ("keep", "said"),
-    [
-        ("losses.append(loss)", "losses, a list of main(), got "),
-        pytest.param(
-            "cache.outputs[step] = torch.ones(600, 512)",
-            "Cache.outputs, a dict, got ",
-            marks=pytest.mark.long,
-        ),
-    ],
-    ids=["losses with their graph", "a cache without bound"],
-)
-def test_the_line_that_leaks_is_named(lab: Lab, tmp_path: Path, keep: str, said: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN.format(keep=keep))
-    ended = lab.run(
-        "run", "--name", "leak", "--limit", "900M", "--", sys.executable, str(script), timeout=260
-    )
-    assert ended.returncode != 0
-    judged = json.loads(lab.run("why", "leak", "--json").stdout)
-    verdict = judged["verdict"]
-    number = 1 + next(at for at, line in enumerate(script.read_text().splitlines()) if keep in line)
-    assert f"train.py:{number} `{keep}`: {said}" in verdict["next"]
-    assert ("with its graph (keep .item() or .detach() of it)" in verdict["next"]) == ("losses" in keep)
-    assert "history" not in verdict["next"], "a log of numbers is no leak"
-    trend = json.loads(lab.run("trend", "leak", "--json").stdout)
+def test_leaks_that_everybody_has_had_are_named_by_line(lab: Lab) -> None:
+    """All at once: they sleep most of the time, and die of their limit."""
+    runs = [
+        lab.start(kind, "--limit", "600M", "--", sys.executable, str(SCRIPT), kind)
+        for kind in (*KNOWN, "workers")
+    ]
+    assert all(run.wait() != 0 for run in runs)
+    for kind, (text, said) in KNOWN.items():
+        verdict = json.loads(lab.run("why", kind, "--json").stdout)["verdict"]
+        assert f"known_leaks.py:{line_of(SCRIPT, text)} `{text}`: {said}" in verdict["next"], kind
+        assert "history" not in verdict["next"], "a log of numbers is no leak"
+        change = {
+            "losses": "(keep .item() or .detach() of it)",
+            "hook": "(keep .detach() of it, or a part)",
+        }
+        assert change.get(kind, "") in verdict["next"]
+        trend = json.loads(lab.run("trend", kind, "--json").stdout)
+        assert trend["kind"] in ("growing", "steps", "slowing") and trend["heap"]["kind"] == "native", kind
+        assert 600 * 512 * 4 / 2 < trend["bytes_per_step"] < 8 * 600 * 512 * 4, "an activation or two a step"
+    judged = json.loads(lab.run("why", "workers", "--json").stdout)
+    rows = "reading loader.dataset.rows, a list of 2,000,000 str ("
+    place = f"known_leaks.py:{line_of(SCRIPT, 'self.rows = [')}), copies it into each of them"
+    assert judged["growth"]["workers"] == 2 and rows in judged["verdict"]["next"]
     assert (
-        trend["kind"] in ("growing", "slowing")
-        and trend["phase"] == "train"
-        and trend["heap"]["kind"] == "native"
+        place in judged["verdict"]["next"] and "a NumPy array or an Arrow table" in judged["verdict"]["next"]
     )
-    assert 600 * 512 * 4 / 2 < trend["bytes_per_step"] < 8 * 600 * 512 * 4, "an activation or two a step"
 
 
 EPOCHS = """import time

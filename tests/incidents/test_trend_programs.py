@@ -1,12 +1,16 @@
-"""Real programs that tell no steps: one that leaks, one that only maps a file, one whose progress bar tells when it ends."""
+"""Real programs that tell no steps: some leak, some only look like it, one has a progress bar that tells when it ends."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-from conftest import Lab
+import pytest
+from conftest import JOBS, Lab
 
 MAPS = """import mmap, os, time
 size = 256 << 20
@@ -47,3 +51,39 @@ def test_what_leaks_and_what_only_maps_a_file(lab: Lab, tmp_path: Path) -> None:
         < ((2 << 30) - leaks["held_bytes"]) / leaks["bytes_per_second"]
         < leaks["full_in_seconds"]["high"]
     )
+
+
+EXTENSION = """#include <stdlib.h>
+#include <string.h>
+static void *keep_row(size_t size) { void *row = malloc(size); memset(row, 1, size); return row; }
+void tokenize(size_t size) { keep_row(size); }
+"""
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.skipif(
+    importlib.util.find_spec("memray") is None or shutil.which("gcc") is None,
+    reason="no memray, or no compiler",
+)
+def test_native_code_is_named_and_what_is_only_kept_is_no_leak(lab: Lab, tmp_path: Path) -> None:
+    """No steps to look between: asked by signal as they reach new highs."""
+    source, library = tmp_path / "rows.c", tmp_path / "librows.so"
+    source.write_text(EXTENSION)
+    subprocess.run(["gcc", "-g", "-O0", "-shared", "-fPIC", "-o", library, source], check=True)
+    script = JOBS / "grows_or_not.py"
+    kinds = ("extension", "retained", "warm-up")
+    runs = [
+        lab.start(kind, "--limit", "700M", "--", sys.executable, str(script), kind, str(library))
+        for kind in kinds
+    ]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    native, retained, warm_up = (json.loads(lab.run("trend", kind, "--json").stdout) for kind in kinds)
+    line = 1 + next(
+        at for at, line in enumerate(script.read_text().splitlines()) if "library.tokenize(8" in line
+    )
+    assert native["kind"] in ("growing", "slowing") and native["heap"]["kind"] == "native"
+    assert (native["where"][0]["file"], native["where"][0]["line"]) == (str(script), line)
+    assert "in keep_row (rows.c:3) < tokenize (rows.c:4), made " in lab.run("trend", "extension").stdout
+    assert "malloc_trim gave" in retained["not_a_leak"] and "not a leak" in retained["not_a_leak"]
+    assert "a leak, or a cache without bound" not in lab.run("trend", "retained").stdout
+    assert warm_up["kind"] not in ("growing", "steps") and warm_up["alert"] is None

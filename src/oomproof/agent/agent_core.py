@@ -195,6 +195,8 @@ class Agent:
     def stepped(self, step: int) -> None:
         """After a step of the optimizer: some microseconds, whatever happens here."""
         try:
+            if self.step is None and self._heap_since:
+                self._forget_heap()
             self.step = step
             now = boottime()
             self._step_seconds, self._stepped_at = (now - self._stepped_at if self._stepped_at else 0.0), now
@@ -233,12 +235,39 @@ class Agent:
         try:
             try:
                 from .census import answer
+                from .own_failures import is_ours
             except (ImportError, OSError, MemoryError, RecursionError) as error:
                 self.failed("census", error)
                 return
+            try:
+                if self.step is None:
+                    self._look_without_steps()
+            except Exception as error:
+                if not is_ours(error):
+                    raise
+                self.failed("look", error)
             answer(self)
         finally:
             self._in_census = False
+
+    def _look_without_steps(self) -> None:
+        """The run asks for it when memory reaches new highs: of a job that makes no steps, seconds are counted in their place."""
+        now = boottime()
+        if now >= self._next_heap:
+            if not self._heap_since:
+                import ctypes  # noqa: F401  the C library's counters are asked through it, and nothing else may have loaded it
+
+                self._heap_since = now
+            self._tell_heap(now)
+        if self._witness is not None:
+            self._witness.stepped(now, int(now))
+
+    def _forget_heap(self) -> None:
+        """A training begins: what was loaded and prepared before is no growth of it."""
+        if self._witness is not None:
+            self._witness.close()
+        self._witness = self._containers = None
+        self._heap_since = self._next_heap = 0.0
 
     def plan(self, steps: int, epoch_steps: int) -> None:
         """What a trainer is about to do: all its steps, and those of an epoch; 0 where it does not know."""
@@ -295,7 +324,7 @@ class Agent:
         growing = self._containers.look(sys._getframe(2))
         held = {"anon": _anonymous(), **counters()}
         self.report("heap", step=self.step, containers=growing, **held)
-        self._witness.note({**held, "step": self.step})
+        self._witness.note({**held, "step": int(now) if self.step is None else self.step})
         self._heap_failures -= 1
         # a crowded machine makes it long; a heap in swap as well, and that is what must not be walked often
         cost = max(time.thread_time() - worked, (time.perf_counter() - begun) / 4)

@@ -1,5 +1,5 @@
 """A bounded window in which a tracer looks at who allocates what stays: begun and read between two steps, when the run has
-told that memory leaks and asks for it by a file.
+told that memory leaks and asks for it by a file. In a job that makes none, a second counts as a step.
 
 Each tracer is blind somewhere, so the kind of memory that grows picks it: tracemalloc for Python's objects, memray, where the
 job's environment has it, for native code. What the C library merely keeps is given back, which proves that it is no leak."""
@@ -133,7 +133,7 @@ class Witness:
     def _choose(self, headroom: int, now: float, step: int) -> None:
         kind, by_kind = self._kind()
         if kind in _UNSEEN:
-            self._agent.report("trace", memory=kind, step=step, problem=_UNSEEN[kind])
+            self._agent.report("trace", memory=kind, step=self._agent.step, problem=_UNSEEN[kind])
             return
         native = by_kind.get(NATIVE, 0) + by_kind.get(MAPPED, 0)
         is_native = kind in (NATIVE, MAPPED) or (not kind and 2 * native > sum(by_kind.values()))
@@ -147,7 +147,7 @@ class Witness:
             if not problem and self._begin(tracer, kind, now, step, headroom):
                 return
             problems.append(problem or "it could not be started")
-        self._agent.report("trace", memory=kind, step=step, problem="; ".join(problems))
+        self._agent.report("trace", memory=kind, step=self._agent.step, problem="; ".join(problems))
 
     def _begin(self, tracer: Any, kind: str, now: float, step: int, headroom: int) -> bool:
         import _thread
@@ -191,8 +191,9 @@ class Witness:
         deep = bool(told.pop("in_libraries", False)) and window.tracer.frames == 1 and self._left > 0
         deep = deep and not deeper.problem(headroom)
         self._agent.report(
-            "trace", witness=window.tracer.name, memory=window.kind, steps=step - window.first_step,
-            seconds=now - window.begun, step=step, grown=grown, expected=window.rate, more=deep, **told,
+            "trace", witness=window.tracer.name, memory=window.kind,
+            steps=0 if self._agent.step is None else step - window.first_step, seconds=now - window.begun,
+            step=self._agent.step, grown=grown, expected=window.rate, more=deep, **told,
         )  # fmt: skip
         if deep:
             self._begin(deeper, window.kind, now, step, headroom)

@@ -1,15 +1,20 @@
-"""What to do about the same data held in several forms: keep the smallest, drop the others, or stream it. Pure."""
+"""What to do about what the job's variables held: the same data in several forms, one that grew, one that is most of it. Pure."""
 
 from __future__ import annotations
 
+import re
+
 from oomproof.diagnosis.verdict import Change, Remedy
-from oomproof.evidence.case_file import CaseFile
+from oomproof.evidence.case_file import CaseFile, Growth
 from oomproof.evidence.variable_line import where, where_all
-from oomproof.recording.census_record import Copies, grown
+from oomproof.recording.census_record import Copies, Grown, grown, thing_text
 from oomproof.units import format_size
 
 _NAMED = 3
 _MOSTLY = 0.3  # of the job's growth
+_MANY, _OBJECTS = 1000, re.compile(r"(list|dict|set|tuple|deque) of ")
+_AT_MOST = 1.3  # of what they take: pages hold a few others too
+_MOST = 0.5  # of what the job held
 _WORTH = 0.2  # of what the job held: copies that take less are not what to change first
 
 
@@ -19,18 +24,81 @@ def worth_changing(case: CaseFile) -> Remedy | None:
     if group is None:
         return None
     remedy = advice(group, case.started_wall or 0.0)
-    held = case.job_peak or (case.job.used if case.job is not None else 0)
-    return remedy if (remedy.saves_bytes or 0) >= _WORTH * held else None
+    return remedy if (remedy.saves_bytes or 0) >= _WORTH * _held(case) else None
 
 
-def kept_in(case: CaseFile, grown_bytes: int) -> str:
-    """The variable that grew from one census to the next by a good part of what the job did; empty where none is known."""
+def kept_predictions(case: CaseFile) -> Remedy | None:
+    """The Hugging Face Trainer keeps all that an evaluation predicts, and joins each batch to it by a copy: for a while twice."""
+    kept = (
+        [thing for thing in case.censuses[-1].things if thing.function == "evaluation_loop"]
+        if case.censuses
+        else []
+    )
+    ram = sum(thing.ram for thing in kept)
+    if not kept or ram < _WORTH / 2 * _held(case):
+        return None
+    return Remedy(
+        f"the Trainer keeps the predictions of a whole evaluation: {thing_text(kept[0])}; keep what your metrics need, "
+        "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1), or prediction_loss_only=True; "
+        "eval_do_concat_batches=False saves the copy that is made with each batch",
+        "measured",
+        ram,
+        change=Change("code", "preprocess_logits_for_metrics"),
+    )
+
+
+def kept_in(case: CaseFile, growth: Growth) -> str:
+    """The variable that grew from one census to the next by a good part of what the job did; empty where none is known. What
+    was loaded before the growth began is none, though a census was taken in the middle of that."""
+    since = case.censuses[-1].t - growth.seconds
+    lately = [census for census in case.censuses if census.t >= since]
+    if len(lately) > 1:
+        least = _MOSTLY * growth.bytes_per_second * (lately[-1].t - lately[0].t)
+        still = {rise.thing.key for rise in grown(lately) if rise.thing.ram - rise.before >= least}
+    elif growth.steps is None:
+        least = _MOSTLY * (growth.to_bytes - growth.from_bytes)
+        still = {rise.thing.key for rise in grown(case.censuses) if rise.thing.ram - rise.before >= least}
+    else:
+        return ""
+    return next((_rise_text(case, rise) for rise in grown(case.censuses) if rise.thing.key in still), "")
+
+
+def most_of_it(case: CaseFile) -> str:
+    """The variable that held most of what the job did and grew as memory filled; empty where none is known."""
     for rise in grown(case.censuses)[:1]:
-        more = rise.thing.ram - rise.before
-        if more >= _MOSTLY * grown_bytes:
-            place = where(rise.thing, case.started_wall or 0.0)
-            return f"{rise.thing.name}, a {rise.thing.what} ({place}), which grew by {format_size(more)}"
+        if rise.thing.ram >= _MOST * _held(case):
+            return _rise_text(case, rise)
     return ""
+
+
+def copied_by_workers(case: CaseFile, each: int) -> str:
+    """The Python objects of the main process that its workers copy by reading them, where a worker grew by no more than those
+    take; empty where none are so many. What tensors and arrays hold is shared."""
+    rows = [
+        thing
+        for thing in case.censuses[-1].things
+        if thing.length >= _MANY
+        and _OBJECTS.match(thing.what)
+        and not thing.what.endswith(("Tensor", "ndarray"))
+        and each <= _AT_MOST * thing.ram
+    ]
+    largest = max(rows, key=lambda thing: thing.ram, default=None)
+    if largest is None:
+        return ""
+    place = where(largest, case.started_wall or 0.0)
+    return f"{largest.name}, a {largest.what} ({format_size(largest.ram)}, {place}),"
+
+
+def _rise_text(case: CaseFile, rise: Grown) -> str:
+    """``rows, a list of 870 str (prep.py:9 in main()), which grew by 420 MiB``."""
+    place, more = where(rise.thing, case.started_wall or 0.0), format_size(rise.thing.ram - rise.before)
+    if rise.thing.what == "_lru_cache_wrapper":
+        return f"{rise.thing.name}, a functools cache ({place}), which grew by {more} (give it a smaller maxsize)"
+    return f"{rise.thing.name}, a {rise.thing.what} ({place}), which grew by {more}"
+
+
+def _held(case: CaseFile) -> int:
+    return case.job_peak or (case.job.used if case.job is not None else 0)
 
 
 def advice(group: Copies, started: float) -> Remedy:

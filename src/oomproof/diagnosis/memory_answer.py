@@ -119,7 +119,10 @@ def _about_growth(
     longer = _only_longer(case, growth, limit)
     where = "in each evaluation" if growth.phase in ("eval", "generate") else "from step to step"
     following = f"find what is kept {where}, a smaller batch only delays the end; then {command(case)}"
-    if kept_there := growth.kept_in or _kept_in(case, growth):
+    if growth.workers:
+        kept = _about_workers(case, growth)
+        following = f"{kept.title}; then {command(case)}"
+    elif kept_there := growth.kept_in or _kept_in(case, growth):
         kept = Remedy(f"empty it, or keep less in it: {kept_there}", change=Change("code", "growth"))
         following = f"it is kept in {kept_there}; a smaller batch only delays the end. Then {command(case)}"
     elif growth.made_at:
@@ -139,13 +142,32 @@ def _about_growth(
     )
 
 
+def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
+    """Most of the growth is theirs: they copy what they inherited, or keep what they read."""
+    grew = f"its {growth.workers} workers grew by {format_size(growth.workers_bytes)}: "
+    copied = ""
+    if case.censuses:
+        from oomproof.diagnosis.data_copies import copied_by_workers
+
+        copied = copied_by_workers(case, growth.workers_bytes // growth.workers)
+    if copied:
+        title = f"{grew}reading {copied} copies it into each of them, because Python counts references in the objects; "
+        title += (
+            "a NumPy array or an Arrow table (HF datasets) is not copied, and fewer workers make fewer copies"
+        )
+    else:
+        title = f"{grew}their dataset keeps what it reads, or copies Python objects as it reads them (lists, dicts: "
+        title += "a NumPy array or an Arrow table is not copied); fewer workers grow less"
+    return Remedy(title, change=Change("code", "growth"))
+
+
 def _without_copies(case: CaseFile) -> Remedy | None:
-    """For the same data held in several forms."""
+    """For the same data held in several forms, or all predictions of an evaluation."""
     if not case.censuses:
         return None
-    from oomproof.diagnosis.data_copies import worth_changing  # brings ast along
+    from oomproof.diagnosis.data_copies import kept_predictions, worth_changing  # brings ast along
 
-    return worth_changing(case)
+    return kept_predictions(case) or worth_changing(case)
 
 
 def _kept_in(case: CaseFile, growth: Growth) -> str:
@@ -154,7 +176,15 @@ def _kept_in(case: CaseFile, growth: Growth) -> str:
         return ""
     from oomproof.diagnosis.data_copies import kept_in
 
-    return kept_in(case, growth.to_bytes - growth.from_bytes)
+    return kept_in(case, growth)
+
+
+def _most_of_it(case: CaseFile) -> str:
+    if not case.censuses:
+        return ""
+    from oomproof.diagnosis.data_copies import most_of_it
+
+    return most_of_it(case)
 
 
 def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Remedy, ...]:
@@ -192,6 +222,11 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     else:
         following = change_first(case, None if machine else limit)
     told = (*burst_text(case, limit), *_process_told(case), *_died_before(case, limit))
+    largest = _most_of_it(case)
+    if largest:
+        following = f"most of it was in {largest}: keep less in it; or {following}"
+        kept = Remedy(f"keep less in {largest}", change=Change("code", "growth"))
+        return MemoryAnswer(following, (*beside, kept, *raised, *smaller), told)
     return MemoryAnswer(following, (*beside, *raised, *smaller), told)
 
 

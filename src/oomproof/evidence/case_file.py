@@ -162,6 +162,8 @@ class Growth:
     made_at: str = ""  # the line that allocated most of it, as a tracer saw, in words
     where: tuple[GrowthPlace, ...] = ()  # the likeliest first
     not_a_leak: str = ""  # what malloc_trim proved
+    workers: int = 0  # where most of it is theirs
+    workers_bytes: int = 0  # what they grew by together
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,6 @@ def gpu_trends(series: Series, limit: int | None = None) -> list[GpuTrend]:
     """Of each card that the run used, after loading; a card of too few looks is left out."""
     marks = series.phase_marks()
     begin = warm_since(marks)
-    if begin is None:
-        return []
     told = _by_card(series, begin)
     trends = [_of_allocator(series, device, looks, marks, limit) for device, looks in sorted(told.items())]
     known = set(told)

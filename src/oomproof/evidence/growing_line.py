@@ -87,6 +87,8 @@ def container_text(container: GrowingContainer, line: tuple[int, str] | None) ->
     text += f"{container.after - container.before:,} more"
     if container.element:
         text += f", the last a {container.element}"
-    if "with its graph" in container.element:
+    if container.element == "Tensor [] with its graph":
         text += " (keep .item() or .detach() of it)"
+    elif "with its graph" in container.element:
+        text += " (keep .detach() of it, or a part)"
     return one_line(text)

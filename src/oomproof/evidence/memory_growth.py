@@ -48,6 +48,7 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
     if steps < _STEPS and (steps or seconds < _SECONDS):
         return None
     started = series.use.begin + wall_offset
+    workers, workers_bytes = of_run.workers or (0, 0)
     return Growth(
         kind=trend.kind,
         phase=of_run.phase,
@@ -62,6 +63,8 @@ def job_growth(series: Series, wall_offset: float = 0.0) -> Growth | None:
         bytes_per_cycle=trend.rate.expected * of_run.cycle.seconds
         if of_run.cycle is not None and trend.kind == STEPS
         else None,
+        workers=workers,
+        workers_bytes=workers_bytes,
         **traced_growth(of_run.trace, of_run.proof, started),
     )
 

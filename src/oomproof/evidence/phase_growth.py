@@ -14,15 +14,17 @@ _VISITS, _VISIT_SLICES = 200, 8  # visits of phases that are looked at, the last
 _ONE_PHASE = 0.8  # of all growth: then it is that phase's
 
 
-def warm_since(marks: Iterable[PhaseMark]) -> float | None:
-    """When loading and the first steps were over; None: never. A job that tells no phase has none to wait for."""
-    warm_up, told = growth.WarmUp(), False
+def warm_since(marks: Iterable[PhaseMark]) -> float:
+    """When loading and the first steps were over, or will be. A job that tells no phase has none to wait for; one that only
+    evaluates, or never uses its model, tells one and is silent."""
+    warm_up = growth.WarmUp()
     for mark in marks:
-        told = True
+        if warm_up.phase and warm_up.is_over(mark.t):
+            break
         warm_up.note(mark.name, mark.step, mark.t)
         if warm_up.is_over(mark.t):
             return mark.t
-    return None if told else float("-inf")
+    return warm_up.over_at()
 
 
 def steps_between(marks: Iterable[PhaseMark], begin: float, end: float) -> int:

@@ -86,7 +86,7 @@ def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] 
     """None where the run has no samples after loading. ``outputs``: what it printed, for its progress bar."""
     use, marks = series.use, series.phase_marks()
     begin = warm_since(marks)
-    if begin is None or not use or begin >= use.end:
+    if not use or begin >= use.end:
         return None
     begin = max(begin, use.begin)
     level, level_from = (float(limit), "--limit") if limit is not None else _capacity(series)
@@ -125,14 +125,17 @@ def _risen(use: Samples, begin: float, trend: Trend) -> Trend:
 
 def _in_workers(series: Series, begin: float, end: float, grown: float) -> tuple[int, int] | None:
     """Loaders and other children, which may be started anew for each epoch: all that they hold together."""
-    soon = begin + min(
-        _LATELY, (end - begin) / 4
-    )  # a process is written down when it changed, or each half minute
+    soon = begin + min(_LATELY, (end - begin) / 4)
     before, after = (
         [row for row in series.living(at - _LATELY, at) if row.role == "worker"] for at in (soon, end)
     )
+    if not before or not after:
+        return None
     rise = sum(row.use for row in after) - sum(row.use for row in before)
-    return (len(after), rise) if before and after and rise >= _MOSTLY * grown > 0 else None
+    # a process is written down when it changed, or each half minute: the job's growth in that time is what it compares with
+    use, first, last = series.use, max(row.t for row in before), max(row.t for row in after)
+    meanwhile = min(grown, use.at(last) - use.at(first))
+    return (len(after), rise) if rise >= _MOSTLY * meanwhile > 0 else None
 
 
 def _files(series: Series, begin: float, end: float) -> tuple[int, int]:

@@ -26,11 +26,35 @@ def variable_line(thing: Thing, before: float) -> int | None:
         nodes = list(ast.walk(tree))
     else:
         nodes = _outside_functions(tree)
-    adds = {line for node in nodes if (line := adds_to(node, attribute)) is not None}
+    adding = _where_global(tree, attribute) if thing.scope == "global" and not owner else nodes
+    adds = {line for node in adding if (line := adds_to(node, attribute)) is not None}
     assigned = [given for node in nodes for given in _assigned(node, attribute, bool(owner))]
     filled = {line for line, is_empty in assigned if not is_empty}
     lines = adds | filled or {line for line, _ in assigned}
     return lines.pop() if len(lines) == 1 else None
+
+
+def _where_global(tree: ast.AST, name: str) -> list[ast.AST]:
+    """All but the functions in which another variable has that name."""
+    nodes, waiting = [], [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and _has_its_own(node, name):
+            continue
+        nodes.append(node)
+        waiting += ast.iter_child_nodes(node)
+    return nodes
+
+
+def _has_its_own(function: ast.AST, name: str) -> bool:
+    inner = list(ast.walk(function))
+    if any(isinstance(node, ast.Global) and name in node.names for node in inner):
+        return False
+    return any(
+        (isinstance(node, ast.arg) and node.arg == name)
+        or (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
+        for node in inner
+    )
 
 
 def _outside_functions(tree: ast.AST) -> list[ast.AST]:

@@ -213,12 +213,14 @@ class RunReader:
 
     def _since_loaded(self, series: Series) -> list[tuple[float, int]]:
         """Those after loading and the first steps, where the job tells of them: a model that is loaded is no growth."""
-        if self._warm is None:
+        begin, points = self._warm, self.recorded.points
+        if begin is None:
             from oomproof.evidence.phase_growth import warm_since
 
-            self._warm = warm_since(series.phase_marks())
-        begin = self._warm
-        return [point for point in self.recorded.points if begin is not None and point[0] >= begin]
+            begin = warm_since(series.phase_marks())
+            if points and begin <= points[-1][0]:  # until then the next word of the job may change it
+                self._warm = begin
+        return [point for point in points if point[0] >= begin]
 
 
 def _stamp(attempt: Attempt) -> tuple[tuple[int, int], ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from oomproof.printable import one_line
 from oomproof.recording.user_source import user_source
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_exact, format_size
 
 _OVERHEAD = 8 * MIB  # that tracemalloc itself takes at most while it traces
@@ -37,12 +37,14 @@ class Trace:
     seconds: float
     whole: int  # bytes that the process grew by in the window
     lines: tuple[TracedLine, ...]  # the most first
-    expected: float = 0.0  # bytes a step that it grew by before; 0: not known
+    expected: float = (
+        0.0  # bytes a step that it grew by before, or a second where it makes none; 0: not known
+    )
 
     @property
     def blamed(self) -> tuple[TracedLine, ...]:
         """Those that made a good part of it; none where what grew before did not grow in the window."""
-        if self.whole < _LEAST * self.expected * self.steps:
+        if self.whole < _LEAST * self.expected * (self.steps or self.seconds):
             return ()
         return tuple(line for line in self.lines if line.bytes >= _BLAMED * self.whole)
 
@@ -57,6 +59,9 @@ def trace_of(told: Mapping[str, Any]) -> Trace | None:
         return None
     lines = tuple(line for line in map(_line, rows) if line is not None)
     steps, traced, grown = (_count(told.get(name)) for name in ("steps", "traced", "grown"))
+    if 0 < grown < traced:  # a table that is made anew, and larger, is all of it new to the tracer
+        lines = tuple(replace(line, bytes=line.bytes * grown // traced) for line in lines)
+        traced = grown
     # the process also grows by what the tracer takes: where it saw a good part, that is the whole
     whole = traced if traced >= _SEEN * (grown - _OVERHEAD) else grown
     if not lines or whole <= 0:
@@ -94,11 +99,11 @@ def trace_text(trace: Trace, before: float) -> str:
     text = f"`{source}` at {place}" if source else place
     if line.native:
         text += f", in {line.native},"
-    rate = (
-        f": +{format_exact(line.bytes / trace.steps)} a step"
-        if trace.steps
-        else f": +{format_size(line.bytes)}"
-    )
+    rate = f": +{format_size(line.bytes)}"
+    if trace.steps:
+        rate = f": +{format_exact(line.bytes / trace.steps)} a step"
+    elif trace.seconds >= 1:
+        rate = f": +{format_exact(line.bytes / trace.seconds)}/s"
     others = [
         f"{os.path.basename(other.file)}:{other.line} {trace.share(other):.0%}" for other in trace.blamed[1:]
     ]

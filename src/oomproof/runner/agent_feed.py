@@ -27,8 +27,9 @@ from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
 from oomproof.recording.writer import Writer
-from oomproof.runner.census_watch import AT_STOP, AT_WARNING, BY_TIME, CensusWatch
+from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch
 from oomproof.runner.trace_requests import TraceRequests
+from oomproof.runner.unasked_looks import UnaskedLooks
 from oomproof.trend.growth import mean_rate
 from oomproof.units import MIB, format_size
 
@@ -111,12 +112,13 @@ class AgentFeed:
         attempt: Attempt,
         writer: Writer,
         tell: Callable[[str], None],
-        use: Callable[[], int | None],
+        held: Callable[[], tuple[int, int] | None],
         note_phase: Callable[[str, int | None], None] | None = None,
         census_every: float | None = None,
     ) -> None:
+        """``held``: what the job holds, and what it can still get."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
-        self._writer, self._tell, self._use, self._note_phase = writer, tell, use, note_phase
+        self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
         self._voice: tuple[int, int] | None = None  # whose phases are the job's: how far it has come, its pid
@@ -127,6 +129,8 @@ class AgentFeed:
         self._held: dict[int, int] = {}  # by each process at the last look, while nobody trains
         self._before: tuple[float, int] | None = None
         self._census = CensusWatch(attempt.agent_folder, census_every)
+        self._unasked = UnaskedLooks()
+        self._stepless = 0  # the process that is looked into while nobody makes steps
         self._swept = boottime()
         self.traces = TraceRequests(self._folder, tell, self._store)
         self._over = threading.Event()
@@ -192,6 +196,7 @@ class AgentFeed:
                     return
                 if boottime() >= next_tick and not self._over.is_set():
                     alone = self._voice is None and boottime() - begun > _FIRST_SECONDS
+                    alone = alone and not self._unasked.is_tracing(boottime())
                     next_tick = boottime() + (_TICK_ALONE if alone else _TICK)
                     self._look(boottime())
             except Exception as error:  # costs this one datagram or look, never those after it
@@ -243,6 +248,8 @@ class AgentFeed:
         elif kind == "exception":
             self._store(t, "exception", exception_text(fields), pid, fields)
         elif kind == "trace":
+            if not fields.get("more"):
+                self._unasked.traced()
             self.traces.take(t, pid, fields)
         elif kind == "trim":
             self.traces.take_trim(t, pid, fields)
@@ -308,7 +315,10 @@ class AgentFeed:
         if self._socket is None or not self._path.exists():
             self._bind_again()  # the runtime folder was cleaned: agents send to the name
         self._read_step()
-        self._watch_growth(t)
+        held = self._job_held()
+        self._watch_growth(t, held[0] if held is not None else None)
+        if held is not None:
+            self._look_unasked(t, *held)
         nobody_trains = self._voice is None or not self._voice[0]
         self._held = {pid: _anon(pid) for pid in self._pids()[:_UNHEARD]} if nobody_trains else {}
         self._look_after_census(t)
@@ -337,9 +347,8 @@ class AgentFeed:
             self._in_phase(now.phase, now.step)
             self._writer.put("phase", (now.t, now.phase, now.step, now.pid, None, None))
 
-    def _watch_growth(self, t: float) -> None:
+    def _watch_growth(self, t: float, use: int | None) -> None:
         """Where the code stands when memory grows faster than ever before."""
-        use = self._use()
         before, self._before = self._before, (t, use) if use is not None else None
         if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
             return
@@ -387,6 +396,24 @@ class AgentFeed:
                     self._store(t, "stacks", text, pid, {"frames": frames})
 
     # --- what is alive in the job -----------------------------------------------------------------------------
+
+    def trace(self, headroom: int) -> None:
+        """It was told that memory grows without end: the tracer of that kind of memory is asked for."""
+        if self.traces.ask(headroom):
+            self._unasked.trace(boottime())
+
+    def _look_unasked(self, t: float, use: int, headroom: int) -> None:
+        if self._unasked.fills(use, headroom):
+            self.ask_census(AS_IT_FILLS)
+        steps = self._voice is not None and self._voice[0] >= 2
+        if not steps and self._unasked.grows(t, use):
+            from oomproof.runner import census_request  # of a job that makes steps the agent looks by itself
+
+            pids = census_request.able(self._folder)
+            if pids and self._stepless not in pids:  # counters of two processes cannot be compared
+                self._stepless = pids[0]
+            if pids:
+                census_request.send(self._stepless)
 
     def ask_census(self, why: str) -> bool:
         """Of the process that trains or, while nobody does, of the one that holds most."""

@@ -49,14 +49,19 @@ def ask(folder: Path, pid: int, request: str, why: str) -> bool:
         )
     except OSError:
         return False
-    send_signal(pid, SIGNAL)
+    send(pid)
     return True
+
+
+def send(pid: int) -> None:
+    """Without a question it looks at its allocators only. To those who are ``able``."""
+    send_signal(pid, SIGNAL)
 
 
 def ask_again(folder: Path, pid: int) -> None:
     """One that waits for the end of a step may have left its steps since."""
     if (folder / f"{pid}-{CENSUS_REQUEST}").exists() and pid in able(folder):
-        send_signal(pid, SIGNAL)
+        send(pid)
 
 
 def answer(folder: Path, pid: int, request: str) -> Census | None:

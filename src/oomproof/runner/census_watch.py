@@ -9,6 +9,7 @@ from oomproof.machine.clock import boottime
 
 # Why a census was taken.
 AT_WARNING, AT_STOP, BY_TIME = "at the warning", "when it was asked to save and stop", "by time"
+AS_IT_FILLS = "as memory filled"
 
 _AGAIN, _TRIES = 2.0, 10  # seconds between two signals for one census, and how many
 _JUST_TAKEN = 5.0  # seconds: what was told so lately answers the next question too
@@ -20,11 +21,15 @@ class CensusWatch:
         self._folder, self._every = folder, every
         self._next = boottime() + (every or 0.0)
         self._asked: tuple[int, float, int] | None = None  # (pid, when, signals sent)
+        self._silent = False  # the one that was asked for last is told to nobody
         self._taken: float | None = None
 
     def ask(self, now: float, why: str, speaker: int | None) -> bool:
         """``speaker``: the process that trains. The answer comes later, if at all."""
-        if self._asked is not None or (self._taken is not None and now - self._taken < _JUST_TAKEN):
+        told = why in (AT_WARNING, AT_STOP)
+        if not (told and self._silent) and (
+            self._asked is not None or (self._taken is not None and now - self._taken < _JUST_TAKEN)
+        ):
             return False
         from oomproof.runner import census_request  # most runs need none
 
@@ -33,7 +38,7 @@ class CensusWatch:
             pids = [speaker]
         if not pids or not census_request.ask(self._folder, pids[0], f"{now:.6f}", why):
             return False
-        self._asked = (pids[0], now, 1)
+        self._asked, self._silent = (pids[0], now, 1), not told
         return True
 
     def tick(self, t: float) -> bool:

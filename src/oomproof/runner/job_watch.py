@@ -145,7 +145,7 @@ class Watch:
                     self._attempt,
                     self.writer,
                     self._tell,
-                    self._use,
+                    self._held,
                     self._note_phase,
                     chosen.census,
                 ),
@@ -153,9 +153,9 @@ class Watch:
         self._next_step = 0.0
         self._without_thread = False  # the guard's steps are then taken by whoever calls tick
 
-    def _use(self) -> int | None:
-        memory = self.guarded.moment.memory
-        return memory.use if memory is not None else None
+    def _held(self) -> tuple[int, int] | None:
+        moment = self.guarded.moment
+        return (moment.memory.use, max(0, moment.headroom)) if moment.memory is not None else None
 
     def _note_phase(self, name: str, step: int | None) -> None:
         """From the agent's thread, about once a second while the job makes steps."""
@@ -169,8 +169,8 @@ class Watch:
     def _on_leak(self, headroom: int) -> None:
         """It was told that memory grows without end: now a closer look at what it is."""
         if self.agents is not None:
-            traces = self.agents.traces
-            self.task_thread.do(lambda: traces.ask(headroom))
+            agents = self.agents
+            self.task_thread.do(lambda: agents.trace(headroom))
         self.task_thread.do(self.sampler.look_at_mappings)
         self._ask_census(AT_WARNING)
 

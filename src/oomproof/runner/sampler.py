@@ -19,7 +19,7 @@ from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
 from oomproof.runner.swap_growth import SwapGrowth
 from oomproof.trend.growth import WarmUp
-from oomproof.units import format_size
+from oomproof.units import MIB, format_size
 
 if TYPE_CHECKING:
     # it brings subprocess along, which only machines with a GPU need
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from oomproof.runner.mapping_watch import MappingWatch
 
 _PSS_EVERY = 30.0  # seconds; the kernel walks page tables for it
+_GROWN, _GROWN_SHARE = 32 * MIB, 20  # of the job, or a share of what it held: then sooner
 _PSS_SHARE = 0.01  # of the time at most: a 100 GB job takes 0.1 s a look
 _PROCESSES = 64  # recorded per sample, heaviest first
 _LIBRARIES_FIRST, _LIBRARIES_EVERY = 10.0, 300.0  # seconds; the libraries of a training are loaded by then
@@ -68,6 +69,7 @@ class Sampler:
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
+        self._use_then = 0  # what the job held when shared pages were last looked at
         self._next_libraries = boottime() + _LIBRARIES_FIRST
         self._rows = RowFilter()
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
@@ -117,7 +119,7 @@ class Sampler:
         samples = [process for process in map(processes.memory, pids) if process is not None]
         samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
         all_known = {process.pid for process in samples} <= self._shared.keys()
-        if t >= (self._next_pss if all_known else self._soonest_pss):
+        if t >= (self._next_pss if all_known and not self._has_grown(samples) else self._soonest_pss):
             self._look_at_shared_pages(t, samples)
         if t >= self._next_libraries:
             self._look_at_libraries(t, samples)
@@ -148,8 +150,14 @@ class Sampler:
             return "worker"
         return "other"
 
+    def _has_grown(self, samples: list[processes.ProcessMemory]) -> bool:
+        """Several processes together, by a good part: which of them did, only a new look at what they share tells."""
+        use = self._moment.memory.use if self._moment.memory is not None and len(samples) > 1 else 0
+        return use - self._use_then >= max(_GROWN, self._use_then // _GROWN_SHARE)
+
     def _look_at_shared_pages(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         begun = time.monotonic()
+        self._use_then = self._moment.memory.use if self._moment.memory is not None else 0
         found = self._job.shared(samples[:_PROCESSES])
         self._shared = {process.pid: found.get(process.pid, 0) for process in samples}
         spent = time.monotonic() - begun

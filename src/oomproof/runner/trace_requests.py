@@ -36,15 +36,17 @@ class TraceRequests:
         self._asked, self._next = 0, 0.0
         self._began = time.time()
 
-    def ask(self, headroom: int) -> None:
-        """Of the process that makes the steps; whoever has none never sees it."""
+    def ask(self, headroom: int) -> bool:
+        """Of the process that makes the steps or, where none does, that is looked into. Whether it was asked."""
         now = boottime()
         if self._asked >= _MOST or now < self._next:
-            return
+            return False
         self._asked, self._next = self._asked + 1, now + _EVERY
         with contextlib.suppress(OSError):  # a full disk: then without
             request = json.dumps({"headroom": headroom, "t": now})
             replace_file(self._folder / TRACE_REQUEST, request.encode(), synced=False)
+            return True
+        return False
 
     def take(self, t: float, pid: int, fields: dict[str, Any]) -> None:
         """What a window found, or why there was none."""

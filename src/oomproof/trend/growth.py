@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 
 _SPACING = 0.02  # seconds between kept points
 _WINDOW = 16.0  # seconds of history
@@ -195,16 +196,19 @@ class WarmUp:
 
     def is_over(self, t: float) -> bool:
         """True too for a job that tells nothing."""
+        return t >= self.over_at()
+
+    def over_at(self) -> float:
+        """From when on it is over, if nothing else is told."""
         if not self.phase:
-            return True
+            return -inf
         if self._first is not None and self._step is not None:
             if self.phase == "load":
-                return t - self._noted_at >= _LONGEST_LOAD
+                return self._noted_at + _LONGEST_LOAD
             begun, first = self._first
-            return self._step - first >= _FIRST_STEPS and t - begun >= _FIRST_SECONDS
-        if self._trains_since and t - self._trains_since >= _WITHOUT_STEPS:
-            return True
-        return t - self._told_at >= _LONGEST_LOAD
+            return begun + (_FIRST_SECONDS if self._step - first >= _FIRST_STEPS else _LONGEST_LOAD)
+        longest = self._told_at + _LONGEST_LOAD
+        return min(self._trains_since + _WITHOUT_STEPS, longest) if self._trains_since else longest
 
     def step_seconds(self, t: float) -> float:
         """How long a step takes; 0 where none was told."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 from test_agent_injection import AGENTS, environment
 
+from oomproof.machine.clock import boottime
 from oomproof.machine.processes import catches
 from oomproof.recording import census_record
 from oomproof.runner import census_request
@@ -487,3 +491,51 @@ def test_a_program_that_is_asked_all_the_time_computes_the_same(
         time.sleep(0.002)
     assert program.end() == (alone.stdout, 0) and alone.stdout
     assert len(census_record.read_all(program.folder, program.pid)) > 1
+
+
+STEPLESS = """
+import sys, time
+from _oomproof.agent import agent_core, trace_window
+agent_core._HEAP, agent_core._HEAP_COST = 0.05, 0.0  # ten seconds are too long for a test
+trace_window._LOOK, trace_window._STEPS, trace_window._SHORTEST, trace_window._SETTLE = 0.0, 1, 0.2, 1
+kept, noted = {}, []
+def main():
+    print("ready")
+    for number in range(10 ** 9):
+        kept[number] = [str(number)] * 50 + ["row number %d" % number]
+        noted.append(number)
+        time.sleep(0.0005)
+main()
+"""
+
+
+@pytest.mark.parametrize("python", AGENTS)
+def test_a_job_without_steps_tells_its_counters_what_grows_and_the_line(
+    start: Callable[..., Program], python: str, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "nobody"))
+        heard.settimeout(0.1)
+        program = start(STEPLESS, python)
+        assert program.line() == "ready" and until(lambda: program.pid in census_request.able(program.folder))
+        (program.folder / "trace.json").write_text(json.dumps({"headroom": 1 << 40, "t": boottime()}))
+        told: dict[str, list[dict[str, Any]]] = {}
+
+        def listened() -> bool:
+            census_request.send(program.pid)
+            with contextlib.suppress(TimeoutError):
+                value = json.loads(heard.recv(65536))
+                told.setdefault(value["kind"], []).append(value["fields"])
+            return "trace" in told and len(told["heap"]) >= 8
+
+        assert until(listened), (told, program.process.poll())
+    looks = told["heap"]
+    assert looks[-1]["step"] is None and looks[-1]["blocks"] > looks[0]["blocks"] and looks[-1]["malloc"] > 0
+    grew = [row[2] for row in looks[-1]["containers"]]
+    assert grew == ["kept"], "a log of numbers is none"
+    trace = told["trace"][0]
+    assert (trace["witness"], trace["steps"], trace["step"]) == ("tracemalloc", 0, None), trace
+    lines = STEPLESS.split("\n")
+    file, line = trace["lines"][0][:2]
+    assert (file, lines[line - 1].split()[0]) == (str(tmp_path / "program.py"), "kept[number]")
+    assert not list(program.folder.glob("*-census-*.json")), "nobody asked for a census"

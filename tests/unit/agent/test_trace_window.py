@@ -28,6 +28,7 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
         self.told: list[tuple[str, dict[str, Any]]] = []
+        self.step: int | None = 0
         self.failures: list[str] = []
 
     def report(self, kind: str, **fields: Any) -> None:

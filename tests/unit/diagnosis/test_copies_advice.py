@@ -66,3 +66,90 @@ def test_the_variable_that_grew_is_named_where_no_step_was_told(attempt: Attempt
     )
     other = (census(thing("rows", 20 * MIB), t=END - 60), census(thing("rows", 25 * MIB)))
     assert "rows" not in stopped(attempt, growth=leak, censuses=other).next
+    trained = replace(leak, seconds=20.0, steps=100, bytes_per_step=1.2 * MIB)
+    loaded = (
+        census(t=END - 60),
+        census(thing("rows", 250 * MIB), t=END - 10),
+        census(thing("rows", 250 * MIB)),
+    )
+    assert "rows" not in stopped(attempt, growth=trained, censuses=loaded).next, "loaded before it grew"
+    assert "rows" not in stopped(attempt, growth=trained, censuses=loaded[::2]).next
+    later = (*loaded[:2], census(thing("rows", 290 * MIB)))
+    assert "which grew by 290 MiB" in stopped(attempt, growth=trained, censuses=later).next
+
+
+def test_of_a_job_that_was_simply_large_the_variable_that_is_most_of_it_is_named(attempt: Attempt) -> None:
+    """It died too soon for a trend, or held to be loading."""
+    looks = (census(thing("rows", 200 * MIB), t=END - 9), census(thing("rows", 500 * MIB)))
+    verdict = stopped(attempt, censuses=looks)
+    assert verdict.next.startswith(
+        "most of it was in rows, a list of 3,000 dict (prep.py in main()), which grew by 300 MiB: keep less in it; or oomproof run"
+    )
+    assert verdict.remedies[0].title.startswith("keep less in rows, a list")
+    small = (census(thing("rows", 20 * MIB), t=END - 9), census(thing("rows", 200 * MIB)))
+    assert "rows" not in stopped(attempt, censuses=small).next
+    cache = thing("describe", 500 * MIB, "_lru_cache_wrapper")
+    looks = (census(replace(cache, ram=200 * MIB), t=END - 9), census(cache))
+    assert (
+        "describe, a functools cache (prep.py in main()), which grew by 300 MiB (give it a smaller maxsize)"
+        in stopped(attempt, censuses=looks).next
+    )
+
+
+def test_what_workers_copy_by_reading_is_named(attempt: Attempt) -> None:
+    leak = Growth(
+        "growing",
+        "train",
+        2.0 * MIB,
+        400_000.0,
+        300,
+        96.0,
+        300 * MIB,
+        592 * MIB,
+        workers=2,
+        workers_bytes=280 * MIB,
+    )
+    rows = Thing(
+        "loader.dataset.rows",
+        "attribute",
+        "",
+        "/absent/train.py",
+        4,
+        "list of 2,000,000 str",
+        2_000_000,
+        150 * MIB,
+        0,
+        0,
+    )
+    tensors = replace(rows, name="cache", what="list of 9,000 Tensor", ram=400 * MIB)
+    said = stopped(attempt, growth=leak, censuses=(census(tensors, rows),)).next
+    assert said.startswith(
+        "its 2 workers grew by 280 MiB: reading loader.dataset.rows, a list of 2,000,000 str (150 MiB, train.py), copies it into each of them"
+    )
+    assert "a NumPy array or an Arrow table (HF datasets) is not copied" in said and "halve" not in said
+    for other in (census(tensors), census(replace(rows, ram=60 * MIB))):
+        said = stopped(attempt, growth=leak, censuses=(other,)).next
+        assert said.startswith("its 2 workers grew by 280 MiB: their dataset keeps what it reads, or copies")
+
+
+def test_what_an_evaluation_of_the_trainer_keeps_is_named(attempt: Attempt) -> None:
+    file = "/venv/site-packages/transformers/trainer.py"
+    kept = Thing(
+        "all_preds.tensors",
+        "attribute",
+        "evaluation_loop",
+        file,
+        2861,
+        "Tensor [3000, 20000]",
+        3000,
+        230 * MIB,
+        0,
+        0,
+    )
+    verdict = stopped(attempt, censuses=(census(EXAMPLES, kept),))
+    assert (
+        "keeps the predictions of a whole evaluation: all_preds.tensors (Tensor [3000, 20000], 230 MiB)"
+        in verdict.next
+    )
+    assert "preprocess_logits_for_metrics=" in verdict.next and verdict.remedies[0].saves_bytes == 230 * MIB
+    assert "evaluation" not in stopped(attempt, censuses=(census(EXAMPLES, replace(kept, ram=9 * MIB)),)).next

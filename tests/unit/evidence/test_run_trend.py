@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from oomproof.evidence.memory_growth import job_growth
+from oomproof.evidence.phase_growth import warm_since
 from oomproof.evidence.run_trend import RunTrend, run_trend
 from oomproof.recording.reader import open_recording
 from oomproof.recording.schema import INSERTS
+from oomproof.recording.series import PhaseMark
 from oomproof.recording.writer import Writer
 from oomproof.reports import trend_text
 from oomproof.reports.trend_figures import trend_json
@@ -251,3 +253,26 @@ def test_a_short_script_without_steps_gets_no_row_of_its_own(
     grows = Trend(GROWING, Range(9.0, 10.0, 11.0), 0.0, 10 * seconds, 500.0, 500.0, None, None, None)
     monkeypatch.setattr(trend_text, "answer_of", lambda run: Answer(grows, None, "", seconds, None))
     assert len(trend_text.trend_rows(None)) == shown  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("phase", "warm"), [("eval", 70.0), ("load", 610.0)])
+def test_a_program_that_only_evaluates_or_never_uses_its_model_has_a_trend(
+    tmp_path: Path, phase: str, warm: float
+) -> None:
+    """One word in all: an inference, a tokenizer that brings PyTorch along."""
+    writer = Rows(path := tmp_path / "recording.sqlite")
+    writer.put("phase", (10.0, phase, None, 7, None, None))
+    for t in range(0, 1800, 2):
+        writer.put("job", (float(t), GIB + t * MIB, 0, 0, 0, 0, 8 * GIB - t * MIB, 1, None, None))
+    writer.close()
+    found = trend(path)
+    assert found.trend.kind == GROWING and found.seen == pytest.approx(1798 - warm)
+    assert found.trend.rate is not None and found.trend.rate.expected == pytest.approx(MIB, rel=0.02)
+
+
+def test_loading_is_over_with_the_first_steps_though_it_was_told_before() -> None:
+    loads = [PhaseMark(10.0, "load", None, None, None)]
+    assert warm_since([]) == float("-inf") and warm_since(loads) == 610.0
+    steps = [PhaseMark(40.0 + step, "train", step, None, None) for step in range(1, 20)]
+    assert warm_since([*loads, *steps]) == pytest.approx(46.0)
+    assert warm_since([*loads, *steps[:3]]) == 641.0, "a first step may take long, but not for ever"
