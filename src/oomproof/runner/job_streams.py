@@ -91,11 +91,11 @@ class Log:
                     raise
                 self._drop(0)
 
-    def follow(self, file: Followed, all_of_it: bool = False) -> None:
+    def follow(self, file: Followed) -> None:
         """What is new in a file that the job writes to itself, as far as that may be written now."""
-        calls = 0
-        while all_of_it or (calls < 2 * _CALLS and self._allowed(_AT_ONCE)):
-            calls += 1
+        for _ in range(2 * _CALLS):
+            if not self._allowed(_AT_ONCE):
+                return
             done = self.output.follow(file, _AT_ONCE)
             self._count(done)
             if done < _AT_ONCE:
@@ -266,7 +266,7 @@ class Streams:
     def finish_files(self) -> None:
         """Nobody writes to them any more."""
         for fd, file in list(self._files.items()):
-            self.log.follow(file, all_of_it=True)
+            self.log.output.finish(file)
             if file.has_no_space():
                 self._on_full()
             self._forget(fd)

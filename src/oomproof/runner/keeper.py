@@ -525,8 +525,8 @@ class Keeper:
     def finish_files(self) -> None:
         """Nobody writes to them any more."""
         for file in self.files:
-            while self.output is not None and self.output.follow(file):
-                pass
+            if self.output is not None:
+                self.output.finish(file)
             self.forget(file.fd)
         self.files = []
 

@@ -110,6 +110,12 @@ class Output:
             note_place(self._folder, file)
         return done
 
+    def finish(self, file: Followed) -> None:
+        """The rest, up to its end as it is now: somebody else may still write to it."""
+        left = file.waiting()
+        while left > 0 and (done := self.follow(file, min(left, 8 * AT_ONCE))):
+            left -= done
+
     def _rotate(self) -> None:
         """Without a new name for the old part nothing more is kept: the cap holds also where the folder is gone."""
         fd, self._fd = self._fd, None

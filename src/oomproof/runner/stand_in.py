@@ -73,7 +73,9 @@ def _spawn(folder: Path, held: dict[str, int]) -> None:
 def reopen(started: dict[str, Any], pids: list[int]) -> dict[str, int]:
     """The readable ends of the job's pipes and files, found in the job by their inode. A pty cannot be had again."""
     pipes = {f"pipe:[{inode}]": letter for letter, inode in (started.get("streams") or {}).items()}
-    files = {(device, inode): letter for letter, (device, inode, _) in (started.get("files") or {}).items()}
+    files = {
+        tuple(place[:2]): letter for letter, place in (started.get("files") or {}).items() if len(place) == 3
+    }
     by_stream: dict[str, int] = {}
     for pid in pids:
         try:

@@ -235,5 +235,20 @@ def test_a_flood_takes_no_more_of_the_disk_than_through_a_pipe(tmp_path: Path) -
     for _ in range(4):
         log.follow(scene.file)
     assert sum(path.stat().st_size for path in tmp_path.glob("output*.log")) <= 15 << 20
-    log.follow(scene.file, all_of_it=True)
+    scene.output.finish(scene.file)
     assert scene.file.waiting() == 0
+
+
+def test_a_file_that_somebody_else_still_writes_to_has_an_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = scene.output.write
+
+    def write_and_grow(data: bytes) -> None:
+        write(data)
+        scene.prints(b"somebody else\n")
+
+    scene.prints(b"the last of the job\n")
+    monkeypatch.setattr(scene.output, "write", write_and_grow)
+    scene.output.finish(scene.file)
+    assert scene.log() == b"the last of the job\n"
