@@ -66,8 +66,8 @@ def once(here: Lab, kind: str, ours: bool, check: bool = False) -> tuple[float, 
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": here.environment}
     if kind == "file":
         target = here.folder / "out"
-        with target.open("wb") as file:
-            subprocess.run(words, stdout=file, check=True, **quiet)  # type: ignore[call-overload]
+        shell = ["sh", "-c", 'file=$1; shift; exec "$@" > "$file"', "sh", str(target)]  # as a user types it
+        subprocess.run([*shell, *words], check=True, **quiet)  # type: ignore[call-overload]
         if kept is not None:
             kept += target.read_bytes()
         target.unlink()

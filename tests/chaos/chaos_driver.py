@@ -413,6 +413,9 @@ class Round:
             str(job.held), str(job.code), *(["quiet"] if job.quiet else []),
         ]  # fmt: skip
         running.said_path = self.folder / f"{job.name}.stderr"
+        if job.output == "file":
+            self._start_to_files(running, argv)
+            return
         with open(running.said_path, "wb") as said:
             if job.output == "pty":
                 self._start_on_a_terminal(running, argv)
@@ -434,6 +437,16 @@ class Round:
                 self._read(running, running.process.stdout.fileno())
             else:
                 stdout.close()
+
+    def _start_to_files(self, running: Running, argv: list[str]) -> None:
+        """Opened by a shell, as a user does: nobody else has them, so that the job writes to them itself."""
+        base = str(self.folder / running.planned.name)
+        running.output_path = Path(f"{base}.stdout")
+        null = subprocess.DEVNULL
+        running.process = subprocess.Popen(
+            ["sh", "-c", 'exec "$@" > "$0.stdout" 2> "$0.stderr"', base, *argv],
+            env=self.environment(), stdin=null, stdout=null, stderr=null, cwd=self.folder,
+        )  # fmt: skip
 
     def _start_on_a_terminal(self, running: Running, argv: list[str]) -> None:
         master, slave = pty.openpty()

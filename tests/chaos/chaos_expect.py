@@ -40,7 +40,6 @@ OWN_FAILURE = {
 }  # the job's own fork or open is refused
 NO_GUARD = {plan.FRONT_KILL, plan.BOTH_KILL, plan.FRONT_STOP}  # nobody watches: the kernel may have to act
 KILLS = {plan.FRONT_KILL, plan.KEEPER_KILL, plan.BOTH_KILL}
-OUTPUT_GOES = {plan.BOTH_KILL}  # nobody reads: the job meets a closed pipe, or its terminal hangs up
 ASKED = {plan.STOP: {signal.SIGTERM}, plan.FRONT_INT: {signal.SIGINT}, plan.FRONT_TERM: {signal.SIGTERM}}
 
 
@@ -216,11 +215,16 @@ def _was_asked(job: JobFacts, facts: RoundFacts) -> bool:
 def _may_signal(job: JobFacts) -> bool:
     if any(job.number in ASKED[kind] for kind in job.faults & set(ASKED)):
         return True
-    return job.number == signal.SIGHUP and bool(job.faults & OUTPUT_GOES)
+    return job.number == signal.SIGHUP and _output_goes(job)
+
+
+def _output_goes(job: JobFacts) -> bool:
+    """Nobody reads: the job meets a closed pipe, or its terminal hangs up. To a file it writes itself."""
+    return plan.BOTH_KILL in job.faults and job.planned.output != "file"
 
 
 def _may_fail(job: JobFacts) -> bool:
-    if job.faults & OUTPUT_GOES and job.error.startswith(("BrokenPipeError", "OSError")):
+    if _output_goes(job) and job.error.startswith(("BrokenPipeError", "OSError")):
         return True
     if "worker is gone" in job.error and (job.oom_killed or job.user_acts or plan.STOP in job.faults):
         return True
@@ -323,6 +327,9 @@ def _may_miss(job: JobFacts) -> bool:
 
 
 def _output(job: JobFacts) -> Iterable[tuple[str, str]]:
+    if job.truth == FINISHED and job.planned.output == "file" and job.lines_seen not in (None, job.lines):
+        yield "output-lost", f"{job.lines_seen} of {job.lines} lines stand in its file"
+        return
     if job.truth != FINISHED or job.faults & {plan.BOTH_KILL, plan.KEEPER_KILL}:
         return
     if job.lines_seen is not None and job.front_left == "ended" and job.lines_seen != job.lines:

@@ -13,9 +13,9 @@ from chaos_expect import JobFacts, RoundFacts, judge
 from chaos_plan import PlannedJob
 
 
-def job(kind: str = "plain", faults: tuple[str, ...] = (), **facts: Any) -> JobFacts:
+def job(kind: str = "plain", faults: tuple[str, ...] = (), output: str = "pipe", **facts: Any) -> JobFacts:
     """A run that went well: finished with 0, and everybody says so."""
-    planned = PlannedJob("j0", kind, "pipe", steps=40, held=4, code=0, begin=0.0)
+    planned = PlannedJob("j0", kind, output, steps=40, held=4, code=0, begin=0.0)
     good: dict[str, Any] = {
         "truth": expect.FINISHED, "code": 0, "status": 0, "lines": 40, "lines_seen": 40, "lines_logged": 40,
         "row": {"state": "ended", "code": 0}, "why": {"cause": "finished", "certainty": "proven"},
@@ -66,6 +66,11 @@ def test_a_good_end_breaks_nothing() -> None:
         (job(recording="missing"), {"recording-unreadable"}),
         (job(lines_seen=39), {"output-lost"}),
         (job(lines_logged=39), {"output-lost"}),
+        # to a file the job writes itself, whoever is killed
+        (job(faults=(plan.BOTH_KILL,), output="file", truth=expect.FAILED, error="BrokenPipeError", front_left="killed",
+             ended_unseen=True, status=None, row={"state": "vanished"}, why={"cause": "guard-lost"}), {"job-lost"}),
+        (job(faults=(plan.BOTH_KILL,), output="file", lines_seen=39, front_left="killed", ended_unseen=True,
+             status=None, row={"state": "vanished"}, why={"cause": "guard-lost"}), {"output-lost"}),
         (job(said='Traceback (most recent call last):\n  File "/src/oomproof/x.py"\nKeyError: 1'), {"traceback"}),
         (job(said="Traceback (most recent call last):\nOSError: Python could not start"), set()),
     ],

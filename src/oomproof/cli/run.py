@@ -138,8 +138,8 @@ def _supervise(
             return supervise(
                 run,
                 order,
-                lambda sentence: startup_message(
-                    run, order, sentence, ticket.told + (ticket.details if order.verbosity > 0 else [])
+                lambda sentence, tell: startup_message(
+                    run, order, sentence, ticket.told + (ticket.details if order.verbosity > 0 else []), tell
                 ),
                 ticket,
                 share,
@@ -256,14 +256,16 @@ def _tell_as_is(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
-def _startup_message(run: run_folders.Run, order: Order, sentence: str, told: list[str]) -> None:
+def _startup_message(
+    run: run_folders.Run, order: Order, sentence: str, told: list[str], tell: Callable[[str], None]
+) -> None:
     if sentence:
-        _tell(f"oomproof: run {run.name}: {sentence}")
+        tell(f"oomproof: run {run.name}: {sentence}")
     for line in told:
-        _tell(f"oomproof: {line}")
+        tell(f"oomproof: {line}")
     messenger = _MESSENGERS.get(os.path.basename(order.argv[0]))
     if messenger and order.argv[1:2] != ["--version"]:
-        _tell(
+        tell(
             f"oomproof: {order.argv[0]} only passes the work on: {messenger}. Its memory is not this run's; "
             "put oomproof inside, before the command that does the work"
         )
@@ -430,7 +432,7 @@ def _detach(order: Order, report: Path | None) -> int:
     """The front goes into the background with the job; this process tells how to follow, and ends."""
 
     def work(said: Announce) -> int:
-        def started(run: run_folders.Run, _: Order, sentence: str, told: list[str]) -> None:
+        def started(run: run_folders.Run, _: Order, sentence: str, told: list[str], __: object) -> None:
             said(run.id, "\noomproof: ".join([f"running in the background: {sentence}", *told]))
 
         def waiting(run: run_folders.Run, sentence: str) -> None:

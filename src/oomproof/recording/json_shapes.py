@@ -36,7 +36,7 @@ STARTED: Shape = {
         "name": str, "version": int, "limit": int, "memory": str, "procs": str, "kill": str, "freeze": str,
         "reclaim": str, "remove": [str], "note": str, "why_not_better": [str],
     },
-    "terminal": [int], "counters": _COUNTERS,
+    "terminal": [int], "streams": {...: int}, "files": {...: [int]}, "counters": _COUNTERS,
 }  # fmt: skip
 EXIT: Shape = {
     "boottime": float, "wall": float, "status": int, "code": int, "signal": int, "core": bool,

@@ -23,8 +23,9 @@ from oomproof.recording.attempt import Attempt
 from oomproof.records import dataclass, field
 from oomproof.runner import keeper, limit_backends
 from oomproof.runner.attempt_files import remove_cgroups
+from oomproof.runner.followed_file import Followed, followed, open_to_follow
 from oomproof.runner.job_streams import Streams
-from oomproof.runner.keeper_frames import receive_frame, receive_with_fds, send_frame
+from oomproof.runner.keeper_frames import receive_frame, receive_with_fds, send_frame, send_with_fds
 from oomproof.runner.output_log import Output
 from oomproof.runner.takeover import TakenOver
 from oomproof.runner.terminal import Terminal
@@ -83,6 +84,7 @@ class Front:
         ] = {}  # what the keeper shares: streams by letter, the pty's other end, its lock
         self._made: list[str] = []  # cgroups
         self._logout_note = ""
+        self._files: list[Followed] = []  # those of them that are files, which the job writes to itself
         self._streams: Streams | None = None
         self._kept: TakenOver | None = None  # the keeper's part, once the keeper is gone
         self._stand_in: socket.socket | None = None  # closed by our death: somebody else keeps the job then
@@ -96,6 +98,7 @@ class Front:
         self.started: dict[str, Any] = {}  # what started.json says
         self.on_interrupt: Callable[[str], None] = lambda _: None
         self.on_output_lost: Callable[[OSError], None] = lambda _: None
+        self.on_output_full: Callable[[], None] = lambda: None
         self.on_takeover: Callable[[str], None] = lambda _: None
 
     # --- signals -----------------------------------------------------------------------------------------------
@@ -173,6 +176,8 @@ class Front:
             raise OomproofError(
                 "too few file descriptors to start the job", "raise the limit: ulimit -n 1024", OUR_FAILURE
             )
+        self._files = followed(self._held)
+        self.terminal.own_file = next((file for file in self._files if file.is_where(2)), None)
         send_frame(self._socket, b"G", b"")
         return self._news()
 
@@ -334,7 +339,17 @@ class Front:
                 "terminal": tty,
             },
         }
-        send_frame(self._socket, b"J", json.dumps(spec).encode())
+        readers = {} if launch.detached else open_to_follow([1, 2])
+        fds = {str(number): number for number in readers}
+        for letter, number in (("O", 1), ("E", 2)):
+            if number in readers and readers[number] not in fds.values():
+                fds[letter] = readers[number]
+        spec["files"] = list(fds)
+        try:
+            send_with_fds(self._socket, b"J", json.dumps(spec).encode(), list(fds.values()))
+        finally:
+            for fd in set(readers.values()):
+                os.close(fd)
 
     def _news(self) -> dict[str, Any]:
         assert self._socket is not None
@@ -394,6 +409,8 @@ class Front:
             Output(self._spec["folder"], self._spec["output_cap"]),
             shown=not self.launch.detached,
             on_closed=self._output_lost,
+            files=self._files,
+            on_full=lambda: self.on_output_full(),
         )
         if self._socket is not None:
             self._selector.register(self._socket, selectors.EVENT_READ)
@@ -432,6 +449,7 @@ class Front:
             self._keep(self._kept)
         if self._over_since is not None and not self._drained:
             self._drain(self._over_since)
+        self._streams.follow()
         if not served:  # a moment without output: what waits for the log has its turn
             self._streams.log.settle(all_of_it=True)
         self._show_messages()
@@ -454,6 +472,8 @@ class Front:
         wanted = [1.0] if shows_status or self._kept is not None else []
         if self._streams is not None and self._streams.log.holds_back:
             wanted.append(0.2)
+        if self._streams is not None and self._streams.follow_in is not None:
+            wanted.append(self._streams.follow_in)
         return min([*wanted, ticks] if ticks is not None else wanted, default=None)
 
     def _take_keyboard(self) -> None:
@@ -523,6 +543,7 @@ class Front:
         """What the dead left in the pipes; a slow reader of ours is waited for, an unrelated process with an open end is not."""
         assert self._streams is not None
         streams = self._streams
+        streams.finish_files()
         if streams.blocked:
             self._over_since = time.monotonic()
         elif not streams.open or time.monotonic() - since > keeper.LAST_OUTPUT:

@@ -38,6 +38,12 @@ def make_streams(
     for number, letter in ((1, b"O"), (2, b"E")):
         if number in ends:
             continue
+        if (file := spec["files"].get(str(number))) is not None:
+            ends[number] = file
+            theirs.add(file)
+            if (reader := spec["files"].get(letter.decode())) is not None:  # 2>&1 has one for both
+                streams[reader] = letter
+            continue
         if number == 2 and spec["merge"] and 1 in ends:
             ends[2] = ends[1]
             continue

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from oomproof.runner import zero_copy
+from oomproof.runner.file_changes import FileChanges
+from oomproof.runner.followed_file import Followed
 from oomproof.runner.job_start import resize
 from oomproof.runner.output_log import CHUNK, Output
 from oomproof.runner.terminal import Terminal
@@ -16,6 +18,8 @@ from oomproof.units import MIB, format_size
 _AT_ONCE = 1 * MIB  # bytes asked for in one call; a pipe holds less
 _CALLS = 8  # in a row for one stream, before the others and the signals get their turn
 _MUCH = 16 * MIB
+_FOLLOW_SECONDS = 0.2  # from a first new line in a followed file to reading it, with what came meanwhile
+_POLL_SECONDS = 1.0  # where nobody tells that it grew
 _PTY_BATCH = (
     8192  # a terminal holds so much: more at once would wait for its reader while the job waits for us
 )
@@ -87,6 +91,16 @@ class Log:
                     raise
                 self._drop(0)
 
+    def follow(self, file: Followed) -> None:
+        """What is new in a file that the job writes to itself, as far as that may be written now."""
+        for _ in range(2 * _CALLS):
+            if not self._allowed(_AT_ONCE):
+                return
+            done = self.output.follow(file, _AT_ONCE)
+            self._count(done)
+            if done < _AT_ONCE:
+                return
+
     def settle(self, all_of_it: bool = False) -> None:
         """What waits in the pipe goes to the file, as far as that may be written now."""
         if self.pipe is None:
@@ -127,11 +141,14 @@ class Log:
             data = os.read(source, size)
             self.output.write(data)
             done = len(data)
-        if self._first > 0:
-            self._first -= done
-        else:
-            self._left -= done
+        self._count(done)
         return done
+
+    def _count(self, size: int) -> None:
+        if self._first > 0:
+            self._first -= size
+        else:
+            self._left -= size
 
     def close(self) -> None:
         self.settle(all_of_it=True)
@@ -147,7 +164,7 @@ class _Lost(Exception):
 
 
 class Streams:
-    """``held`` are the readable ends by letter: T the pty, O standard output, E standard error."""
+    """``held`` are the readable ends by letter: T the pty, O standard output, E standard error; some may be ``files``."""
 
     def __init__(
         self,
@@ -157,8 +174,11 @@ class Streams:
         output: Output,
         shown: bool,
         on_closed: Callable[[bytes, OSError], None],
+        files: Sequence[Followed] = (),
+        on_full: Callable[[], None] = lambda: None,
     ) -> None:
-        self._held, self._terminal, self._on_closed = held, terminal, on_closed
+        self._held, self._terminal = held, terminal
+        self._on_closed, self._on_full = on_closed, on_full
         self.log = Log(output)
         self._selector = selector
         self._typed = bytearray()  # keys that the pty did not take yet
@@ -168,7 +188,14 @@ class Streams:
         self._passed: dict[int, int] = {}
         self._wide: set[int] = set()
         self._full: dict[int, int] = {}  # a pipe of ours that takes nothing now → whose output waits for it
+        self._files = {file.fd: file for file in files}
+        self._changes = FileChanges() if files else None
+        if self._changes is not None and self._changes.fd is not None:
+            selector.register(self._changes.fd, selectors.EVENT_READ)
+        self._due: float | None = 0.0 if files else None  # when the files are looked at; None: when one grows
         for fd, letter in self._letters.items():
+            if fd in self._files:
+                continue
             target = {"T": None, "O": 1, "E": 2}[letter] if shown else None
             if target is not None and zero_copy.goes_nowhere(target):
                 target = None
@@ -207,12 +234,43 @@ class Streams:
             self._selector.unregister(fd)
             self._selector.register(waiting, selectors.EVENT_READ)
             fd, mask = waiting, selectors.EVENT_READ
+        if self._changes is not None and fd == self._changes.fd:
+            self._changes.clear()
+            self._due = self._due or time.monotonic() + _FOLLOW_SECONDS
         if fd not in self._letters:
             return
+        for file in self._files.values():  # what came before it stands before it
+            self.log.follow(file)
         if mask & selectors.EVENT_WRITE:
             self._feed()
         if mask & selectors.EVENT_READ:
             self._read(fd)
+
+    @property
+    def follow_in(self) -> float | None:
+        """Seconds until a file is to be looked at."""
+        return None if self._due is None else max(0.0, self._due - time.monotonic())
+
+    def follow(self) -> None:
+        """What the job wrote to its files itself, when it is time."""
+        if self._due is None or time.monotonic() < self._due:
+            return
+        told = [self._changes is not None and self._changes.arm(fd) for fd in self._files]  # before the look
+        for file in self._files.values():
+            self.log.follow(file)
+        if any(file.waiting() for file in self._files.values()):
+            self._due = time.monotonic() + _FOLLOW_SECONDS
+        else:
+            self._due = None if all(told) else time.monotonic() + _POLL_SECONDS
+
+    def finish_files(self) -> None:
+        """Nobody writes to them any more."""
+        for fd, file in list(self._files.items()):
+            self.log.output.finish(file)
+            if file.has_no_space():
+                self._on_full()
+            self._forget(fd)
+        self._due = None
 
     def _read(self, fd: int) -> None:
         try:
@@ -326,7 +384,8 @@ class Streams:
 
     def _forget(self, fd: int) -> None:
         letter = self._letters.pop(fd)
-        self._selector.unregister(fd)
+        if self._files.pop(fd, None) is None:
+            self._selector.unregister(fd)
         del self._held[letter]
         os.close(fd)
 

@@ -49,8 +49,9 @@ from oomproof.runner.attempt_files import (
     write_exit,
     write_started,
 )
+from oomproof.runner.followed_file import Followed, file_id, followed, is_file
 from oomproof.runner.job_start import become_job, make_streams
-from oomproof.runner.keeper_frames import HEADER, receive_frame, send_frame
+from oomproof.runner.keeper_frames import HEADER, receive_frame, receive_with_fds, send_frame
 from oomproof.runner.output_log import CHUNK, Output, sync_at_intervals
 
 TYPE_CHECKING = False
@@ -58,6 +59,7 @@ if TYPE_CHECKING:  # typing takes longer to import than all of this
     from typing import Any
 
 CHECK_JOB_SECONDS = 5.0  # seconds between looks after a job whose front is gone: a later guard may vanish too
+FOLLOW_SECONDS = 0.5  # between looks at a file that the job writes to itself, when the front is gone
 CHECK_FOLDER_SECONDS = 20.0  # ... and at the run's folder while the front lives
 LAST_OUTPUT = (
     1.0  # seconds to read what the dead left in the pipes: an unrelated process may hold an end open
@@ -81,6 +83,7 @@ class Keeper:
         self.exit_fd = reserve_exit(self.folder)
         self.outbox = bytearray()
         self.streams: dict[int, bytes] = {}  # readable descriptor of the job's output → its letter
+        self.files: list[Followed] = []  # those of them that are files, which the job writes to itself
         self.output: Output | None = None  # while it is ours to write
         self.trouble: str | None = None  # what the front could not keep of the output
         self.slave: int | None = None  # held until the leader ends: a job may drop its terminal and live on
@@ -124,6 +127,7 @@ class Keeper:
         """Starts the job: the front holds its streams, and the disk says who it is, before it runs its first line."""
         before = read_counters(self.spec["counters"])
         self.streams, self.slave, ends, theirs = make_streams(self.spec)
+        self.files = followed({letter.decode(): fd for fd, letter in self.streams.items()})
         self.share_streams()
         report_read, report_write = os.pipe()
         go_read, go_write = os.pipe()
@@ -139,7 +143,10 @@ class Keeper:
             "wall": time.time(),
             "keeper": with_start(os.getpid()),
             "job": with_start(self.leader),
-            "streams": {letter.decode(): os.fstat(fd).st_ino for fd, letter in self.streams.items()},
+            "streams": {
+                letter.decode(): os.fstat(fd).st_ino for fd, letter in self.streams.items() if not is_file(fd)
+            },
+            "files": {file.letter: [*file_id(file.fd), file.place] for file in self.files},
             "counters": before,
         }
         self.leader_start = with_start(self.leader)["start"]
@@ -204,11 +211,21 @@ class Keeper:
         front.close()
         self.outbox.clear()
         self.output = self.output or Output(self.folder, self.spec["output_cap"])
-        for fd in self.streams:
-            self.selector.register(fd, selectors.EVENT_READ)
+        self.watch_streams()
         if not self.ended:
             append_event(self.folder, event="guard-lost")
             self.check_job()
+
+    def watch_streams(self) -> None:
+        """Files are looked at now and then: no selector takes them."""
+        for fd in self.streams.keys() - {file.fd for file in self.files}:
+            self.selector.register(fd, selectors.EVENT_READ)
+
+    def follow(self) -> None:
+        """While they are ours to read."""
+        if self.output is not None:
+            for file in self.files:
+                self.output.follow(file)
 
     def check_job(self) -> None:
         """Now and then: what nobody else does for a job without a guard, or without a folder."""
@@ -467,6 +484,9 @@ class Keeper:
         if time.monotonic() >= self.next_look and not self.ended:
             self.check_job()
         timeout = 0.05 if self.ended else max(0.0, self.next_look - time.monotonic())
+        if self.files and self.output is not None:
+            timeout = min(timeout, FOLLOW_SECONDS)
+        self.follow()
         for key, mask in self.selector.select(timeout):
             if key.fd == self.wake_read:
                 with contextlib.suppress(BlockingIOError):
@@ -502,12 +522,21 @@ class Keeper:
             self.tell({"over": True})
         late = now - self.over_since > LAST_OUTPUT
         if self.front is None:
+            self.finish_files()
             for fd in list(self.streams):
                 self.from_job(fd)
             self.drained = self.drained or late or not self.streams
         if self.record is None and (self.drained or late):  # a front that hangs must not hold it back
             self.finish()
         return self.drained and self.record is not None
+
+    def finish_files(self) -> None:
+        """Nobody writes to them any more."""
+        for file in self.files:
+            if self.output is not None:
+                self.output.finish(file)
+            self.forget(file.fd)
+        self.files = []
 
     def on_sigterm(self, *_: object) -> None:
         """Logout, shutdown or somebody's kill: passed on, and we stay until the job has ended."""
@@ -577,10 +606,14 @@ def main(arguments: list[str]) -> None:
     front.set_inheritable(False)  # held by the job too, it would hide our death from the front
     send_frame(front, b"J", json.dumps({"hello": os.getpid()}).encode())
     try:
-        _, payload = receive_frame(front)
+        _, payload, fds = receive_with_fds(front)
     except (EOFError, OSError):  # the front takes another backend
         return
     spec: dict[str, Any] = json.loads(payload)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    too_few = len(fds) != len(spec["files"])
+    spec["files"] = dict(zip(spec["files"], fds, strict=False))
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write("oomproof-keeper")
     become_subreaper()
@@ -591,6 +624,8 @@ def main(arguments: list[str]) -> None:
     keeper = Keeper(front, spec)
     keeper.lock = hold_lock(f"{os.path.dirname(spec['folder'])}/{KEEPER_LOCK}")
     try:
+        if too_few:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "start")
         keeper.prepare()
         news = keeper.start()
     except FrontGone:

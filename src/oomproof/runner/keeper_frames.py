@@ -1,7 +1,7 @@
 """How front and keeper speak: frames over an inherited socket, one letter, four bytes of length, then the bytes.
 
 keeper → front   J news (hello first); the descriptors of the streams come with the news of them
-front → keeper   J spec (first)   G go: it has the streams   S signal number   C stream closed   D all output was read
+front → keeper   J spec (first), with files the job gets as they are   G go: it has the streams   S signal number   C stream closed   D all output was read
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ HEADER = struct.Struct("!cI")
 
 def send_frame(sock: socket.socket, kind: bytes, payload: bytes) -> None:
     sock.sendall(HEADER.pack(kind, len(payload)) + payload)
+
+
+def send_with_fds(sock: socket.socket, kind: bytes, payload: bytes, fds: list[int]) -> None:
+    socket.send_fds(sock, [HEADER.pack(kind, len(payload))], fds)
+    sock.sendall(payload)
 
 
 def receive_exactly(sock: socket.socket, size: int) -> bytes:

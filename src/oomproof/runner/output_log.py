@@ -8,9 +8,11 @@ import time
 
 from oomproof.leaf.attempt_names import OUTPUT, OUTPUT_BEFORE, OUTPUT_FIRST
 from oomproof.leaf.small_files import sync
+from oomproof.runner.followed_file import AT_ONCE, Followed
 
 CHUNK = 65536  # bytes of the job's output read at once
 _BACKLOG = 1 << 20  # bytes of output that wait in memory for a disk, or for a descriptor
+PLACES = "output.at"  # how far a file that the job writes to itself was read
 OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
 
 
@@ -86,6 +88,35 @@ class Output:
         if not data and not self._lost:
             self.trouble = None
 
+    def follow(self, file: Followed, most: int = 8 * AT_ONCE) -> int:
+        """What is new in a file that the job writes to itself; how many bytes. It waits for us, so none is held back.
+
+        Of one that is far ahead only what the cap would keep is read, in a part of its own.
+        """
+        waits, done = file.waiting(), 0
+        if waits > 2 * self._part and not self.space_in_first():
+            gap = waits - self._part * 3 // 2
+            self.place(self._part)
+            self.write(f"\n[oomproof: {gap / 2**20:.1f} MiB of output not stored]\n".encode())
+            file.passed(gap)
+        while done < most and file.waiting():
+            if self.behind:
+                self.write(b"")
+            if self.behind or not (data := file.peek(min(AT_ONCE, self._part // 4, most - done))):
+                break
+            self.write(data)
+            file.passed(len(data))
+            done += len(data)
+        if done:
+            note_place(self._folder, file)
+        return done
+
+    def finish(self, file: Followed) -> None:
+        """The rest, up to its end as it is now: somebody else may still write to it."""
+        left = file.waiting()
+        while left > 0 and (done := self.follow(file, min(left, 8 * AT_ONCE))):
+            left -= done
+
     def _rotate(self) -> None:
         """Without a new name for the old part nothing more is kept: the cap holds also where the folder is gone."""
         fd, self._fd = self._fd, None
@@ -104,6 +135,25 @@ class Output:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def note_place(folder: str, file: Followed) -> None:
+    """For whoever follows it on when nobody is left who holds it."""
+    with contextlib.suppress(OSError):
+        fd = os.open(f"{folder}/{PLACES}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            row = f"{file.letter} {file.place:020d}\n".encode()
+            os.pwrite(fd, row, "OE".index(file.letter) * len(row))
+        finally:
+            os.close(fd)
+
+
+def noted_place(folder: str, letter: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError), open(f"{folder}/{PLACES}", "rb") as file:
+        for row in file.read().split(b"\n"):
+            if row.lstrip(b"\0").startswith(letter.encode()):
+                return int(row.split()[1])
+    return None
 
 
 def sync_at_intervals(path: str) -> None:

@@ -23,7 +23,8 @@ from oomproof.machine import processes, wait_status
 from oomproof.recording import run_folders, state_files
 from oomproof.records import fields
 from oomproof.runner import limit_backends
-from oomproof.runner.output_log import OUTPUT_CAP, Output
+from oomproof.runner.followed_file import followed
+from oomproof.runner.output_log import OUTPUT_CAP, Output, noted_place
 from oomproof.runner.run_flags import from_json
 from oomproof.runner.takeover import TakenOver
 
@@ -70,8 +71,11 @@ def _spawn(folder: Path, held: dict[str, int]) -> None:
 
 
 def reopen(started: dict[str, Any], pids: list[int]) -> dict[str, int]:
-    """The readable ends of the job's pipes, found in the job by their inode. A pty cannot be had again."""
-    wanted = {f"pipe:[{inode}]": letter for letter, inode in (started.get("streams") or {}).items()}
+    """The readable ends of the job's pipes and files, found in the job by their inode. A pty cannot be had again."""
+    pipes = {f"pipe:[{inode}]": letter for letter, inode in (started.get("streams") or {}).items()}
+    files = {
+        tuple(place[:2]): letter for letter, place in (started.get("files") or {}).items() if len(place) == 3
+    }
     by_stream: dict[str, int] = {}
     for pid in pids:
         try:
@@ -79,13 +83,22 @@ def reopen(started: dict[str, Any], pids: list[int]) -> dict[str, int]:
         except OSError:
             continue
         for name in names:
+            path = f"/proc/{pid}/fd/{name}"
             with contextlib.suppress(OSError):
-                letter = wanted.get(os.readlink(f"/proc/{pid}/fd/{name}"))
+                letter = pipes.get(os.readlink(path))
+                if letter is None and files:
+                    status = os.stat(path)
+                    letter = files.get((status.st_dev, status.st_ino))
                 if letter is not None and letter not in by_stream:
-                    by_stream[letter] = os.open(
-                        f"/proc/{pid}/fd/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                    )
+                    by_stream[letter] = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return by_stream
+
+
+def read_on(started: dict[str, Any], held: dict[str, int], folder: str) -> None:
+    """Where whoever followed the job's files had got to."""
+    for file in followed(held):
+        start = started["files"][file.letter][2]
+        os.lseek(file.fd, noted_place(folder, file.letter) or start, os.SEEK_SET)
 
 
 def with_mark(run_id: str) -> list[int]:
@@ -131,12 +144,12 @@ class StandIn(TakenOver):
         self._pidfd = os.pidfd_open(self.leader) if hasattr(os, "pidfd_open") else None
         self.slave = held.get("slave")
         self.streams = {held[letter]: letter.encode() for letter in "TOE" if letter in held}
+        self.files = followed(held)
         self.output = Output(self.folder, self.spec["output_cap"])
 
     def prepare(self) -> None:
         super().prepare()
-        for fd in self.streams:
-            self.selector.register(fd, selectors.EVENT_READ)
+        self.watch_streams()
         if self._pidfd is not None:
             self.selector.register(self._pidfd, selectors.EVENT_READ)
 
@@ -174,6 +187,7 @@ def main(arguments: list[str]) -> int:
     lock = held.get("lock")
     if front is None:
         held = reopen(started, [int(job["pid"]), *with_mark(run.id)])
+        read_on(started, held, str(run.attempt))
         lock = state_files.take_lock(run.keeper_lock)
         if lock is None:
             return 0  # somebody else was faster

@@ -137,7 +137,7 @@ def oom_score_by_age(older: int) -> int:
 def supervise(
     run: run_folders.Run,
     order: Order,
-    on_started: Callable[[str], None],
+    on_started: Callable[[str, Callable[[str], None]], None],
     ticket: Ticket | None = None,
     share: GpuShare | None = None,
 ) -> Outcome:
@@ -193,14 +193,14 @@ def _stay(
     host: HostView,
     info: dict[str, Any],
     started: dict[str, Any],
-    on_started: Callable[[str], None],
+    on_started: Callable[[str, Callable[[str], None]], None],
     ticket: Ticket | None = None,
     share: GpuShare | None = None,
 ) -> tuple[dict[str, Any], str | None]:
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     say = front.say
     sentence = front.backend.sentence(order.chosen.limit is not None, order.verbosity)
-    or_none(say, "the start could not be told", lambda: on_started(sentence))
+    or_none(say, "the start could not be told", lambda: on_started(sentence, front.terminal.message))
     watch = or_none(
         say,
         "NOT GUARDED, nor recorded",
@@ -247,6 +247,8 @@ def _stay(
 
     front.on_interrupt, front.on_takeover = on_interrupt, on_takeover
     front.on_output_lost = on_output_lost
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    front.on_output_full = lambda: watch.task_thread.do(lambda: note_output_lost(run.attempt, full))
     try:
         record = front.relay(watch.status_line if front.terminal.tty_numbers else None, watch.tick)
     finally:

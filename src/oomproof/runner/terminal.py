@@ -11,6 +11,7 @@ import tty
 from typing import Any
 
 from oomproof.printable import one_line, printable
+from oomproof.runner.followed_file import Followed
 
 _IDLE = 0.6  # seconds without output before the status line may show
 _ALTERNATE_ON, _ALTERNATE_OFF = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -30,6 +31,7 @@ class Terminal:
         self._alternate = False
         self._quiet = quiet
         self.gone = False  # hung up: go on without it
+        self.own_file: Followed | None = None  # standard error, where the job writes to that file itself
 
     # --- facts -------------------------------------------------------------------------------------------------
 
@@ -133,7 +135,11 @@ class Terminal:
         raw = self._saved is not None
         end = "\r\n" if raw else "\n"
         start = end if self.is_tty[2] and not self._column_zero else ""
-        self._write(2, (start + printable(text).replace("\n", end) + end).encode())
+        data = (start + printable(text).replace("\n", end) + end).encode()
+        if self.own_file is not None:
+            self.own_file.write_own(2, data)
+        else:
+            self._write(2, data)
         self._column_zero = True
 
     def status(self, text: str) -> None:

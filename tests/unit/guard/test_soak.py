@@ -31,7 +31,7 @@ def bench() -> ModuleType:
 def test_an_hour_leaves_nothing_behind(bench: ModuleType) -> None:
     seen = bench.soak(1.0, seed=3, parts=0.125)
     assert len(seen.hours) == 8 and seen.growth_kib < 32, seen.hours
-    assert seen.descriptors[0] == seen.descriptors[1] and seen.counts["pause files left"] == 0
+    assert seen.descriptors[1] <= seen.descriptors[0] and seen.counts["pause files left"] == 0
     assert not [kind for kind in seen.kinds if kind.startswith("trouble")], seen.kinds
     assert sum(hour.messages for hour in seen.hours) <= 72, "twelve in ten minutes at most"
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from test_ledger import entry
@@ -46,11 +47,15 @@ def oomproof(*words: str, **options: object) -> subprocess.CompletedProcess[str]
     )  # type: ignore[call-overload, no-any-return]
 
 
-def test_whatever_the_umask_nothing_of_a_run_is_open(folders_of_their_own: Path) -> None:
-    bases = [
-        str(folders_of_their_own / "state" / "oomproof"),
-        str(folders_of_their_own / "runtime" / "oomproof"),
-    ]
+def test_whatever_the_umask_nothing_of_a_run_is_open(
+    folders_of_their_own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TemporaryDirectory(dir="/tmp") as runtime:  # the name of a socket must be short
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        nothing_is_open([str(folders_of_their_own / "state" / "oomproof"), f"{runtime}/oomproof"])
+
+
+def nothing_is_open(bases: list[str]) -> None:
     before = os.umask(0)
     try:
         done = oomproof("run", "--", sys.executable, "-c", WAIT + LOOK, *bases)

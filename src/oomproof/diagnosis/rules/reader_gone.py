@@ -13,8 +13,10 @@ from oomproof.diagnosis.verdict import Certainty, WeightedCause
 from oomproof.evidence.case_file import Action, CaseFile
 
 _CLOSED = Weight(800, "our own write failed, and the job then met the closed pipe")
-_SOON = Weight(40, "our own write failed seconds before, and the job failed without a word")
-_BEFORE = Weight(15, "our own write failed some time before: what prints meets the pipe at its next line")
+_SOON = Weight(40, "its output could not be written seconds before, and the job failed without a word")
+_BEFORE = Weight(
+    15, "its output could not be written some time before: what prints meets the pipe at its next line"
+)
 _SECONDS = 5.0  # a training prints a line in that time
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
@@ -35,7 +37,7 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
 def _claim(
     case: CaseFile, death: Death, closed: Action, weight: Weight, certainty: Certainty
 ) -> WeightedCause:
-    met = "the job met the closed pipe" if certainty == "proven" else "the job may have met the closed pipe"
+    met = "the job met the closed pipe" if certainty == "proven" else "the job may have failed of it"
     evidence = case.evidence_from("exit", "action.", "output.")
     perhaps = "" if certainty == "proven" else "perhaps "
     if closed.action == "signal":
@@ -54,7 +56,7 @@ def _claim(
         weight,
         certainty,
         f"{perhaps}its output could not be written: {closed.why}",
-        f"`oomproof run` could not write the job's output ({closed.why}); {met} and {death.phrase}",
+        f"what it printed could not be written ({closed.why}); {met} and {death.phrase}",
         f"free space where its output goes, or send it elsewhere: {command(case)} > out.log",
         evidence=evidence,
         test="df -h, and df -i, of the file its output goes to",
