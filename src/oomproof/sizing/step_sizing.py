@@ -96,8 +96,26 @@ def _virtual_gpu(own: dict[str, Any], seconds: float) -> Iterator[None]:
     with torch.library._scoped_library("aten", "IMPL") as library:
         virtual_start.change_torch(redirect, library, _TOTAL)
         flow.install()
-        with redirect:
+        with _taken_for_real(), redirect:
             yield
+
+
+@contextlib.contextmanager
+def _taken_for_real() -> Iterator[None]:
+    """transformers asks whether a tensor is fake before it asks whether a mask is needed; on a card it is not."""
+    asking = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("transformers.") and "is_fake_tensor" in getattr(module, "__dict__", ())
+    ]
+    before = [vars(module)["is_fake_tensor"] for module in asking]
+    for module in asking:
+        vars(module)["is_fake_tensor"] = lambda tensor: False
+    try:
+        yield
+    finally:
+        for module, original in zip(asking, before, strict=True):
+            vars(module)["is_fake_tensor"] = original
 
 
 def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: Any) -> str:

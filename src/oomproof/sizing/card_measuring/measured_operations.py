@@ -145,7 +145,7 @@ def _trace_on() -> bool:
     """Off and on: that empties it."""
     try:
         torch.cuda.memory._record_memory_history(None)
-        torch.cuda.memory._record_memory_history("all", context=None, max_entries=_ENTRIES)
+        torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=_ENTRIES)
     except Exception:  # a torch with other names for it
         return False
     return True
