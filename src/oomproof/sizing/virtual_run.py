@@ -73,7 +73,31 @@ def load(path: str) -> VirtualRun:
         result = json.load(file)
     stem = path[: -len(".json")]
     run = VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
-    return with_generations(run)
+    return with_generations(with_sums_in_place(run))
+
+
+def with_sums_in_place(run: VirtualRun) -> VirtualRun:
+    """A sum of two gradients whose operands end with it: autograd adds the second to the first. As many events as before."""
+    sums = {int(number): operands for number, operands in run.result.get("sums", {}).items()}
+    kinds = run.result.get("kinds", {})
+    memory: dict[int, int] = {}  # number of a sum → whose memory it has
+    events = run.events
+    index = 0
+    while index < len(events):
+        number, size = events[index]
+        operands = sums.get(number)
+        ended = [-freed for freed, _ in events[index + 1 : index + 3]]
+        if number < 0:
+            events[index] = (-memory.pop(-number, -number), size)
+        elif operands is not None and sorted(ended) == sorted(operands):
+            kept, second = (memory.pop(operand, operand) for operand in operands)
+            memory[number] = kept
+            if str(number) in kinds:
+                kinds[str(kept)] = kinds[str(number)]
+            events[index : index + 3] = [(number, 0), (-number, 0), (-second, size)]
+            index += 2
+        index += 1
+    return run
 
 
 def with_generations(run: VirtualRun) -> VirtualRun:

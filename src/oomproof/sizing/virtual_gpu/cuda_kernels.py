@@ -205,8 +205,13 @@ def dropout(mode: Any) -> Any:
     whole = aten.dropout.default
 
     def drop(tensor: Any, p: float, train: bool) -> Any:
-        if train and 0 < p < 1 and mode.is_on_card(tensor):
-            return aten.native_dropout.default(tensor, p, train)[0]
+        if mode.is_on_card(tensor):
+            if not train or p == 0:
+                return tensor.view_as(
+                    tensor
+                )  # the very tensor, as on the card; a kernel in Python may not return what it got
+            if p < 1:
+                return aten.native_dropout.default(tensor, p, train)[0]
         return whole.decompose(tensor, p, train)
 
     return drop

@@ -22,6 +22,7 @@ class StorageLog:
         self.events = {GPU: array("q"), HOST: array("q")}
         self.by_address: dict[int, tuple[Any, int, str]] = {}
         self.kinds: dict[int, str] = {}  # number → weights, gradients, optimizer state; others by birth
+        self.sums: dict[int, tuple[int, int]] = {}  # in backward: number → those it is the sum of
         self.signed: dict[
             int, int
         ] = {}  # number of a workspace → its operation's signature, inverted (~) for all but the first

@@ -13,12 +13,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from . import cuda_kernels
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
-from .storage_log import GPU, HOST, StorageLog
+from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
 from .uniform_tensors import UniformTensors
 
 CARD = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
+_DROPOUT = torch.ops.aten.native_dropout.default  # makes its second result, the mask, first
+_ADD = torch.ops.aten.add.Tensor
+_BACKWARD = PARTS_OF_STEP.index(BACKWARD)
 
 
 class _Depth(threading.local):
@@ -67,7 +70,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
     def _see_all(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         where = self.creating
         fresh = False
-        for tensor in fakes(out):
+        for tensor in fakes(out[::-1] if func is _DROPOUT else out):
             storage = tensor.untyped_storage()
             known = self.log.by_address.get(storage._cdata)
             if known is not None and known[0]() is storage:
@@ -77,8 +80,18 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
             fresh = True
             self.log.see(storage, where)
         if fresh and where == GPU:
+            if func is _ADD and self.log.part == _BACKWARD:
+                self._note_sum(args, out)
             sizes = self.workspaces(func, args, kwargs, out)
             self.log.passing_all(sizes, self.signatures.number(func, args, kwargs))
+
+    def _note_sum(self, args: Any, out: Any) -> None:
+        """autograd adds up two gradients of one tensor in the first one's memory, but never in that of a tensor of another class,
+        such as ours; see `virtual_run`."""
+        operands = [tensor for tensor in args[:2] if isinstance(tensor, FakeTensor)]
+        numbers = [self.log.number(tensor.untyped_storage()) for tensor in (*operands, out)]
+        if len(operands) == 2 and None not in numbers and operands[0].shape == out.shape:
+            self.log.sums[numbers[2]] = (numbers[0], numbers[1])
 
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""
