@@ -16,9 +16,11 @@ def __getattr__(name: str) -> object:
 
         return getattr(script_api, name)
     if name == "size":
-        from oomproof.reports import notebook_size
+        from importlib import (
+            import_module,  # by its name: parts below the reports import this package for its version
+        )
 
-        return notebook_size.size
+        return import_module("oomproof.reports.notebook_size").size
     raise AttributeError(f"module 'oomproof' has no attribute {name!r}")
 
 
