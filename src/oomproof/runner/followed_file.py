@@ -100,6 +100,9 @@ class Followed:
 
     def __init__(self, fd: int, letter: str) -> None:
         self.fd, self.letter = fd, letter
+        self.error: OSError | None = (
+            None  # why nothing can be read now: a network that is gone, a broken disk
+        )
         self._own: list[tuple[int, int]] = []  # where our own lines are, not read yet
 
     @property
@@ -108,7 +111,12 @@ class Followed:
 
     def waiting(self) -> int:
         """Bytes not read yet. A file that was cut short begins anew."""
-        place, size = self.place, os.fstat(self.fd).st_size
+        place = self.place
+        try:
+            size = os.fstat(self.fd).st_size
+        except OSError as error:
+            self.error = error
+            return 0
         if size < place:
             self._own.clear()
             place = self._go(0)
@@ -121,10 +129,15 @@ class Followed:
         place = self.place
         if self._own:
             most = min(most, self._own[0][0] - place)
-        data = os.pread(self.fd, most, place)
-        if data.startswith(b"\0"):
-            with contextlib.suppress(OSError):
-                data = os.pread(self.fd, most, os.lseek(self.fd, place, os.SEEK_DATA))
+        try:
+            data = os.pread(self.fd, most, place)
+            if data.startswith(b"\0"):
+                with contextlib.suppress(OSError):  # nothing but a hole to the end
+                    data = os.pread(self.fd, most, os.lseek(self.fd, place, os.SEEK_DATA))
+        except OSError as error:
+            self.error = error
+            return b""
+        self.error = None
         return data
 
     def passed(self, size: int) -> None:
@@ -135,7 +148,10 @@ class Followed:
 
     def has_no_space(self) -> bool:
         """Whether its disk is full: the job's own writes failed, and perhaps the words it had for that too."""
-        disk = os.fstatvfs(self.fd)
+        try:
+            disk = os.fstatvfs(self.fd)
+        except OSError:
+            return False
         return (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize < 4096
 
     def write_own(self, number: int, data: bytes) -> None:

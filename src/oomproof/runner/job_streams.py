@@ -236,7 +236,8 @@ class Streams:
             fd, mask = waiting, selectors.EVENT_READ
         if self._changes is not None and fd == self._changes.fd:
             self._changes.clear()
-            self._due = self._due or time.monotonic() + _FOLLOW_SECONDS
+            if self._due is None:
+                self._due = time.monotonic() + _FOLLOW_SECONDS
         if fd not in self._letters:
             return
         for file in self._files.values():  # what came before it stands before it

@@ -99,14 +99,17 @@ class Output:
             self.place(self._part)
             self.write(f"\n[oomproof: {gap / 2**20:.1f} MiB of output not stored]\n".encode())
             file.passed(gap)
-        while done < most and file.waiting():
+        while done < most and (waits := file.waiting()):
             if self.behind:
                 self.write(b"")
-            if self.behind or not (data := file.peek(min(AT_ONCE, self._part // 4, most - done))):
+            size = min(AT_ONCE, self._part // 4, most - done, waits)
+            if self.behind or not (data := file.peek(size)):
                 break
             self.write(data)
             file.passed(len(data))
             done += len(data)
+        if file.error is not None:
+            self.fail(file.error)
         if done:
             note_place(self._folder, file)
         return done

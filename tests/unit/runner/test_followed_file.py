@@ -60,7 +60,7 @@ def test_it_begins_where_the_next_byte_goes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_we_may_not_read_is_not_followed(tmp_path: Path) -> None:
-    assert asked(tmp_path, 'umask 0577; exec "$@" > out') == [[], 0, []]
+    assert asked(tmp_path, ': > out; chmod 200 out; exec "$@" > out') == [[], 0, []]
 
 
 class Scene:
@@ -133,6 +133,11 @@ def test_a_file_that_is_cut_begins_anew(scene: Scene) -> None:
     scene.prints(b"three\n")
     scene.output.follow(scene.file)
     assert scene.log().endswith(b"two\nthree\n")
+    os.truncate(scene.path, 3 * 4096)
+    scene.output.follow(scene.file)
+    assert scene.file.waiting() == 0 and scene.output.trouble is None, (
+        "a file that was made longer has an end too"
+    )
 
 
 def test_of_a_flood_the_first_and_the_last_are_kept(tmp_path: Path) -> None:
@@ -159,6 +164,19 @@ def test_a_disk_that_takes_nothing_loses_nothing(scene: Scene, monkeypatch: pyte
     monkeypatch.setattr(scene.output, "_next_try", 0.0)
     scene.output.follow(scene.file)
     assert (scene.folder / "later" / "output.log").read_bytes() == scene.path.read_bytes()
+
+
+def test_a_file_that_cannot_be_read_any_more_costs_only_the_log(scene: Scene) -> None:
+    """Neither the front's loop nor the keeper's may stumble over it, at each turn."""
+    os.dup2(scene.writes, scene.file.fd)  # read from what is open for writing only: EBADF
+    streams, _ = streams_of(scene)
+    scene.prints(b"one\n")
+    streams.log.follow(Followed(scene.file.fd, "O"))
+    os.lseek(scene.file.fd, 0, os.SEEK_SET)
+    streams.follow()
+    assert scene.output.trouble == "output not stored: Bad file descriptor"
+    streams.finish_files()
+    assert not streams.open
 
 
 def test_a_growing_file_is_told_once_for_each_time_it_is_asked(scene: Scene) -> None:
