@@ -26,8 +26,9 @@ from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
-from oomproof.runner.front import Front, Launch
+from oomproof.runner.front import Front
 from oomproof.runner.guard_settings import guard_settings
+from oomproof.runner.job_launch import Launch
 from oomproof.runner.job_watch import Watch, or_none
 from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.run_flags import SIZE_FIRST, RunSettings, to_json
