@@ -269,7 +269,7 @@ def write_down(
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
     state_files.sync(run.attempt.started_file)
-    with contextlib.suppress(Exception):  # a full disk, no descriptors: the run goes on without
+    with contextlib.suppress(Exception):  # a full disk, no descriptors: the run continues without
         if ticket is not None:
             ticket.started(started, over)
     with contextlib.suppress(Exception):
