@@ -26,7 +26,7 @@ _LEAST_SECONDS = (
 # With disk swap the machine stalls long before RAM and swap are full. In the replay with swap the pause came at 0.16, before
 # anybody else had stalled for half a second; SIGTERM, which costs the job, waits for three times as much (STALLED).
 PAUSE_STALLED = 0.10
-# It goes on when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
+# It resumes when this many seconds of its own growth, a quarter of the floor at least, are free above the threshold it was
 # paused at: enough that each turn gets something done. Never more than margin + floor, or it might never come.
 RESUME_SECONDS = 3.0
 

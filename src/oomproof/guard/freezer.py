@@ -74,7 +74,7 @@ class Freezer:
         return bool(states) and all(state in _STILL for state in states)
 
     def resumed_by_others(self) -> bool:
-        """Whether somebody else has let it go on since ``freeze``. Only a cgroup remembers what was asked of it."""
+        """Whether somebody else has resumed it since ``freeze``. Only a cgroup remembers what was asked of it."""
         if not self._asked or self.how == BY_SIGNALS:
             return False
         return _pread(self._fd).strip() in (b"0", b"THAWED")
@@ -180,7 +180,7 @@ def read_mark(attempt: Attempt) -> dict[str, Any]:
 
 
 def remove_mark(attempt: Attempt, pause: str | None = None) -> None:
-    """Whoever lets the job go on removes the mark of that pause; without an id, any."""
+    """Whoever resumes the job removes the mark of that pause; without an id, any."""
     with _one_at_a_time(attempt):
         if pause is not None and str(read_mark(attempt).get("id") or "") != pause:
             return

@@ -1,4 +1,4 @@
-"""Pauses a job with its GPU memory given back, and lets it go on: all its processes or none."""
+"""Pauses a job with its GPU memory given back, and resumes it: all its processes or none."""
 
 from __future__ import annotations
 

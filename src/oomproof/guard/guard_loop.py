@@ -63,7 +63,7 @@ class Guard:
         self._reader = ViewReader(host, jobs, self._try, self._unmanaged)
         growth = self._unmanaged.growth
         self._actuators = {job.name: Actuator(job, growth) for job in jobs}
-        self._acting = threading.RLock()  # the terminal's thread may let a job go on (let_go)
+        self._acting = threading.RLock()  # the terminal's thread may resume a job (let_go)
         self._background = [BackgroundTasks(job, host, growth, self._acting) for job in jobs]
         self._stopping = threading.Event()
         self._wake_read, self._wake_write = _pipe()

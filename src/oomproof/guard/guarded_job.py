@@ -159,7 +159,7 @@ class GuardedJob:
         if self.pause.by == before:
             return
         if not self.pause.by:
-            # Whoever let it go on did so before; but if our own pause came in between, nobody would end that one.
+            # Whoever resumed it did so before; but if our own pause came in between, nobody would end that one.
             freezer.thaw()
             self.pause.look()
         if self.pause.by == "hand" and not freezer.is_frozen():

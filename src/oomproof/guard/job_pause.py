@@ -55,7 +55,7 @@ class Pause:
         self._task_thread.do(lambda: self._look_for_timeouts(pause, why, until))
 
     def end(self) -> None:
-        """After it was let go on. A mark of the user's that came meanwhile stays: it is another pause."""
+        """After it was resumed. A mark of the user's that came meanwhile stays: it is another pause."""
         pause, by, self._id = self._id, self.by, ""
         self.by, self.limit = "", None
         self._stop_pushing()

@@ -1,4 +1,4 @@
-"""Whose turn it is when the whole machine runs short: to be paused, to be ended, to go on."""
+"""Whose turn it is when the whole machine runs short: to be paused, to be ended, to resume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Turns:
 
     to_end: bool = True  # newest unprotected job whose end would help
     to_pause: bool = False  # the job whose pause would help, newest first
-    to_resume: bool = True  # no older job waits to go on
+    to_resume: bool = True  # no older job waits to resume
     running: int = 0  # others that are not paused: who can finish and free memory
     waiting: int = 0  # others that their guards have paused: they wait for this one too
 

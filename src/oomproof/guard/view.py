@@ -111,7 +111,7 @@ class Facts:
     time_to_full: float | None = None
     my_turn: bool = True  # newest unprotected run of ours whose end would help; decision 8
     freeze_turn: bool = False  # the run of ours whose pause would help
-    thaw_turn: bool = True  # no older run of ours waits to go on
+    thaw_turn: bool = True  # no older run of ours waits to resume
     running: int = 0  # other live runs of ours that are not paused
     waiting: int = 0  # other live runs of ours that their guards paused
     others_idle: bool = False  # none of those running has used any CPU for a long while
@@ -131,7 +131,7 @@ class Done:
     killed_at: float | None = None
     paused_at: float | None = None  # by us; None when it runs or somebody else paused it
     paused_until: float = 0.0
-    resume_headroom: int = 0  # it goes on when this much RAM is available (and what was pushed out since)
+    resume_headroom: int = 0  # it resumes when this much RAM is available (and what was pushed out since)
     paused_swap: int = 0  # what it had in swap when it was paused
     for_ours: bool = False  # paused so that another run of ours can finish
     headroom_since: float | None = None  # since when the headroom to go on has been there

@@ -151,7 +151,7 @@ class LiveRun:
     def take_latch(self, boottime: float, pause: float = ACTION_PAUSE, thaw: bool = False) -> bool:
         """True when no run acted on the machine's shortage within ``pause``; then this one has it.
 
-        A resume of one's own does not count: a job that goes on and fills the machine at once must not wait for itself.
+        A resume of one's own does not count: a job that resumes and fills the machine at once must not wait for itself.
         """
         self._need_slot()
         assert self._latch is not None

@@ -21,7 +21,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # About a minute of full-speed sampling (10 Hz, host + job + a few processes): a disk that stalls longer loses rows,
 # never the job.
 _QUEUE_ROWS = 3000
-# A synced commit takes 0.43 ms of CPU. While all is calm a power cut may cost the last five seconds; with less room, with
+# A synced commit takes 0.43 ms of CPU. While all is calm a power cut may cost the last five seconds; with less headroom, with
 # growth, or when the job changes its phase it costs one, and nothing that came before an event.
 _CALM_SECONDS, _SOON_SECONDS = 5.0, 1.0
 _QUEUE_EVENTS = 1000  # more, for events that matter: no number of samples pushes out a job's last exception
@@ -130,7 +130,7 @@ class Writer:
                 if self._connection is None:
                     self._connection = self._open()
                 self._write(self._connection, batch)
-            except Exception as error:  # disk full, read-only, gone: the job goes on without a recording
+            except Exception as error:  # disk full, read-only, gone: the job continues without a recording
                 self._lose(len(batch), error)
                 self._close()  # and the next batch tries from the start: the disk may be back
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:

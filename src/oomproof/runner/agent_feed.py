@@ -164,7 +164,7 @@ class AgentFeed:
     def start(self) -> None:
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread left: the run goes on without what agents tell
+        except RuntimeError as error:  # no thread left: the run continues without what agents tell
             self._trouble(f"nobody listens to the agent: {error}")
 
     def stop(self) -> None:

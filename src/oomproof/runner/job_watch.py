@@ -307,7 +307,7 @@ class Watch:
 
     def _stop_guard(self) -> None:
         self.guard.stop()
-        if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would let it go on
+        if self._pause.by == "guard":  # `watch` leaves, or the job has ended: nobody would resume it
             self.let_go("its guard leaves")
 
     def _stop_helpers(self) -> None:

@@ -234,7 +234,7 @@ class Keeper:
         )
         if not self.folder_gone and not os.path.isdir(self.folder):
             self.folder_gone = True
-            self.thaw()  # nobody can name it any more to let it go on
+            self.thaw()  # nobody can name it any more to resume it
         if self.front is None and not self.has_guard():
             self.resume_without_guard()
             self.restore_gpu_memory()
@@ -265,7 +265,7 @@ class Keeper:
             self.restoring = True
 
     def resume_without_guard(self) -> None:
-        """Nobody is left to let a paused job go on. One that the user paused stays so: `oomproof resume` is theirs."""
+        """Nobody is left to resume a paused job. One that the user paused stays so: `oomproof resume` is theirs."""
         mark = f"{self.folder}/{PAUSED}"
         by = read_object(mark).get("by")
         if by == "user" or not self.is_paused():

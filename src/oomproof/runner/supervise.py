@@ -26,8 +26,9 @@ from oomproof.recording.secrets import mask_argv, mask_environment
 from oomproof.records import dataclass, field
 from oomproof.runner import agent_feed, code_identity, leftovers
 from oomproof.runner.admission_request import Asked, Ticket
-from oomproof.runner.front import Front, Launch
+from oomproof.runner.front import Front
 from oomproof.runner.guard_settings import guard_settings
+from oomproof.runner.job_launch import Launch
 from oomproof.runner.job_watch import Watch, or_none
 from oomproof.runner.output_log import OUTPUT_CAP
 from oomproof.runner.run_flags import SIZE_FIRST, RunSettings, to_json
@@ -270,7 +271,7 @@ def write_down(
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
     state_files.sync(run.attempt.started_file)
-    with contextlib.suppress(Exception):  # a full disk, no descriptors: the run goes on without
+    with contextlib.suppress(Exception):  # a full disk, no descriptors: the run continues without
         if ticket is not None:
             ticket.started(started, over)
     with contextlib.suppress(Exception):

@@ -156,7 +156,7 @@ def test_the_newest_that_may_be_paused(
 
 
 def test_while_memory_is_ample_nobody_is_asked_whether_he_may_be_paused(tmp_path: Path) -> None:
-    """Each calm look once started the process that resumes after a killed guard: 9 MiB beside every run, for nothing."""
+    """Each calm look once started the process that resumes after a killed guard: 10 MiB beside a run, for nothing."""
     scene, asked = Scene(tmp_path), list[int]()
 
     def tie(job: Job) -> str:

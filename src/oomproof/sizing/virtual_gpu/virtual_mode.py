@@ -90,8 +90,9 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         such as ours; see `virtual_run`."""
         operands = [tensor for tensor in args[:2] if isinstance(tensor, FakeTensor)]
         numbers = [self.log.number(tensor.untyped_storage()) for tensor in (*operands, out)]
-        if len(operands) == 2 and None not in numbers and operands[0].shape == out.shape:
-            self.log.sums[numbers[2]] = (numbers[0], numbers[1])
+        known = [number for number in numbers if number is not None]
+        if len(known) == 3 and operands[0].shape == out.shape:
+            self.log.sums[known[2]] = (known[0], known[1])
 
     def place_of(self, *given: Any) -> str:
         """The card if any operand is there."""
