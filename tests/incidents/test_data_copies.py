@@ -13,7 +13,7 @@ from conftest import JOBS, Lab, until
 
 pytestmark = pytest.mark.timeout(280)
 SCRIPT = JOBS / "ml" / "prepare_data.py"
-LIMIT = "200M"
+LIMIT, ROWS = "200M", 20_000
 
 
 def write_rows(path: Path, rows: int) -> None:
@@ -31,7 +31,7 @@ def test_three_copies_are_named_and_the_streaming_way_fits(lab: Lab, tmp_path: P
     for library in ("datasets", "tokenizers"):
         pytest.importorskip(library, reason="the extra [ml] is not installed")
     rows, saved = tmp_path / "rows.jsonl", tmp_path / "checkpoint.json"
-    write_rows(rows, 20_000)
+    write_rows(rows, ROWS)
     job = [sys.executable, str(SCRIPT)]
     streaming = lab.start("stream", "--limit", LIMIT, "--", *job, "stream", str(rows), str(saved))
     ended = lab.run(
@@ -49,9 +49,13 @@ def test_three_copies_are_named_and_the_streaming_way_fits(lab: Lab, tmp_path: P
         str(saved),
     )
     assert ended.returncode == 75, ended.stderr
-    assert 5000 < json.loads(saved.read_text())["rows"] < 20_000, (
+    assert ROWS / 4 < json.loads(saved.read_text())["rows"] < ROWS, (
         "asked while there was memory for a checkpoint"
     )
+    warned, asked = (
+        ended.stderr.find(text) for text in ("memory is getting short", "asked the job to save and stop")
+    )
+    assert 0 <= warned < asked
     assert "hold the same" in ended.stderr and ": 3 copies" in ended.stderr, "told while it ran"
     judged = json.loads(lab.run("why", "naive", "--json").stdout)
     lines = SCRIPT.read_text().splitlines()
@@ -66,14 +70,17 @@ def test_three_copies_are_named_and_the_streaming_way_fits(lab: Lab, tmp_path: P
     census = next(item for item in judged["evidence"] if item["id"] == "agent.census")
     assert all(name in census["text"] for name in ("examples", "train_data", "dataset"))
     remedy = judged["remedies"][0]
-    assert remedy["basis"] == "measured" and remedy["saves_bytes"] > 20 << 20
+    assert remedy["basis"] == "measured" and remedy["saves_bytes"] > 1000 * ROWS
+    assert json.loads(lab.run("trend", "naive", "--json").stdout)["kind"] in ("growing", "slowing")
     look = json.loads(lab.run("inspect", "naive", "--json").stdout)
     assert [sorted(holder[0] for holder in group["holders"]) for group in look["copies"]] == [
         ["dataset", "examples", "train_data"]
     ]
 
     assert streaming.wait() == 0
-    streaming.output_has("tokenized 20000 rows")
+    streaming.output_has(f"tokenized {ROWS} rows")
+    flat = json.loads(lab.run("trend", "stream", "--json").stdout)
+    assert flat["kind"] not in ("growing", "steps") and flat["alert"] is None
     compared = lab.run("runs", "compare", "naive", "stream").stdout
     peaks = {run["name"]: run["peak_bytes"] for run in json.loads(lab.run("runs", "--json").stdout)["runs"]}
     assert (

@@ -39,6 +39,10 @@ SMALL = 64  # elements: what holds no more is a holder of other things
 _LEAF = 64 << 10  # bytes of a text that is worth a line
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PARTS_OF_A_MODEL = ("_parameters", "_buffers", "_modules")
+# Functions of libraries that keep what is the user's, and their variables: the Trainer keeps all predictions of an evaluation.
+_KEEPING = {
+    ("evaluation_loop", "transformers/trainer.py"): ("all_preds", "all_labels", "all_inputs", "all_losses")
+}
 _FRAME_OF = ((GeneratorType, "gi_frame"), (CoroutineType, "cr_frame"), (AsyncGeneratorType, "ag_frame"))
 
 
@@ -125,7 +129,8 @@ class Walk:
             code = frame.f_code
             file = os.path.abspath(code.co_filename)
             yield from self._of_frame(frame, file)
-            modules.setdefault(id(frame.f_globals), (file, frame.f_globals))
+            if not _kept_by(code):
+                modules.setdefault(id(frame.f_globals), (file, frame.f_globals))
         for name, module in list(sys.modules.items())[: _MODULES * 20]:
             if type(module) is not ModuleType or len(modules) >= _MODULES:
                 continue
@@ -142,12 +147,13 @@ class Walk:
     def _of_frame(self, frame: Any, file: str) -> Iterator[tuple[str, Owner, Any]]:
         code = frame.f_code
         owner = Owner("local", code.co_name, file, code.co_firstlineno)
+        kept = _kept_by(code)
         for name, value in self._variables.of(frame)[:_OF_ONE]:
-            if not name.startswith((".", "__")):
+            if name in kept if kept else not name.startswith((".", "__")):
                 yield name, owner, value
 
     def _frames(self) -> Iterator[Any]:
-        """The user's, of all threads; never ours, which would hold itself."""
+        """The user's, of all threads, and those of libraries that keep what is his; never ours, which would hold itself."""
         from _thread import get_ident
 
         threads = sys._current_frames()
@@ -157,7 +163,7 @@ class Walk:
             for _ in range(_FRAMES):
                 if frame is None:
                     break
-                if self._is_users_code(frame):
+                if self._is_users_code(frame) or _kept_by(frame.f_code):
                     yield frame
                 frame = frame.f_back
         threads.clear()
@@ -235,6 +241,14 @@ class Walk:
 
     def _is_users(self, value: Any) -> bool:
         return self._variables.is_user_class(type(value))
+
+
+def _kept_by(code: Any) -> tuple[str, ...]:
+    """Names of what a library's function keeps."""
+    for (function, file), names in _KEEPING.items():
+        if code.co_name == function and code.co_filename.endswith(file):
+            return names
+    return ()
 
 
 def _attribute_name(name: str, kind: Kind, attribute: str) -> str:

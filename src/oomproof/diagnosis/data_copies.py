@@ -7,7 +7,7 @@ import re
 from oomproof.diagnosis.verdict import Change, Remedy
 from oomproof.evidence.case_file import CaseFile, Growth
 from oomproof.evidence.variable_line import where, where_all
-from oomproof.recording.census_record import Copies, Grown, grown
+from oomproof.recording.census_record import Copies, Grown, grown, thing_text
 from oomproof.units import format_size
 
 _NAMED = 3
@@ -25,6 +25,26 @@ def worth_changing(case: CaseFile) -> Remedy | None:
         return None
     remedy = advice(group, case.started_wall or 0.0)
     return remedy if (remedy.saves_bytes or 0) >= _WORTH * _held(case) else None
+
+
+def kept_predictions(case: CaseFile) -> Remedy | None:
+    """The Hugging Face Trainer keeps all that an evaluation predicts, and joins each batch to it by a copy: for a while twice."""
+    kept = (
+        [thing for thing in case.censuses[-1].things if thing.function == "evaluation_loop"]
+        if case.censuses
+        else []
+    )
+    ram = sum(thing.ram for thing in kept)
+    if not kept or ram < _WORTH / 2 * _held(case):
+        return None
+    return Remedy(
+        f"the Trainer keeps the predictions of a whole evaluation: {thing_text(kept[0])}; keep what your metrics need, "
+        "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1), or prediction_loss_only=True; "
+        "eval_do_concat_batches=False saves the copy that is made with each batch",
+        "measured",
+        ram,
+        change=Change("code", "preprocess_logits_for_metrics"),
+    )
 
 
 def kept_in(case: CaseFile, growth: Growth) -> str:

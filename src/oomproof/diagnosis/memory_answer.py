@@ -162,12 +162,12 @@ def _about_workers(case: CaseFile, growth: Growth) -> Remedy:
 
 
 def _without_copies(case: CaseFile) -> Remedy | None:
-    """For the same data held in several forms."""
+    """For the same data held in several forms, or all predictions of an evaluation."""
     if not case.censuses:
         return None
-    from oomproof.diagnosis.data_copies import worth_changing  # brings ast along
+    from oomproof.diagnosis.data_copies import kept_predictions, worth_changing  # brings ast along
 
-    return worth_changing(case)
+    return kept_predictions(case) or worth_changing(case)
 
 
 def _kept_in(case: CaseFile, growth: Growth) -> str:

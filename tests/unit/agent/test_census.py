@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import importlib.util
 import json
 import random
 import signal
@@ -19,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from oomproof.agent import census
+from oomproof.agent import census, census_walk
 
 NUMBERS = random.Random(7)
 WORDS = ["".join(NUMBERS.choices("abcdefghij", k=6)) for _ in range(2000)]
@@ -536,3 +538,31 @@ def test_an_exception_of_the_jobs_own_signal_handler_passes(tmp_path: Path) -> N
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert not agent.failures and sys.getrefcount(rows[0]) < 6
+
+
+def test_what_a_library_keeps_of_the_users_has_a_name() -> None:
+    source = "def evaluation_loop(look):\n    all_preds, internal = [bytes(1 << 20) for _ in range(9)], bytearray(1 << 20)\n    return look(), internal"
+    names: dict[str, Any] = {}
+    exec(compile(source, "/venv/lib/python3/site-packages/transformers/trainer.py", "exec"), names)
+    told, _ = names["evaluation_loop"](look)
+    assert [thing["name"] for thing in told["things"] if thing["function"] == "evaluation_loop"] == [
+        "all_preds"
+    ]
+
+
+def test_the_trainer_still_keeps_them_under_these_names() -> None:
+    """Read, not imported: that takes seconds."""
+    found = importlib.util.find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("the extra [ml] is not installed")
+    for (function, file), names in census_walk._KEEPING.items():
+        tree = ast.parse((Path(found.submodule_search_locations[0]).parent / file).read_text())
+        (loop,) = [
+            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function
+        ]
+        stored = {
+            node.id
+            for node in ast.walk(loop)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        assert set(names) <= stored

@@ -130,3 +130,26 @@ def test_what_workers_copy_by_reading_is_named(attempt: Attempt) -> None:
     for other in (census(tensors), census(replace(rows, ram=60 * MIB))):
         said = stopped(attempt, growth=leak, censuses=(other,)).next
         assert said.startswith("its 2 workers grew by 280 MiB: their dataset keeps what it reads, or copies")
+
+
+def test_what_an_evaluation_of_the_trainer_keeps_is_named(attempt: Attempt) -> None:
+    file = "/venv/site-packages/transformers/trainer.py"
+    kept = Thing(
+        "all_preds.tensors",
+        "attribute",
+        "evaluation_loop",
+        file,
+        2861,
+        "Tensor [3000, 20000]",
+        3000,
+        230 * MIB,
+        0,
+        0,
+    )
+    verdict = stopped(attempt, censuses=(census(EXAMPLES, kept),))
+    assert (
+        "keeps the predictions of a whole evaluation: all_preds.tensors (Tensor [3000, 20000], 230 MiB)"
+        in verdict.next
+    )
+    assert "preprocess_logits_for_metrics=" in verdict.next and verdict.remedies[0].saves_bytes == 230 * MIB
+    assert "evaluation" not in stopped(attempt, censuses=(census(EXAMPLES, replace(kept, ram=9 * MIB)),)).next
