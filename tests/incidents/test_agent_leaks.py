@@ -35,7 +35,7 @@ def test_leaks_that_everybody_has_had_are_named_by_line(lab: Lab) -> None:
     assert all(run.wait() != 0 for run in runs)
     for kind, (text, said) in KNOWN.items():
         verdict = json.loads(lab.run("why", kind, "--json").stdout)["verdict"]
-        assert f"known_leaks.py:{line_of(SCRIPT, text)} `{text}`: {said}" in verdict["next"], kind
+        assert f"known_leaks.py:{line_of(SCRIPT, text)} `{text}`: {said}" in verdict["next"], (kind, verdict)
         assert "history" not in verdict["next"], "a log of numbers is no leak"
         change = {
             "losses": "(keep .item() or .detach() of it)",

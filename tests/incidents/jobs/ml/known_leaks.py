@@ -55,7 +55,7 @@ def main(kind):
                 for _ in range(5):
                     outputs.append(model(torch.randn(600, 512)))
             model.train()
-        time.sleep(0.08)
+        time.sleep(0.15)
 
 
 def load():
