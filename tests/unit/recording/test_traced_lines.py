@@ -85,4 +85,4 @@ def test_nothing_to_tell(fields: dict[str, Any]) -> None:
 def test_figures_that_are_none_do_no_harm() -> None:
     trace = trace_of(told(["a.py", -1, "f", MIB, "many", 0], steps=None))
     assert trace is not None and (trace.lines[0].line, trace.lines[0].count) == (0, 0)
-    assert trace_text(trace, LATER).endswith("made 100% of it: +1 MiB")
+    assert trace_text(trace, LATER).endswith("made 100% of it: +85 KiB/s"), "no steps: by the second"

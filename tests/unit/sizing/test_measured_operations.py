@@ -64,7 +64,7 @@ def test_what_a_script_met_can_be_done_again(tmp_path: Path) -> None:
     signatures = run.result["signatures"]
     names = {signature["op"].split(".")[1] for signature in signatures}
     assert names >= {
-        "convolution", "convolution_backward", "addmm", "mm", "_scaled_dot_product_flash_attention_backward",
+        "convolution", "convolution_backward", "addmm", "mm", "_scaled_dot_product_cudnn_attention_backward",
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
     }, names  # fmt: skip
     assert all(
