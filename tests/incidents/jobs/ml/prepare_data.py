@@ -1,6 +1,6 @@
 """Prepares training data as people do: `naive` keeps each form of it, `stream` reads it in pieces.
 
-prepare_data.py naive|stream ROWS.jsonl CHECKPOINT [ROWS A PIECE]"""
+prepare_data.py naive|stream ROWS.jsonl CHECKPOINT"""
 
 import json
 import sys
@@ -13,7 +13,7 @@ import tokenizers
 import oomproof
 
 datasets.disable_progress_bars()
-LENGTH, PIECE, PAUSE = 64, int(sys.argv[4]) if len(sys.argv) > 4 else 250, 0.2
+LENGTH, PIECE, PAUSE = 64, 250, 0.2
 
 
 def make_tokenizer(texts):
