@@ -33,7 +33,7 @@ def run(
     if sys.stderr.isatty():
         _tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
     sizing, status = size_command(
-        list(command), time_limit=seconds, gpu_total=gpu or card, allow_writes=args.allow_writes, tell=_tell
+        list(command), time_limit=seconds, gpu_total=gpu or card, allow_writes=args.allow_writes, tell=_show
     )
     fits = fits_of(sizing, places)
     if args.json:
@@ -50,6 +50,8 @@ def run(
         )
     elif status == 0:
         print("\n".join(lines_of(sizing, fits, command, terminal_columns(100))))
+    elif sizing.refused:
+        _tell(sizing.refused)
     return status or (USAGE if sizing.refused else 0)
 
 
@@ -80,6 +82,11 @@ def _next(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], elsewhere
     elif elsewhere:
         when = "on the machine with the card, start it with its need:"
     return [f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]
+
+
+def _show(line: str) -> None:
+    """Of the command's own output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _tell(text: str) -> None:

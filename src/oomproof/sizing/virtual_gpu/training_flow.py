@@ -46,6 +46,7 @@ class Flow:
         self.tokens_left = 1
         self.generations: list[dict[str, Any]] = []
         self.saves = CountedCheckpoints(tell)
+        self.generates = False  # whether a model could
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
         self.skip = _library_folders()
@@ -164,6 +165,7 @@ class Flow:
                 self.names.setdefault(id(part), name or type(module).__name__)
             self._name(list(module.parameters()) + list(module.buffers()), "weights")
             self.roots.append(weakref.ref(module))
+            self.generates = self.generates or hasattr(module, "generate")
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
         if phase == "train":
             del self.spans[:-20000]
@@ -222,9 +224,9 @@ class Flow:
             self.finish("done")
 
     def _waited_long(self) -> bool:
-        """Without a loader to shorten, an evaluation may be hours away."""
+        """Without a loader to shorten, an evaluation may be hours away; one was seen where the script began with it."""
         assert self.stepped_at is not None
-        three = self.stepped_at - self.started
+        three = 0.0 if "eval" in self.phases else self.stepped_at - self.started
         return time.monotonic() - self.stepped_at > max(5.0, min(three, self.limit / 2))
 
     # what the card does otherwise

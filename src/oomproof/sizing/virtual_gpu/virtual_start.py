@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ import time
 import warnings
 from typing import Any
 
-from .step_limits import PATIENCE
+from .step_limits import PATIENCE, STEPS
 
 FOLDER = "OOMPROOF_SIZE"
 LIMIT = "OOMPROOF_SIZE_SECONDS"
@@ -21,6 +22,8 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
+    with open(os.path.join(folder, "started"), "w"):
+        pass  # a Python of the command has read our PYTHONPATH
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
         return  # a loader's worker that was spawned
     sys.meta_path.insert(
@@ -131,6 +134,9 @@ def _refuse(name: str, module: Any, *parts: str) -> None:
 def install(folder: str) -> None:
     before = _resident()
     try:
+        importlib.import_module("torch._dynamo")
+        _own["compiler"] = max(0, _resident() - before)
+        before = _resident()
         _install(folder)
     except Exception as error:  # a torch with other insides
         _write(
@@ -138,6 +144,11 @@ def install(folder: str) -> None:
         )
         raise
     _own["overhead"] = max(0, _resident() - before)
+
+
+def _overhead(flow: Any) -> int:
+    """What the virtual GPU took of the process. The compiler's modules, which we need, torch loads with the first optimizer."""
+    return int(_own.get("overhead", 0) + (0 if flow.optimizers else _own.get("compiler", 0)))
 
 
 def _install(folder: str) -> None:
@@ -189,8 +200,15 @@ def _in_fork() -> None:
 
 def _alarm(folder: str, limit: float) -> None:
     """For a script that never comes to a place where we look."""
-    time.sleep(PATIENCE * limit + 5)
-    _finish(folder, "time limit")
+    started = time.monotonic()
+    while True:
+        time.sleep(1.0)
+        patience = 1 if _own["flow"].steps >= STEPS else PATIENCE
+        if time.monotonic() - started > patience * limit + 1:
+            try:
+                _finish(folder, "time limit")
+            except RuntimeError:  # what is written down changed meanwhile: the script runs on beside us
+                continue
 
 
 def _at_exit(folder: str) -> None:
@@ -228,8 +246,8 @@ def _result(reason: str) -> dict[str, Any]:
         "reason": reason, "refused": _own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "kept": flow.kept, "generations": flow.generations,
-        "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": _own.get("overhead", 0),
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
+        "loaders": loaders.most, "overhead": _overhead(flow),
     }  # fmt: skip
 
 
