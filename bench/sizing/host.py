@@ -51,6 +51,11 @@ JOBS: dict[str, list[str]] = {
     "loader 2 forkserver": loader(workers=2, method="forkserver"),
     "loader 4 forkserver": loader(workers=4, method="forkserver"),
     "loader 8 forkserver, prefetch 4": loader(workers=8, method="forkserver", prefetch=4),
+    "cpu: plain loop": ["cpu_loop.py"],
+    "cpu: transformers Trainer": ["cpu_trainer.py"],
+    "cpu: Lightning": ["cpu_lightning.py"],
+    "cpu: table of features": ["cpu_features.py"],
+    "cpu: bank of vectors": ["cpu_bank.py"],
 }
 
 

@@ -34,6 +34,11 @@ _GRACE = (
 )
 _REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
 _SHOWN = 15  # lines of a script's own error
+# the words of Python's resolver and sockets, and of the Hugging Face hub
+_NO_NETWORK = (
+    "name resolution", "Name or service not known", "Network is unreachable", "No address associated", "getaddrinfo failed",
+    "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
+)  # fmt: skip
 _NOT_STARTED = (
     "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
     "PYTHONPATH before oomproof, not in the command"
@@ -51,6 +56,7 @@ class Watched:
     largest: int = 0  # of the other processes
     shared: int = 0
     over_limit: bool = False
+    has_network: bool = False
     timed_out: bool = False
     limit: int = 0
 
@@ -137,7 +143,8 @@ def _watch(
     child: subprocess.Popen[bytes], limit: int, time_limit: float, folder: str, is_wrapped: bool
 ) -> Watched:
     """``is_wrapped``: the command is the child's child. One in which nothing of ours started runs as ever, to no purpose."""
-    watched, started = Watched(limit=limit), time.monotonic()
+    looks = 0
+    watched, started = Watched(limit=limit, has_network=not is_wrapped), time.monotonic()
     while True:
         try:
             watched.status = child.wait(_LOOK)
@@ -145,7 +152,9 @@ def _watch(
         except subprocess.TimeoutExpired:
             pass
         for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
-            _look(pid, watched)
+            if _look(pid, watched):
+                looks += 1
+                _tell_looks(folder, looks)
         if watched.peak > limit:
             watched.over_limit = True
             return watched
@@ -159,18 +168,24 @@ def _is_started(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, "started"))
 
 
-def _look(pid: int, watched: Watched) -> None:
-    """Anonymous memory of the tree, pages that are shared counted once, and the /dev/shm of its own. Where processes came or went
-    meanwhile, whose pages are whose is not known: the next look sees them."""
+def _tell_looks(folder: str, looks: int) -> None:
+    """To the child, which waits for them when it holds most."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, "looks"), "w") as file:
+        file.write(str(looks))
+
+
+def _look(pid: int, watched: Watched) -> bool:
+    """Anonymous memory of the tree, pages that are shared counted once, and the /dev/shm of its own. False where processes came or
+    went meanwhile: whose pages are whose is not known."""
     pids = (pid, *processes.descendants(pid))
     members = [member for member in map(processes.memory, pids) if member is not None]
     own = {member.pid: member.anon for member in members}
     for member in members if len(pids) > 1 else ():
         if (shared := processes.overlap(member.pid)) is None:
-            return
+            return False
         own[member.pid] = max(0, member.anon - shared.anon)
     if not own or pids != (pid, *processes.descendants(pid)):
-        return
+        return False
     main = max(members, key=lambda member: member.anon)
     with contextlib.suppress(OSError):
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
@@ -179,7 +194,8 @@ def _look(pid: int, watched: Watched) -> None:
     if total > watched.peak:
         watched.peak, watched.main = total, min(main.anon, total)
         watched.workers = total - watched.main
-        watched.largest = max((size for member, size in own.items() if member != main.pid), default=0)
+    watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
+    return True
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -220,10 +236,10 @@ def _answer(
             f"the script was killed, most likely at the limit of {format_size(watched.limit)} on the host, before its third step; end something large first"
         ), 0
     if failed:
-        _show_error(folder, tell)
-        return _refused(
-            f"the command failed by itself, with status {watched.status}; its error is above"
-        ), watched.status
+        cause = "the command failed by itself"
+        if _show_error(folder, tell) and not watched.has_network:
+            cause = "the command failed for want of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
+        return _refused(f"{cause}, with status {watched.status}; its error is above"), watched.status
     if run is None and not _is_started(folder):
         return _refused(_NOT_STARTED), 0
     if run is None:
@@ -243,7 +259,7 @@ def _sizing(run: virtual_run.VirtualRun, folder: str, watched: Watched, gpu_tota
         expandable = any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
         gpu, phases = virtual_run.gpu_estimate(run, expandable)
     return Sizing(
-        gpu, _host(run, watched), phases, "script run on a virtual GPU",
+        gpu, _host(run, watched), phases, "script run on a virtual GPU" if gpu else "script run for its first steps; it uses no GPU",
         notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
 
@@ -304,10 +320,14 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
             yield f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
 
 
-def _show_error(folder: str, tell: Callable[[str], None]) -> None:
+def _show_error(folder: str, tell: Callable[[str], None]) -> bool:
+    """The end of what the command printed; whether it speaks of a network that is not there."""
+    lines: list[str] = []
     with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
-        for line in file.read().splitlines()[-_SHOWN:]:
-            tell(line)
+        lines = file.read().splitlines()[-_SHOWN:]
+    for line in lines:
+        tell(line)
+    return any(word in line for line in lines for word in _NO_NETWORK)
 
 
 def _refused(why: str, passing: bool = False) -> Sizing:

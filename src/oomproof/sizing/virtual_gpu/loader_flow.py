@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import weakref
@@ -16,7 +17,7 @@ from .step_limits import STEPS
 from .training_flow import Flow
 
 EVAL_BATCHES = 5
-_SEEN = 0.35  # seconds for the process that watches us to look at least twice
+_SEEN = 5.0  # seconds, at most, for the process that watches us to look
 _SAMPLED = 1000  # objects of a container whose sizes stand for all
 _MANY = 10_000  # objects; fewer take no memory to speak of
 
@@ -32,7 +33,7 @@ class LoaderFlow:
         )  # iterators: each has processes and a queue of its own
         self.most: list[dict[str, Any]] = []  # the loaders of the moment at which their batches took most
         self.settled: dict[int, bool] = {}  # dataset → whether its workers came to have nothing left to do
-        self.patience = flow.limit / 2  # seconds, for all of them
+        self.patience = flow.limit  # seconds, for all of them
 
     def install(self) -> None:
         made, following = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
@@ -130,7 +131,7 @@ class LoaderFlow:
                 if time.monotonic() > deadline or not all(worker.is_alive() for worker in iterator._workers):
                     return False
                 time.sleep(0.02)
-            time.sleep(_SEEN)
+            _wait_for_a_look()
         except (AttributeError, NotImplementedError):
             return False
         finally:
@@ -138,17 +139,33 @@ class LoaderFlow:
         return True
 
 
+def _wait_for_a_look() -> None:
+    """Two, since one may be under way."""
+    first, deadline = _looks(), time.monotonic() + _SEEN
+    while _looks() < first + 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _looks() -> int:
+    """That the process which watches us has made, as it tells."""
+    try:
+        with open(os.path.join(os.environ["OOMPROOF_SIZE"], "looks")) as file:
+            return int(file.read() or 0)
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
 def _prefetch(iterator: Any) -> float:
     """Batches of each worker that wait: a short epoch has fewer."""
-    prefetch = getattr(iterator, "_prefetch_factor", None) or 0
+    prefetch = float(getattr(iterator, "_prefetch_factor", None) or 0)
     try:
-        return min(prefetch, (len(iterator._index_sampler) - 1) / max(1, iterator._num_workers))
+        return min(prefetch, float((len(iterator._index_sampler) - 1) / max(1, iterator._num_workers)))
     except TypeError:
         return prefetch
 
 
 def _bytes(loaders: list[dict[str, Any]]) -> float:
-    return sum((loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in loaders)
+    return float(sum((loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in loaders))
 
 
 def _copied(iterator: Any) -> int:
