@@ -56,6 +56,13 @@ JOBS: dict[str, list[str]] = {
     "cpu: Lightning": ["cpu_lightning.py"],
     "cpu: table of features": ["cpu_features.py"],
     "cpu: bank of vectors": ["cpu_bank.py"],
+    # made after the figures in src/ had been chosen
+    "later: loader 6 fork, prefetch 3, batch 32, pictures of 160": loader(
+        workers=6, prefetch=3, batch=32, side=160
+    ),
+    "later: loader 3 spawn, prefetch 3": loader(workers=3, method="spawn", prefetch=3, steps=24),
+    "later: cpu: transformer encoder": ["cpu_encoder.py"],
+    "later: cpu: embeddings": ["cpu_factors.py"],
 }
 
 

@@ -33,6 +33,8 @@ _GRACE = (
     60.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
 )
 _REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
+# chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
+_ON_CPU, _BESIDE = 60 * MIB, 0.35
 _SHOWN = 15  # lines of a script's own error
 # the words of Python's resolver and sockets, and of the Hugging Face hub
 _NO_NETWORK = (
@@ -50,6 +52,8 @@ class Watched:
     """What the child and its children held on the host at most, in bytes."""
 
     status: int = 0
+    earlier: int = 0  # the main process's, before the model's first pass
+    is_training: bool = False
     peak: int = 0
     main: int = 0
     workers: int = 0
@@ -158,6 +162,9 @@ def _watch(
         if watched.peak > limit:
             watched.over_limit = True
             return watched
+        if not watched.is_training and os.path.exists(os.path.join(folder, "training")):
+            watched.is_training = True
+            watched.earlier, watched.peak, watched.main, watched.workers = watched.main, 0, 0, 0
         patience = PATIENCE * time_limit if _is_started(folder) else 0
         if time.monotonic() > started + patience + _GRACE:
             watched.timed_out = True
@@ -283,21 +290,40 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
         copied += loader["workers"] * loader["copied"]
         if not loader["settled"]:
             workers = max(workers, loader["workers"] * watched.largest)
+    process = max(0, watched.main - result["overhead"])
+    buffers = {name: size for name, size in result["buffers"].items() if size}
+    if sum(buffers.values()) > process:  # pages that were never touched, or of a file
+        buffers = {}
     parts = {
-        "process": max(0, watched.main - result["overhead"]),
+        "process": process - sum(buffers.values()),
+        **buffers,
         "loader workers" if seen else "other processes": workers + copied,
         "shared-memory queue": queue,
         "shared memory": watched.shared - seen if watched.shared > seen + MIB else 0,
-        **({"model on the host": result["peak"]["host"]} if run.events else virtual_run.host_parts(run)),
+        **(
+            {"model on the host": result["peak"]["host"]}
+            if run.events
+            else _on_cpu(virtual_run.host_parts(run))
+        ),
         "pinned memory": pinned,
         "checkpoint copy": result["saved"],
     }
+    # what it held before it trained, where that is more than all the rest
+    parts["process"] += max(0, watched.earlier - result["overhead"] - sum(parts.values()))
     low = int(_REPEATED * (sum(parts.values()) - result["saved"]))
     if run.events:
         parts["CUDA libraries"] = HOST_CUDA.usual
     expected = sum(parts.values())
     high = int(expected * (2 - _REPEATED)) + (HOST_CUDA.high - HOST_CUDA.usual if run.events else 0)
     return Estimate(low, expected, high, {name: size for name, size in parts.items() if size})
+
+
+def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
+    """With what malloc and oneDNN hold beside the tensors of a model that trains on the CPU."""
+    if not parts.get("gradients") and not parts.get("activations"):
+        return parts
+    moving = parts.get("activations", 0) + parts.get("temporary", 0)
+    return {**parts, "malloc and oneDNN": _ON_CPU + int(_BESIDE * moving)}
 
 
 def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
@@ -309,6 +335,9 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
         yield f"high is {share:.0%} higher: {reason}"
     for what, count in result["widened"].items():
         yield f"{what} ({count}×): counted as if every element were taken"
+    for name, size in result["buffers"].items():
+        if not size:
+            yield f"a native index: {name}; it is part of the process"
     if "eval" not in result["phases"] and not run.events:  # else the table of phases says so
         yield "no evaluation was reached"
     path = os.path.join(folder, "written.json")

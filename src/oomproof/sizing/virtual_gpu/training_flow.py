@@ -35,6 +35,7 @@ class Flow:
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
         self.roots: list[Any] = []
+        self.began: Any = lambda: None  # called before the first pass
         self.phases: dict[str, int] = {}  # name → outermost forward passes
         self.modules: list[str] = []
         self.names: dict[int, str] = {}
@@ -166,6 +167,8 @@ class Flow:
             self._name(list(module.parameters()) + list(module.buffers()), "weights")
             self.roots.append(weakref.ref(module))
             self.generates = self.generates or hasattr(module, "generate")
+        if not self.phases:
+            self.began()
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
         if phase == "train":
             del self.spans[:-20000]

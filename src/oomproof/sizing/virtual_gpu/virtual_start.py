@@ -22,8 +22,7 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
-    with open(os.path.join(folder, "started"), "w"):
-        pass  # a Python of the command has read our PYTHONPATH
+    _touch(folder, "started")  # a Python of the command has read our PYTHONPATH
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
         return  # a loader's worker that was spawned
     sys.meta_path.insert(
@@ -50,11 +49,16 @@ def begin(folder: str) -> None:
 
     def told(kind: Any, error: Any, trace: Any) -> None:
         _own["error"] = f"{kind.__name__}: {error}"
-        _own["refused"] = _not_followed(kind, error, trace)
+        _own["refused"] = _not_followed(kind, error, trace) if "flow" in _own else ""
         if not _own["refused"]:
             hook(kind, error, trace)
 
     sys.excepthook = told
+
+
+def _touch(folder: str, name: str) -> None:
+    with open(os.path.join(folder, name), "w"):
+        pass
 
 
 # torch's own words for what fake tensors cannot do
@@ -66,7 +70,7 @@ _FAKE_ERRORS = (
 # and for a driver or a kernel that is not there
 _NO_CARD = (
     "data_ptr", "not compiled with CUDA", "not linked with support for cuda", "Cannot access accelerator device",
-    "_cuda_", "libcuda", "'torch._C' has no attribute",
+    "_cuda_", "libcuda", "FakeTensor", "_share_fd_", "'torch._C' has no attribute",
 )  # fmt: skip
 
 
@@ -97,18 +101,18 @@ class _Finder:
         self.afterwards = afterwards
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        afterwards = self.afterwards.pop(name, None)
-        if afterwards is None:
+        if name not in self.afterwards:
             return None
         spec = next((spec for spec in self._others(name, path, target) if spec is not None), None)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: Any) -> None:  # not all who look for a module load it
             execute(module)
             spec.loader.exec_module = execute
-            afterwards(module)
+            if (afterwards := self.afterwards.pop(name, None)) is not None:
+                afterwards(module)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -172,6 +176,7 @@ def _install(folder: str) -> None:
     redirect = cuda_redirect.Redirect(mode)
     limit = float(os.environ.get(LIMIT, "60"))
     flow = training_flow.Flow(mode, lambda reason: _finish(folder, reason), limit)
+    flow.began = lambda: _touch(folder, "training")
     loaders = loader_flow.LoaderFlow(flow)
     cuda_redirect.show_devices(redirect)
     cuda_redirect.show_bodies()
@@ -184,6 +189,7 @@ def _install(folder: str) -> None:
         cuda_kernels.install(mode, library)
         cuda_autocast.CudaAutocast(mode).install(library)
     operation_workspaces.install(mode)
+    torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
     flow.install()
     loaders.install()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
@@ -239,6 +245,7 @@ def _finish(folder: str, reason: str) -> None:
 def _result(reason: str) -> dict[str, Any]:
     import torch
 
+    from . import large_buffers
     from .training_flow import _notes
 
     log, mode, flow, loaders = _own["log"], _own["mode"], _own["flow"], _own["loaders"]
@@ -247,7 +254,7 @@ def _result(reason: str) -> dict[str, Any]:
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()},
         "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
-        "loaders": loaders.most, "overhead": _overhead(flow),
+        "loaders": loaders.most, "overhead": _overhead(flow), "buffers": large_buffers.named(flow.skip),
     }  # fmt: skip
 
 
