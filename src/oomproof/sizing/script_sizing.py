@@ -53,6 +53,7 @@ class Watched:
 
     status: int = 0
     earlier: int = 0  # the main process's, before the model's first pass
+    earlier_workers: int = 0
     is_training: bool = False
     peak: int = 0
     main: int = 0
@@ -164,7 +165,8 @@ def _watch(
             return watched
         if not watched.is_training and os.path.exists(os.path.join(folder, "training")):
             watched.is_training = True
-            watched.earlier, watched.peak, watched.main, watched.workers = watched.main, 0, 0, 0
+            watched.earlier, watched.earlier_workers = watched.main, watched.workers
+            watched.peak = watched.main = watched.workers = 0
         patience = PATIENCE * time_limit if _is_started(folder) else 0
         if time.monotonic() > started + patience + _GRACE:
             watched.timed_out = True
@@ -275,7 +277,7 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
     result = run.result
     queue = pinned = copied = seen = 0
-    workers = watched.workers
+    workers = max(watched.workers, watched.earlier_workers)
     for loader in result["loaders"]:
         held = loader_memory(
             Loader(
@@ -323,7 +325,7 @@ def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
     if not parts.get("gradients") and not parts.get("activations"):
         return parts
     moving = parts.get("activations", 0) + parts.get("temporary", 0)
-    return {**parts, "malloc and oneDNN": _ON_CPU + int(_BESIDE * moving)}
+    return {**parts, "malloc and oneDNN": min(_ON_CPU, sum(parts.values())) + int(_BESIDE * moving)}
 
 
 def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
