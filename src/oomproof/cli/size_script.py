@@ -43,7 +43,7 @@ def run(
         time_limit=seconds,
         gpu_total=gpu or card,
         allow_writes=args.allow_writes,
-        tell=_tell,
+        tell=_show,
         card_of=_card_of(args.card, calibrated, command[0]),
     )
     fits = fits_of(sizing, places)
@@ -61,6 +61,8 @@ def run(
         )
     elif status == 0:
         print("\n".join(lines_of(sizing, fits, command, terminal_columns(100))))
+    elif sizing.refused:
+        _tell(sizing.refused)
     return status or (USAGE if sizing.refused else 0)
 
 
@@ -99,6 +101,11 @@ def _next(sizing: Sizing, fits: Sequence[Fit], command: Sequence[str], elsewhere
     elif elsewhere:
         when = "on the machine with the card, start it with its need:"
     return [f"Next: {when}", f"  oomproof run {need}-- {shlex.join(command)}"]
+
+
+def _show(line: str) -> None:
+    """Of the command's own output."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _tell(text: str) -> None:

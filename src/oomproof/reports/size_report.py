@@ -196,11 +196,17 @@ def sizing_lines(sizing: Sizing, width: int) -> list[str]:
     if sizing.peak:
         lines += [*_row("peak", sizing.peak, width), ""]
     if sizing.phases:
-        rows = [["  PHASE", "GPU", "RAM", ""]]
+        kinds = [
+            kind
+            for kind in ("gpu", "host")
+            if any(getattr(phase, kind) is not None for phase in sizing.phases)
+        ]
+        rows = [["  PHASE", *({"gpu": "GPU", "host": "RAM"}[kind] for kind in kinds), ""]]
         for phase in sizing.phases:
-            figures = [format_size(size) if size is not None else "" for size in (phase.gpu, phase.host)]
+            sizes = [getattr(phase, kind) for kind in kinds]
+            figures = [format_size(size) if size is not None else "" for size in sizes]
             rows.append([f"  {phase.name}", *figures, "" if phase.reached else "not reached"])
-        lines += [*table(rows, width, right=(1, 2)), ""]
+        lines += [*table(rows, width, right=range(1, len(kinds) + 1)), ""]
     lines += _row("basis", sizing.basis, width)
     for note in sizing.notes:
         lines += _row("note", note, width)

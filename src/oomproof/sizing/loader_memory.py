@@ -1,6 +1,7 @@
 """What a DataLoader's workers take in RAM: plain arithmetic on batch, workers, prefetch and start method.
 
-Batches that wait are shared memory, which no process's own figures show: (workers × prefetch + 1) of them, exactly. A worker's own
+Batches that wait are shared memory, which no process's own figures show: (workers × prefetch + 1) of them, exactly; with pin_memory
+a thread moves each at once into pinned memory, where they wait instead. A worker's own
 growth is its copy of what it touches of the parent's memory (fork) or a whole interpreter with its imports (spawn), and the
 samples of the batch that it is making. Measured by bench/loader_memory.py.
 """
@@ -21,15 +22,15 @@ _FROM_HEAP = (
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """``batch``: bytes of a batch of tensors. ``own``: what a worker's dataset keeps for itself: open files, a cache;
-    ``imports``: bytes of what spawned workers import, where that was measured."""
+    """``batch``: bytes of a batch of tensors; ``pinned``: of one in pinned memory, 0: none is. ``own``: what a worker's dataset keeps
+    for itself: open files, a cache; ``imports``: bytes of what spawned workers import, where that was measured."""
 
     workers: int
-    prefetch: int = 2
+    prefetch: float = 2
     batch: int = 0
     method: str = "fork"
     own: int = 0
-    pinned: bool = False
+    pinned: int = 0
     imports: int | None = None
 
 
@@ -48,13 +49,14 @@ class LoaderMemory:
 
 def loader_memory(loader: Loader) -> LoaderMemory:
     """Without workers the last batch, the next one and the samples it is made of are the process's own."""
-    pinned = 2 * loader.batch if loader.pinned else 0
     if loader.workers == 0:
-        return LoaderMemory(0, (3 if loader.batch > _FROM_HEAP else 4) * loader.batch + loader.own, pinned)
+        private = (3 if loader.batch > _FROM_HEAP else 4) * loader.batch + loader.own
+        return LoaderMemory(0, private, 2 * loader.pinned)
+    waiting = round(loader.workers * loader.prefetch) + 1
     spawned = loader.method != "fork"
     start = START.get(loader.method, START["spawn"])
     if spawned and loader.imports is not None:
         start = loader.imports
-    queue = (loader.workers * loader.prefetch + 1) * loader.batch
+    queue = (2 if loader.pinned else waiting) * loader.batch  # one is being pinned, one is on its way to it
     private = loader.workers * (start + loader.batch + loader.own) + (_TRACKER if spawned else 0)
-    return LoaderMemory(queue, private, pinned)
+    return LoaderMemory(queue, private, waiting * loader.pinned)

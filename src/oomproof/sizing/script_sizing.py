@@ -27,15 +27,27 @@ from oomproof.sizing.card_constants import ANY_CARD, HOST_CUDA
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.loader_memory import Loader, loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
-from oomproof.units import format_size
+from oomproof.units import MIB, format_size
 
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _LOOK = 0.1  # seconds between looks at the child
 _GRACE = (
-    30.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
+    60.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
 )
+_REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
+# chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
+_ON_CPU, _BESIDE = 60 * MIB, 0.35
 _SHOWN = 15  # lines of a script's own error
 CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]
+# the words of Python's resolver and sockets, and of the Hugging Face hub
+_NO_NETWORK = (
+    "name resolution", "Name or service not known", "Network is unreachable", "No address associated", "getaddrinfo failed",
+    "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
+)  # fmt: skip
+_NOT_STARTED = (
+    "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
+    "PYTHONPATH before oomproof, not in the command"
+)
 
 
 @dataclass
@@ -43,11 +55,16 @@ class Watched:
     """What the child and its children held on the host at most, in bytes."""
 
     status: int = 0
+    earlier: int = 0  # the main process's, before the model's first pass
+    earlier_workers: int = 0
+    is_training: bool = False
     peak: int = 0
     main: int = 0
     workers: int = 0
+    largest: int = 0  # of the other processes
     shared: int = 0
     over_limit: bool = False
+    has_network: bool = False
     timed_out: bool = False
     limit: int = 0
 
@@ -88,7 +105,7 @@ def _run(
             env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
         )  # fmt: skip
         try:
-            return _watch(child, limit, PATIENCE * time_limit + _GRACE)
+            return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
         finally:
             _end(child)
 
@@ -132,40 +149,67 @@ def _limited(limit: int) -> Iterator[list[str]]:
                 os.rmdir(directory)
 
 
-def _watch(child: subprocess.Popen[bytes], limit: int, seconds: float) -> Watched:
-    watched, deadline = Watched(limit=limit), time.monotonic() + seconds
+def _watch(
+    child: subprocess.Popen[bytes], limit: int, time_limit: float, folder: str, is_wrapped: bool
+) -> Watched:
+    """``is_wrapped``: the command is the child's child. One in which nothing of ours started runs as ever, to no purpose."""
+    looks = 0
+    watched, started = Watched(limit=limit, has_network=not is_wrapped), time.monotonic()
     while True:
         try:
             watched.status = child.wait(_LOOK)
             return watched
         except subprocess.TimeoutExpired:
             pass
-        _look(child.pid, watched)
+        for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
+            if _look(pid, watched):
+                looks += 1
+                _tell_looks(folder, looks)
         if watched.peak > limit:
             watched.over_limit = True
             return watched
-        if time.monotonic() > deadline:
+        if not watched.is_training and os.path.exists(os.path.join(folder, "training")):
+            watched.is_training = True
+            watched.earlier, watched.earlier_workers = watched.main, watched.workers
+            watched.peak = watched.main = watched.workers = 0
+        patience = PATIENCE * time_limit if _is_started(folder) else 0
+        if time.monotonic() > started + patience + _GRACE:
             watched.timed_out = True
             return watched
 
 
-def _look(pid: int, watched: Watched) -> None:
-    """Anonymous memory of the tree, shared pages counted once, and the /dev/shm of its own."""
-    members = [
-        member for member in map(processes.memory, (pid, *processes.descendants(pid))) if member is not None
-    ]
-    if not members:
-        return
+def _is_started(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "started"))
+
+
+def _tell_looks(folder: str, looks: int) -> None:
+    """To the child, which waits for them when it holds most."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, "looks"), "w") as file:
+        file.write(str(looks))
+
+
+def _look(pid: int, watched: Watched) -> bool:
+    """Anonymous memory of the tree, pages that are shared counted once, and the /dev/shm of its own. False where processes came or
+    went meanwhile: whose pages are whose is not known."""
+    pids = (pid, *processes.descendants(pid))
+    members = [member for member in map(processes.memory, pids) if member is not None]
+    own = {member.pid: member.anon for member in members}
+    for member in members if len(pids) > 1 else ():
+        if (shared := processes.overlap(member.pid)) is None:
+            return False
+        own[member.pid] = max(0, member.anon - shared.anon)
+    if not own or pids != (pid, *processes.descendants(pid)):
+        return False
     main = max(members, key=lambda member: member.anon)
-    total = (
-        sum((processes.pss(member.pid) or (0, 0))[0] for member in members) if len(members) > 1 else main.anon
-    )
     with contextlib.suppress(OSError):
         facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
         watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+    total = sum(own.values())
     if total > watched.peak:
         watched.peak, watched.main = total, min(main.anon, total)
         watched.workers = total - watched.main
+    watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
+    return True
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -200,6 +244,8 @@ def _answer(
     failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < STEPS)
     if run is not None and run.result.get("refused"):
         return _refused(str(run.result["refused"])), 0
+    if watched.timed_out and not _is_started(folder):
+        return _refused(_NOT_STARTED), 0
     if watched.timed_out and run is None:
         return _refused(
             "the script made no step in time; give it longer with --time-limit, or size it with a smaller model"
@@ -209,14 +255,14 @@ def _answer(
             f"the script was killed, most likely at the limit of {format_size(watched.limit)} on the host, before its third step; end something large first"
         ), 0
     if failed:
-        _show_error(folder, tell)
-        return _refused(
-            f"{argv[0]} failed by itself, with status {watched.status}; its error is above"
-        ), watched.status
+        cause = "the command failed by itself"
+        if _show_error(folder, tell) and not watched.has_network:
+            cause = "the command failed for want of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
+        return _refused(f"{cause}, with status {watched.status}; its error is above"), watched.status
+    if run is None and not _is_started(folder):
+        return _refused(_NOT_STARTED), 0
     if run is None:
-        return _refused(
-            "the script never imported torch in a Python that reads PYTHONPATH; size its files instead: oomproof size FILE"
-        ), 0
+        return _refused("the script never imported torch; size its files instead: oomproof size FILE"), 0
     if not run.events and not run.result["peak"]["host"]:
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
@@ -247,8 +293,10 @@ def _sizing(
 
 
 def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:
+    if not run.events:
+        return "script run for its first steps; it uses no GPU"
     basis = "script run on a virtual GPU"
-    if calibrated is None or not run.events:
+    if calibrated is None:
         return basis
     of = run.result["measured"] + run.result["unmeasured"]
     return f"{basis}; {calibrated.name} calibrated, {run.result['measured']} of its {of} operations measured there"
@@ -257,25 +305,56 @@ def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> st
 def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
     result = run.result
-    queue = sum(
-        loader_memory(Loader(loader["workers"], loader["prefetch"], loader["batch"])).queue
-        for loader in result["loaders"]
-        if loader["workers"]
-    )  # exact where it was measured; what we saw of it is less certain, since epochs were cut short
+    queue = pinned = copied = seen = 0
+    workers = max(watched.workers, watched.earlier_workers)
+    for loader in result["loaders"]:
+        held = loader_memory(
+            Loader(
+                loader["workers"],
+                loader["prefetch"],
+                loader["batch"],
+                pinned=loader["pinned"] if run.events else 0,
+            )
+        )
+        queue, pinned = queue + held.queue, pinned + held.pinned
+        seen += loader_memory(Loader(loader["workers"], loader["prefetch"], loader["batch"])).queue
+        copied += loader["workers"] * loader["copied"]
+        if not loader["settled"]:
+            workers = max(workers, loader["workers"] * watched.largest)
+    process = max(0, watched.main - result["overhead"])
+    buffers = {name: size for name, size in result["buffers"].items() if size}
+    if sum(buffers.values()) > process:  # pages that were never touched, or of a file
+        buffers = {}
     parts = {
-        "process": max(0, watched.main - result["overhead"]),
-        "loader workers" if queue else "other processes": watched.workers,
-        "shared-memory queue": queue or watched.shared,
-        **({"model on the host": result["peak"]["host"]} if run.events else virtual_run.host_parts(run)),
-        "pinned memory": result["pinned"],
+        "process": process - sum(buffers.values()),
+        **buffers,
+        "loader workers" if seen else "other processes": workers + copied,
+        "shared-memory queue": queue,
+        "shared memory": watched.shared - seen if watched.shared > seen + MIB else 0,
+        **(
+            {"model on the host": result["peak"]["host"]}
+            if run.events
+            else _on_cpu(virtual_run.host_parts(run))
+        ),
+        "pinned memory": pinned,
         "checkpoint copy": result["saved"],
     }
-    low = sum(parts.values()) - result["saved"]
+    # what it held before it trained, where that is more than all the rest
+    parts["process"] += max(0, watched.earlier - result["overhead"] - sum(parts.values()))
+    low = int(_REPEATED * (sum(parts.values()) - result["saved"]))
     if run.events:
         parts["CUDA libraries"] = HOST_CUDA.usual
     expected = sum(parts.values())
-    high = int(expected * 1.1) + (HOST_CUDA.high - HOST_CUDA.usual if run.events else 0)
+    high = int(expected * (2 - _REPEATED)) + (HOST_CUDA.high - HOST_CUDA.usual if run.events else 0)
     return Estimate(low, expected, high, {name: size for name, size in parts.items() if size})
+
+
+def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
+    """With what malloc and oneDNN hold beside the tensors of a model that trains on the CPU."""
+    if not parts.get("gradients") and not parts.get("activations"):
+        return parts
+    moving = parts.get("activations", 0) + parts.get("temporary", 0)
+    return {**parts, "malloc and oneDNN": min(_ON_CPU, sum(parts.values())) + int(_BESIDE * moving)}
 
 
 def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
@@ -287,9 +366,11 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
         yield f"high is {share:.0%} higher: {reason}"
     for what, count in result["widened"].items():
         yield f"{what} ({count}×): counted as if every element were taken"
-    missed = [name for name in ("eval", "generate") if name not in result["phases"]]
-    if missed:
-        yield f"not reached: {', '.join(missed)}"
+    for name, size in result["buffers"].items():
+        if not size:
+            yield f"a native index: {name}; it is part of the process"
+    if "eval" not in result["phases"] and not run.events:  # else the table of phases says so
+        yield "no evaluation was reached"
     path = os.path.join(folder, "written.json")
     if not os.path.exists(path):
         yield "the script's files were written and its network was on, as --allow-writes says"
@@ -299,10 +380,14 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
             yield f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
 
 
-def _show_error(folder: str, tell: Callable[[str], None]) -> None:
+def _show_error(folder: str, tell: Callable[[str], None]) -> bool:
+    """The end of what the command printed; whether it speaks of a network that is not there."""
+    lines: list[str] = []
     with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
-        for line in file.read().splitlines()[-_SHOWN:]:
-            tell(line)
+        lines = file.read().splitlines()[-_SHOWN:]
+    for line in lines:
+        tell(line)
+    return any(word in line for line in lines for word in _NO_NETWORK)
 
 
 def _refused(why: str, passing: bool = False) -> Sizing:

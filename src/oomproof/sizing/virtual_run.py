@@ -245,4 +245,5 @@ def _phases(run: VirtualRun, found: Replay, context: int) -> tuple[Phase, ...]:
     return tuple(
         Phase(name, context + found.phases[name] if name in found.phases else None, None, name in reached)
         for name in PHASES
+        if name != "generate" or name in reached or run.result.get("generates")
     )

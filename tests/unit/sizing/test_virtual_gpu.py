@@ -141,7 +141,9 @@ def test_parts_of_a_training(tmp_path: Path) -> None:
     run, _ = on_virtual_gpu(TRAINING, tmp_path)
     assert run.result["steps"] == 3
     assert run.result["phases"] == {"train": 6, "eval": 1}
-    assert run.result["saved"] == weights, "counted, not written"
+    assert run.result["saved"] == 4 * 1024 * 4096, (
+        "counted, not written; its largest storage is on the host for a moment"
+    )
     parts = virtual_run.replay(run).parts
     assert parts["weights"] == weights
     assert parts["gradients"] == weights
@@ -210,3 +212,87 @@ def test_a_script_reads_back_what_it_saved(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     run, _ = on_virtual_gpu(READS_BACK, tmp_path)
     assert run.result["saved"] >= 64 * 64 * 4
+
+
+LOOKED_FOR = """
+import importlib.util
+assert importlib.util.find_spec("torch") is not None     # as datasets does it: found, and not loaded
+import torch
+assert torch.cuda.is_available(), "the virtual GPU came with torch all the same"
+model = torch.nn.DataParallel(torch.nn.Linear(4, 2)).cuda()
+assert model(torch.ones(3, 4)).is_cuda, "the batch was moved to the one card"
+torch.distributions.Categorical(torch.softmax(torch.ones(1, 2, device="cuda"), -1)).sample()
+"""
+
+
+def test_a_module_that_is_only_looked_for_and_one_card_of_many(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(LOOKED_FOR, tmp_path)
+    assert run.events
+
+
+BUFFERS = """
+import io, sys, types
+import numpy as np
+import torch
+faiss = types.ModuleType("faiss")
+
+class IndexFlat:
+    pass
+
+IndexFlat.__module__ = "faiss"
+bank, index = np.ones((8 << 20,), dtype=np.float32), IndexFlat()
+view = bank[:10]
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.rows = torch.ones(5 << 20)
+
+data = Rows()
+model = torch.nn.Linear(1024, 1024).cuda()
+torch.save(model.state_dict(), "streamed.pt")
+"""
+
+
+def test_large_buffers_have_the_scripts_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, _ = on_virtual_gpu(BUFFERS, tmp_path)
+    assert run.result["buffers"] == {
+        "bank, array": 32 * MIB,
+        "data.rows, tensor": 20 * MIB,
+        "index, faiss.IndexFlat": 0,
+    }
+    assert run.result["saved"] == 4 * MIB, "torch.save copies one storage at a time from the card"
+
+
+LOADER = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self):
+        self.paths = [f"path {index}" for index in range(20_000)]
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.ones(1024)
+
+rows = Rows()
+model = torch.nn.Linear(1024, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(rows, 4, num_workers=2, pin_memory=True):
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+with torch.no_grad():
+    assert len(list(DataLoader(rows, 1))) <= 5, "an evaluation is cut short"
+"""
+
+
+def test_what_a_loader_holds_when_its_queue_is_full(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(LOADER, tmp_path)
+    (loader,) = run.result["loaders"]
+    assert (loader["workers"], loader["prefetch"], loader["batch"], loader["settled"]) == (2, 2, 16384, True)
+    assert loader["pinned"] == 16384
+    assert loader["copied"] == 64 * 4096 // 2, "a page for each sample that a worker looks at"

@@ -35,7 +35,7 @@ def test_parts_add_up_to_the_expected_figure() -> None:
 
 def test_each_phase_has_its_own_peak() -> None:
     events = [(1, 10 * MIB), (2, 30 * MIB), (-2, 30 * MIB), (3, 12 * MIB)]
-    run = a_run(events, marks=[(0, "train"), (6, "eval")], phases={"train": 1, "eval": 1})
+    run = a_run(events, marks=[(0, "train"), (6, "eval")], phases={"train": 1, "eval": 1}, generates=True)
     _, phases = virtual_run.gpu_estimate(run)
     context = virtual_run.ANY_CARD.context.usual
     told = {phase.name: (phase.gpu, phase.reached) for phase in phases}

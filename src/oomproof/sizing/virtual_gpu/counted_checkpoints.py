@@ -14,13 +14,18 @@ from .nested_tensors import fakes, tensors
 class CountedCheckpoints:
     def __init__(self, tell: Any) -> None:
         self._tell = tell
-        self.largest = 0  # bytes
+        self.largest = 0  # bytes that a checkpoint took on the host
         self._values: dict[str, Any] = {}  # path → what was saved there last
 
-    def save(self, value: Any, file: Any = None, *args: Any, **kwargs: Any) -> None:
-        storages = [tensor.untyped_storage() for tensor in tensors(value)]
-        sizes = {storage._cdata: storage.nbytes() for storage in storages}  # tied ones once
-        self.largest = max(self.largest, sum(sizes.values()))
+    def save(self, value: Any, file: Any = None, *args: Any, streamed: bool = False, **kwargs: Any) -> None:
+        """``streamed``: to a file, of which torch.save has one storage in memory at a time, and none that is there already."""
+        by_storage = {tensor.untyped_storage()._cdata: tensor for tensor in tensors(value)}  # tied ones once
+        if streamed:
+            copied = [tensor for tensor in by_storage.values() if tensor.is_cuda]
+            size = max((tensor.untyped_storage().nbytes() for tensor in copied), default=0)
+        else:
+            size = sum(tensor.untyped_storage().nbytes() for tensor in by_storage.values())
+        self.largest = max(self.largest, size)
         self._tell("checkpoints were counted, not written")
         if (path := _path(file)) is not None:
             self._values[path] = _described(value)
@@ -34,7 +39,7 @@ class CountedCheckpoints:
                 self._values.pop(_path(file) or "", None)
                 save(value, file, *args, **kwargs)  # data of the host: it goes where the script's writes go
             else:
-                self.save(value, file)
+                self.save(value, file, streamed=_path(file) is not None)
 
         def loaded(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
             path = _path(file)

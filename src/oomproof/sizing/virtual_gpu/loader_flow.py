@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+import weakref
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch.utils.data import dataloader
 
 from .nested_tensors import tensors
@@ -12,6 +17,9 @@ from .step_limits import STEPS
 from .training_flow import Flow
 
 EVAL_BATCHES = 5
+_SEEN = 5.0  # seconds, at most, for the process that watches us to look
+_SAMPLED = 1000  # objects of a container whose sizes stand for all
+_MANY = 10_000  # objects; fewer take no memory to speak of
 
 
 class LoaderFlow:
@@ -20,8 +28,12 @@ class LoaderFlow:
         self.training: set[int] = set()  # datasets that fed a training step
         self.last = 0
         self.pinning: set[int] = set()
-        self.pinned = 0
-        self.seen: dict[int, dict[str, int]] = {}  # dataset → workers, prefetch, bytes of its largest batch
+        self.alive: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # iterators: each has processes and a queue of its own
+        self.most: list[dict[str, Any]] = []  # the loaders of the moment at which their batches took most
+        self.settled: dict[int, bool] = {}  # dataset → whether its workers came to have nothing left to do
+        self.patience = flow.limit  # seconds, for all of them
 
     def install(self) -> None:
         made, following = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
@@ -49,6 +61,7 @@ class LoaderFlow:
     def _before(self, iterator: Any) -> None:
         """Epochs are cut to one batch, evaluations to a few, so that nobody waits for ever."""
         if self.flow.steps < STEPS:
+            self._before_training(iterator)
             return
         taken = iterator.__dict__.get("_virtual_taken", 0)
         if id(iterator._dataset) not in self.training:
@@ -59,6 +72,17 @@ class LoaderFlow:
             self.flow.loaders += 1
             raise StopIteration
         iterator.__dict__["_virtual_taken"] = taken + 1
+
+    def _before_training(self, iterator: Any) -> None:
+        """An evaluation that comes before the third step. One that comes before the first may be no evaluation, but gather what the
+        training needs: it is cut only where it takes long."""
+        if torch.is_grad_enabled():
+            return
+        began, quiet = iterator.__dict__.setdefault("_virtual_quiet", (time.monotonic(), 0))
+        iterator.__dict__["_virtual_quiet"] = (began, quiet + 1)
+        long = self.flow.steps or time.monotonic() - began > self.flow.limit / 6
+        if quiet >= EVAL_BATCHES and long:
+            raise StopIteration
 
     def _tell_growth(self, iterator: Any) -> None:
         """Outputs that an evaluation keeps on the card: so much a batch, and so many batches are left."""
@@ -75,12 +99,107 @@ class LoaderFlow:
         if self.flow.steps < STEPS:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES
         self.last = dataset
-        size = sum(tensor.numel() * tensor.itemsize for tensor in tensors(batch))
-        known = self.seen.setdefault(dataset, {"workers": 0, "prefetch": 0, "batch": 0})
-        known["workers"] = iterator._num_workers
-        known["prefetch"] = getattr(iterator, "_prefetch_factor", None) or 0
-        known["batch"] = max(known["batch"], size)
-        if (
-            dataset in self.pinning
-        ):  # the batch in use and the next, in powers of two; the others wait in shared memory
-            self.pinned = max(self.pinned, 2 << max(0, size - 1).bit_length())
+        if iterator._num_workers and dataset not in self.settled:
+            self.settled[dataset] = self._settle(iterator)
+        self._note(iterator, [tensor.numel() * tensor.itemsize for tensor in tensors(batch)])
+
+    def _note(self, iterator: Any, sizes: list[int]) -> None:
+        dataset = iterator._dataset
+        known = iterator.__dict__.get("_virtual_loader")
+        if known is None:
+            known = iterator.__dict__["_virtual_loader"] = {
+                "workers": iterator._num_workers, "prefetch": _prefetch(iterator), "batch": 0,
+                "pinned": 0, "copied": _copied(iterator), "settled": self.settled.get(id(dataset), True),
+            }  # fmt: skip
+            self.alive.add(iterator)
+        known["batch"] = max(known["batch"], sum(sizes))
+        if id(dataset) in self.pinning:  # each tensor in a block of a power of two
+            known["pinned"] = max(known["pinned"], sum(1 << max(0, size - 1).bit_length() for size in sizes))
+        now = [other.__dict__["_virtual_loader"] for other in self.alive]
+        if _bytes(now) > _bytes(self.most):
+            self.most = [dict(loader) for loader in now]
+
+    def _settle(self, iterator: Any) -> bool:
+        """Waits until every worker has made the batches it was asked for: then the queue is full, and each has held what it ever
+        holds. Where that takes too long, what was seen of them is not all."""
+        deadline = time.monotonic() + self.patience
+        started = time.monotonic()
+        try:
+            while iterator._worker_result_queue.qsize() < sum(
+                len(task) == 1 for task in iterator._task_info.values()
+            ):
+                if time.monotonic() > deadline or not all(worker.is_alive() for worker in iterator._workers):
+                    return False
+                time.sleep(0.02)
+            _wait_for_a_look()
+        except (AttributeError, NotImplementedError):
+            return False
+        finally:
+            self.patience = max(0.0, self.patience - (time.monotonic() - started))
+        return True
+
+
+def _wait_for_a_look() -> None:
+    """Two, since one may be under way."""
+    first, deadline = _looks(), time.monotonic() + _SEEN
+    while _looks() < first + 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _looks() -> int:
+    """That the process which watches us has made, as it tells."""
+    try:
+        with open(os.path.join(os.environ["OOMPROOF_SIZE"], "looks")) as file:
+            return int(file.read() or 0)
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _prefetch(iterator: Any) -> float:
+    """Batches of each worker that wait: a short epoch has fewer."""
+    prefetch = float(getattr(iterator, "_prefetch_factor", None) or 0)
+    try:
+        return min(prefetch, float((len(iterator._index_sampler) - 1) / max(1, iterator._num_workers)))
+    except TypeError:
+        return prefetch
+
+
+def _bytes(loaders: list[dict[str, Any]]) -> float:
+    return float(sum((loader["workers"] * loader["prefetch"] + 1) * loader["batch"] for loader in loaders))
+
+
+def _copied(iterator: Any) -> int:
+    """Bytes that each forked worker will copy of the dataset's Python objects in an epoch: to look at one is to write its count of
+    references, and with it goes its page."""
+    workers = getattr(iterator, "_workers", ())
+    if not workers or _method(workers[0]) != "fork":
+        return 0
+    dataset = iterator._dataset
+    objects = sum(_objects(value) for value in getattr(dataset, "__dict__", {}).values())
+    try:
+        return min(objects, len(dataset) * 4096 // len(workers))
+    except TypeError:
+        return objects
+
+
+def _method(worker: Any) -> str:
+    import multiprocessing
+
+    return str(getattr(worker, "_start_method", None) or multiprocessing.get_start_method())
+
+
+def _objects(value: Any) -> int:
+    """Bytes of the objects in a list, a tuple or a dictionary, by a sample."""
+    if not isinstance(value, (list, tuple, dict)) or len(value) < _MANY:
+        return 0
+    import itertools
+
+    items = list(itertools.islice(value.values() if isinstance(value, dict) else value, _SAMPLED))
+    size = sum(sys.getsizeof(item) + _inner(item) for item in items)
+    return size * len(value) // len(items)
+
+
+def _inner(item: Any) -> int:
+    if not isinstance(item, (list, tuple, dict)):
+        return 0
+    return sum(sys.getsizeof(part) for part in (item.values() if isinstance(item, dict) else item))

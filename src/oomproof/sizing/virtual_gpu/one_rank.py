@@ -57,6 +57,7 @@ def install(log: Any) -> None:
         for name, answer in answers.items():
             setattr(module, name, answer)
     _data_parallel(log)
+    _one_card()
 
 
 class _Done:
@@ -86,6 +87,23 @@ def refuse(name: str, *parts: str) -> Any:
                 setattr(module, part, Split)
 
     return afterwards
+
+
+def _one_card() -> None:
+    """torch.nn.DataParallel on one card: its batch is moved there, whole."""
+
+    def scatter(self: Any, inputs: Any, kwargs: Any, devices: Any) -> Any:
+        return (_on_card(inputs),), (_on_card(kwargs),)
+
+    torch.nn.DataParallel.scatter = scatter
+
+
+def _on_card(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to("cuda")
+    if isinstance(value, dict):
+        return {key: _on_card(item) for key, item in value.items()}
+    return type(value)(map(_on_card, value)) if type(value) in (list, tuple) else value
 
 
 def _data_parallel(log: Any) -> None:

@@ -36,6 +36,7 @@ class Flow:
         self.passes = 0  # backward passes since the last step
         self.optimizers: list[Any] = []  # weak references, as those of the outermost modules
         self.roots: list[Any] = []
+        self.began: Any = lambda: None  # called before the first pass
         self.phases: dict[str, int] = {}  # name → outermost forward passes
         self.modules: list[str] = []
         self.names: dict[int, str] = {}
@@ -47,6 +48,7 @@ class Flow:
         self.tokens_left = 1
         self.generations: list[dict[str, Any]] = []
         self.saves = CountedCheckpoints(tell)
+        self.generates = False  # whether a model could
         self.kept = 0  # bytes that an evaluation would keep on the card beyond the batches seen
         self.eval_lives: list[int] = []  # bytes on the card at the start of each pass of an evaluation
         self.skip = _library_folders()
@@ -166,6 +168,9 @@ class Flow:
                 self.recurrent = self.recurrent or isinstance(part, torch.nn.RNNBase)
             self._name(list(module.parameters()) + list(module.buffers()), "weights")
             self.roots.append(weakref.ref(module))
+            self.generates = self.generates or hasattr(module, "generate")
+        if not self.phases:
+            self.began()
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()
         if phase == "train":
             del self.spans[:-20000]
@@ -224,9 +229,9 @@ class Flow:
             self.finish("done")
 
     def _waited_long(self) -> bool:
-        """Without a loader to shorten, an evaluation may be hours away."""
+        """Without a loader to shorten, an evaluation may be hours away; one was seen where the script began with it."""
         assert self.stepped_at is not None
-        three = self.stepped_at - self.started
+        three = 0.0 if "eval" in self.phases else self.stepped_at - self.started
         return time.monotonic() - self.stepped_at > max(5.0, min(three, self.limit / 2))
 
     # what the card does otherwise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ import time
 import warnings
 from typing import Any
 
-from .step_limits import PATIENCE
+from .step_limits import PATIENCE, STEPS
 
 FOLDER = "OOMPROOF_SIZE"
 LIMIT = "OOMPROOF_SIZE_SECONDS"
@@ -21,6 +22,7 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
+    _touch(folder, "started")  # a Python of the command has read our PYTHONPATH
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
         return  # a loader's worker that was spawned
     sys.meta_path.insert(
@@ -51,11 +53,16 @@ def begin(folder: str) -> None:
 
     def told(kind: Any, error: Any, trace: Any) -> None:
         _own["error"] = f"{kind.__name__}: {error}"
-        _own["refused"] = _not_followed(kind, error, trace)
+        _own["refused"] = _not_followed(kind, error, trace) if "flow" in _own else ""
         if not _own["refused"]:
             hook(kind, error, trace)
 
     sys.excepthook = told
+
+
+def _touch(folder: str, name: str) -> None:
+    with open(os.path.join(folder, name), "w"):
+        pass
 
 
 # torch's own words for what fake tensors cannot do
@@ -67,7 +74,7 @@ _FAKE_ERRORS = (
 # and for a driver or a kernel that is not there
 _NO_CARD = (
     "data_ptr", "not compiled with CUDA", "not linked with support for cuda", "Cannot access accelerator device",
-    "_cuda_", "libcuda", "'torch._C' has no attribute",
+    "_cuda_", "libcuda", "FakeTensor", "_share_fd_", "'torch._C' has no attribute",
 )  # fmt: skip
 
 
@@ -98,18 +105,18 @@ class _Finder:
         self.afterwards = afterwards
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        afterwards = self.afterwards.pop(name, None)
-        if afterwards is None:
+        if name not in self.afterwards:
             return None
         spec = next((spec for spec in self._others(name, path, target) if spec is not None), None)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: Any) -> None:  # not all who look for a module load it
             execute(module)
             spec.loader.exec_module = execute
-            afterwards(module)
+            if (afterwards := self.afterwards.pop(name, None)) is not None:
+                afterwards(module)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -135,6 +142,9 @@ def _refuse(name: str, module: Any, *parts: str) -> None:
 def install(folder: str) -> None:
     before = _resident()
     try:
+        importlib.import_module("torch._dynamo")
+        _own["compiler"] = max(0, _resident() - before)
+        before = _resident()
         _install(folder)
     except Exception as error:  # a torch with other insides
         _write(
@@ -142,6 +152,11 @@ def install(folder: str) -> None:
         )
         raise
     _own["overhead"] = max(0, _resident() - before)
+
+
+def _overhead(flow: Any, own: dict[str, Any]) -> int:
+    """What the virtual GPU took of the process. The compiler's modules, which we need, torch loads with the first optimizer."""
+    return int(own.get("overhead", 0) + (0 if flow.optimizers else own.get("compiler", 0)))
 
 
 def _install(folder: str) -> None:
@@ -156,9 +171,11 @@ def _install(folder: str) -> None:
     redirect = cuda_redirect.Redirect(mode)
     limit = float(os.environ.get(LIMIT, "60"))
     flow = training_flow.Flow(mode, lambda reason: _finish(folder, reason), limit)
+    flow.began = lambda: _touch(folder, "training")
     loaders = loader_flow.LoaderFlow(flow)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
     change_torch(redirect, library, int(os.environ.get(TOTAL) or 80 << 30))
+    torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
     flow.install()
     loaders.install()
     _own.update(log=log, mode=mode, flow=flow, loaders=loaders, pid=os.getpid(), redirect=redirect)
@@ -199,8 +216,15 @@ def _in_fork() -> None:
 
 def _alarm(folder: str, limit: float) -> None:
     """For a script that never comes to a place where we look."""
-    time.sleep(PATIENCE * limit + 5)
-    _finish(folder, "time limit")
+    started = time.monotonic()
+    while True:
+        time.sleep(1.0)
+        patience = 1 if _own["flow"].steps >= STEPS else PATIENCE
+        if time.monotonic() - started > patience * limit + 1:
+            try:
+                _finish(folder, "time limit")
+            except RuntimeError:  # what is written down changed meanwhile: the script runs on beside us
+                continue
 
 
 def _at_exit(folder: str) -> None:
@@ -231,6 +255,7 @@ def _finish(folder: str, reason: str) -> None:
 def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     import torch
 
+    from . import large_buffers
     from .training_flow import _notes
 
     log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
@@ -238,9 +263,9 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
         "reason": reason, "refused": own.get("refused") or None,
         "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
-        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "kept": flow.kept, "generations": flow.generations,
+        "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "loaders": list(loaders.seen.values()), "pinned": loaders.pinned, "overhead": own.get("overhead", 0),
+        "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip),
     }  # fmt: skip
 
 
