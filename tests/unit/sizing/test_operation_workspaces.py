@@ -1,0 +1,101 @@
+"""What kernels took for themselves on an H200, and what the virtual card takes for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from helpers_sizing import on_virtual_gpu
+
+from oomproof.sizing import virtual_run
+from oomproof.sizing.caching_allocator import CachingAllocator
+from oomproof.sizing.virtual_gpu.operation_workspaces import _convolution, _convolution_backward
+from oomproof.sizing.virtual_run import VirtualRun
+
+MIB = 1 << 20
+
+# image, weight, stride, dtype → bytes in forward; cuDNN 9.19, PyTorch 2.11 (bench/sizing/measure.py --operations)
+FORWARD = (
+    ((200, 64, 86, 86), (64, 64, 3, 3), 1, "float32", 758407680),
+    ((700, 128, 43, 43), (128, 128, 3, 3), 1, "float32", 1332200000),
+    ((400, 3, 86, 86), (64, 3, 7, 7), 2, "float32", 224900000),
+    ((128, 3, 224, 224), (64, 3, 7, 7), 2, "bfloat16", 308300000),
+    ((128, 64, 56, 56), (128, 64, 3, 3), 2, "bfloat16", 78100000),
+    ((400, 1024, 6, 6), (512, 1024, 1, 1), 1, "float32", 88500000),
+    ((400, 512, 11, 11), (256, 512, 1, 1), 1, "float32", 0),
+    ((200, 3, 86, 86), (64, 3, 3, 3), 1, "float32", 0),
+)
+
+
+def result_of(image: tuple[int, ...], weight: tuple[int, ...], stride: int) -> tuple[int, ...]:
+    padding = weight[2] // 2
+    side = (image[2] + 2 * padding - weight[2]) // stride + 1
+    return image[0], weight[0], side, side
+
+
+@pytest.mark.parametrize(("image", "weight", "stride", "dtype", "took"), FORWARD)
+def test_convolutions(
+    image: tuple[int, ...], weight: tuple[int, ...], stride: int, dtype: str, took: int
+) -> None:
+    made = [
+        torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        for shape in (image, weight, result_of(image, weight, stride))
+    ]
+    assert _convolution(*made, [stride, stride], 1) == pytest.approx(took, rel=0.06)
+
+
+def test_the_gradient_of_a_weight_of_one_pixel_is_a_matrix_a_sample() -> None:
+    image, weight = torch.empty(500, 192, 3, 3, device="meta"), torch.empty(1152, 192, 1, 1, device="meta")
+    result = torch.empty(500, 1152, 3, 3, device="meta")
+    sizes = list(_convolution_backward(image, weight, result, [1, 1], 1, [True, True, False]))
+    assert max(sizes) == 500 * 1152 * 192 * 4, "442.4 MB; 443.5 were measured"
+
+
+def test_two_gradients_of_one_tensor_are_added_up_in_place() -> None:
+    made = [(1, MIB), (2, MIB), (3, MIB), (-1, MIB), (-2, MIB), (4, MIB), (-4, MIB), (-3, MIB)]
+    apart = VirtualRun({"kinds": {"3": "gradients"}, "marks": []}, list(made), bytes(4))
+    joined = virtual_run.with_sums_in_place(
+        VirtualRun({"kinds": {"3": "gradients"}, "sums": {"3": [1, 2]}, "marks": []}, list(made), bytes(4))
+    )
+    assert len(joined.events) == len(made), "indexes stay right"
+    assert virtual_run.replay(apart).allocated == 3 * MIB
+    assert virtual_run.replay(joined).allocated == 2 * MIB
+    allocator = CachingAllocator()
+    allocator.replay(joined.events)
+    assert allocator.allocated == 0, "the sum ends with the memory it has"
+
+
+def test_a_sum_whose_operands_live_on_is_a_new_tensor() -> None:
+    made = [(1, MIB), (2, MIB), (3, MIB), (-2, MIB), (-3, MIB), (-1, MIB)]
+    run = VirtualRun({"sums": {"3": [1, 2]}, "marks": []}, list(made), bytes(3))
+    assert virtual_run.with_sums_in_place(run).events == made
+
+
+def test_of_free_blocks_of_one_size_the_newest_is_taken() -> None:
+    allocator = CachingAllocator()
+    for name in (1, 2):
+        allocator.malloc(name, 30 * MIB)
+    newest = allocator._blocks[2].address
+    allocator.free(1)
+    allocator.free(2)
+    allocator.malloc(3, 30 * MIB)
+    assert allocator._blocks[3].address == newest
+
+
+SCRIPT = """
+import torch
+from torch.nn import functional as F
+x = torch.zeros(1 << 20, 4, device="cuda", requires_grad=True)  # 16 MiB
+assert F.dropout(x, 0.0).untyped_storage()._cdata == x.untyped_storage()._cdata, "the very tensor"
+F.softmax(x, -1).sum().backward()
+"""
+
+
+def test_softmax_takes_its_output_once_more_in_backward(tmp_path: Path) -> None:
+    run, _ = on_virtual_gpu(SCRIPT, tmp_path)
+    sizes = [size for number, size in run.events if run.result["kinds"].get(str(number)) == "workspaces"]
+    assert 16 * MIB in sizes
