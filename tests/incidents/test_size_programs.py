@@ -113,3 +113,14 @@ def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     sizing, status, _ = size(script, tmp_path, monkeypatch)
     assert status == 0
     assert sizing.refused is not None and "CUDA graphs" in sizing.refused, "no handler swallows it"
+
+
+def test_a_script_that_never_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "import time, torch\nmodel = torch.nn.Linear(8, 8).cuda()\nwhile True:\n    time.sleep(0.1)\n"
+    (tmp_path / "waits.py").write_text(waits)
+    monkeypatch.chdir(tmp_path)
+    sizing, status = size_command(
+        [sys.executable, "waits.py"], time_limit=1.0, gpu_total=None, allow_writes=False, tell=print
+    )
+    assert status == 0 and sizing.gpu is None
+    assert sizing.refused is not None and "made no step in time" in sizing.refused

@@ -263,6 +263,10 @@ def _answer(
         return _refused(_NOT_STARTED), 0
     if run is None:
         return _refused("the script never imported torch; size its files instead: oomproof size FILE"), 0
+    if run.result.get("reason") == "time limit" and not run.result["steps"] and not run.result["phases"]:
+        return _refused(
+            "the script called no model and made no step in time; give it longer with --time-limit, or size its files: oomproof size FILE"
+        ), 0
     if not run.events and not run.result["peak"]["host"]:
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
