@@ -77,9 +77,14 @@ def load(path: str) -> VirtualRun:
 
 
 def with_sums_in_place(run: VirtualRun) -> VirtualRun:
-    """A sum of two gradients whose operands end with it: autograd adds the second to the first. As many events as before."""
-    sums = {int(number): operands for number, operands in run.result.get("sums", {}).items()}
+    """A sum of two gradients whose operands end with it: autograd adds the second to the first, but for a parameter's own gradient
+    (a weight tied to the embedding; traces of an H200). As many events as before."""
     kinds = run.result.get("kinds", {})
+    sums = {
+        int(number): operands
+        for number, operands in run.result.get("sums", {}).items()
+        if kinds.get(number) != "gradients"
+    }
     memory: dict[int, int] = {}  # number of a sum → whose memory it has
     events = run.events
     index = 0
@@ -92,8 +97,6 @@ def with_sums_in_place(run: VirtualRun) -> VirtualRun:
         elif operands is not None and sorted(ended) == sorted(operands):
             kept, second = (memory.pop(operand, operand) for operand in operands)
             memory[number] = kept
-            if str(number) in kinds:
-                kinds[str(kept)] = kinds[str(number)]
             events[index : index + 3] = [(number, 0), (-number, 0), (-second, size)]
             index += 2
         index += 1
