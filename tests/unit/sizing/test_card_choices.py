@@ -53,6 +53,7 @@ mask = torch.ones(4, 8, dtype=torch.long, device="cuda")
 assert mask.all() and mask.bool().all() and not (mask == 0).any() and mask.sum() == mask.numel()
 assert torch.ones(3, 3, dtype=torch.bool).cuda().all(), "read on the host before it left"
 assert not torch.tensor([[1, 1], [1, 0]]).cuda().all()
+assert torch.zeros((), device="cuda").sum(dim=0).shape == ()
 written = torch.ones(3, 3, dtype=torch.bool, device="cuda")
 written[0, 0] = False
 assert not written.all(), "nobody knows any more"

@@ -146,7 +146,8 @@ def chosen_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: boo
         return "math"  # T5's position bias, which is a permuted view
     learnt = mask is not None and mask.requires_grad
     small = half and width == value.shape[-1] == key.shape[-1] and width <= 256
-    if flags.cudnn_sdp_enabled() and small and width % 8 == 0 and not learnt:
+    cudnn = hasattr(aten, "_scaled_dot_product_cudnn_attention") and flags.cudnn_sdp_enabled()
+    if cudnn and small and width % 8 == 0 and not learnt:
         return "cudnn"
     if flags.flash_sdp_enabled() and small and mask is None:
         return "flash"
