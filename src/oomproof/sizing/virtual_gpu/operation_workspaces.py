@@ -90,8 +90,8 @@ def _one_pixel(weight: Any, stride: Any) -> bool:
 
 
 def _partial_sums(weight: Any) -> int:
-    """As many sums as keep the card's processors busy, at most 20. Half of those seen on an H200 are within 10 %, the others up to
-    three times off."""
+    """As many sums as keep the card's processors busy, at most 20. Rough: half of those seen on an H200 are within a third, others
+    up to five times off; it is a few MiB, but decides whether a cached block is large enough."""
     rows, columns = int(weight.shape[0]), int(weight.shape[1:].numel())
     tiles = -(-rows // 128) * -(-columns // 256)
     return int(weight.numel() * 4 * min(20, max(1, reduction_workspace.PROCESSORS // tiles)))
