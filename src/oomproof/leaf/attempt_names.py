@@ -18,6 +18,7 @@ KEEPER_ERRORS = "keeper.err"
 OUTPUT = "output.log"
 OUTPUT_BEFORE = "output.prev.log"  # past the cap: the part before that
 OUTPUT_FIRST = "output.first.log"  # ... and the first one
+OUTPUT_PLACES = "output.at"  # how far files that the job writes to itself were read
 PAUSED = "frozen.json"  # there while the job is meant to be paused: by whom, the guard or `oomproof pause`
 GPU_PAUSED = "gpu_paused.json"  # ... while its GPU memory is given back: of which processes
 

@@ -6,13 +6,12 @@ import contextlib
 import os
 import time
 
-from oomproof.leaf.attempt_names import OUTPUT, OUTPUT_BEFORE, OUTPUT_FIRST
+from oomproof.leaf.attempt_names import OUTPUT, OUTPUT_BEFORE, OUTPUT_FIRST, OUTPUT_PLACES
 from oomproof.leaf.small_files import sync
 from oomproof.runner.followed_file import AT_ONCE, Followed
 
 CHUNK = 65536  # bytes of the job's output read at once
 _BACKLOG = 1 << 20  # bytes of output that wait in memory for a disk, or for a descriptor
-PLACES = "output.at"  # how far a file that the job writes to itself was read
 OUTPUT_CAP = 96 << 20  # bytes of output.log with its older parts
 
 
@@ -143,7 +142,7 @@ class Output:
 def note_place(folder: str, file: Followed) -> None:
     """For whoever follows it on when nobody is left who holds it."""
     with contextlib.suppress(OSError):
-        fd = os.open(f"{folder}/{PLACES}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(f"{folder}/{OUTPUT_PLACES}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             row = f"{file.letter} {file.place:020d}\n".encode()
             os.pwrite(fd, row, "OE".index(file.letter) * len(row))
@@ -152,7 +151,7 @@ def note_place(folder: str, file: Followed) -> None:
 
 
 def noted_place(folder: str, letter: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError), open(f"{folder}/{PLACES}", "rb") as file:
+    with contextlib.suppress(OSError, ValueError), open(f"{folder}/{OUTPUT_PLACES}", "rb") as file:
         for row in file.read().split(b"\n"):
             if row.lstrip(b"\0").startswith(letter.encode()):
                 return int(row.split()[1])

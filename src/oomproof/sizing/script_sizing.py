@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
-from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import budget
 from oomproof.machine import memory, processes
@@ -288,8 +287,7 @@ def _sizing(
     tight = virtual_run.tight(run, gpu_total, card) if gpu_total else ""
     phases: tuple[Phase, ...] = ()
     if run.events:
-        expandable = any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
-        gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
+        gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
     return Sizing(
         gpu, _host(run, watched), phases, _basis(run, calibrated),
         notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
@@ -366,10 +364,7 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     yield from result["notes"]
     if result["steps"] < STEPS:
         yield f"only {result['steps']} optimizer steps were reached: {result['reason']}"
-    for reason, share in virtual_run.widths(result).items() if run.events else ():
-        yield f"high is {share:.0%} higher: {reason}"
-    for what, count in result["widened"].items():
-        yield f"{what} ({count}×): counted as if every element were taken"
+    yield from virtual_run.widening_notes(result, on_card=bool(run.events))
     for name, size in result["buffers"].items():
         if not size:
             yield f"a native index: {name}; it is part of the process"

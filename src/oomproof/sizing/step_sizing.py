@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.sizing import measured_workspaces, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD
@@ -149,7 +147,7 @@ def _sizing(result: dict[str, Any], log: Any, calibrated: CalibratedCard | None)
     from oomproof.sizing.virtual_gpu.storage_log import GPU
 
     flat = log.events[GPU]
-    run = virtual_run.with_generations(
+    run = virtual_run.completed(
         virtual_run.VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), log.births.tobytes())
     )
     card, basis = ANY_CARD, BASIS
@@ -160,8 +158,7 @@ def _sizing(result: dict[str, Any], log: Any, calibrated: CalibratedCard | None)
         return Sizing(
             None, None, (), basis, refused="the step put nothing on a GPU: has the model parameters?"
         )
-    expandable = any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
-    gpu, phases = virtual_run.gpu_estimate(run, expandable, card)
+    gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
     return Sizing(
         gpu, None, tuple(phase for phase in phases if phase.reached), basis, notes=tuple(_notes(run.result)),
         peak=str(result["peak_place"]),
@@ -172,7 +169,4 @@ def _notes(result: dict[str, Any]) -> Iterator[str]:
     yield from result["notes"]
     if result["steps"] < STEPS:
         yield f"only {result['steps']} optimizer steps were made: {result['reason']}"
-    for reason, share in virtual_run.widths(result).items():
-        yield f"high is {share:.0%} higher: {reason}"
-    for what, count in result["widened"].items():
-        yield f"{what} ({count}×): counted as if every element were taken"
+    yield from virtual_run.widening_notes(result)

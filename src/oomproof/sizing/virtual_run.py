@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME, asks_expandable
 from oomproof.records import dataclass, field
 from oomproof.sizing import card_constants
 from oomproof.sizing.caching_allocator import CachingAllocator
@@ -73,6 +74,11 @@ def load(path: str) -> VirtualRun:
         result = json.load(file)
     stem = path[: -len(".json")]
     run = VirtualRun(result, _events(stem + ".gpu"), _bytes(stem + ".births"), _events(stem + ".host"))
+    return completed(run)
+
+
+def completed(run: VirtualRun) -> VirtualRun:
+    """The log as a card's allocator would have seen it: what the virtual run does otherwise, and what it left out."""
     return with_generations(with_sums_in_place(run))
 
 
@@ -203,6 +209,11 @@ def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
     return parts
 
 
+def asked_expandable() -> bool:
+    """Of the allocator, by this process's environment, which the script gets too."""
+    return any(asks_expandable(os.environ.get(name, "")) for name in (NEW_NAME, OLD_NAME))
+
+
 def gpu_estimate(
     run: VirtualRun, expandable: bool = False, card: Card = ANY_CARD
 ) -> tuple[Estimate, tuple[Phase, ...]]:
@@ -236,6 +247,14 @@ def widths(result: Mapping[str, Any]) -> dict[str, float]:
     if result.get("scalars"):
         reasons["the script reads values of the GPU"] = card_constants.UNKNOWN_VALUES
     return reasons
+
+
+def widening_notes(result: Mapping[str, Any], on_card: bool = True) -> Iterator[str]:
+    """What makes the card's interval wider, or a figure larger than it may be."""
+    for reason, share in widths(result).items() if on_card else ():
+        yield f"high is {share:.0%} higher: {reason}"
+    for what, count in result["widened"].items():
+        yield f"{what} ({count}×): counted as if every element were taken"
 
 
 def _guessed_convolutions(result: Mapping[str, Any]) -> int:

@@ -130,7 +130,7 @@ def _signatures(report: Report, signatures: Any, ends: float, allowed: int) -> N
             torch.cuda.empty_cache()
         except Exception as error:
             report(done=index, error=f"{type(error).__name__}: {_first_line(error)}")
-            if "CUDA error" in str(error):  # the context is lost: a new process goes on behind this one
+            if "CUDA error" in str(error):  # the context is lost: a new process continues behind this one
                 return
 
 

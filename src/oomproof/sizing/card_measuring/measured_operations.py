@@ -156,7 +156,7 @@ def _traced_steps() -> list[int] | None:
         traces = torch.cuda.memory._snapshot()["device_traces"]
         torch.cuda.memory._record_memory_history(None)
         return temporaries(traces[torch.cuda.current_device()])
-    except Exception:
+    except Exception:  # a torch that writes its history down otherwise: the peak has to do
         return None
 
 
