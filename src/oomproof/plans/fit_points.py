@@ -31,6 +31,7 @@ class Point:
     facts: Mapping[str, Any]  # of batch_facts.py
     notes: tuple[str, ...] = ()
     peak: str = ""
+    samples: int | None = None  # of the data set, where its length is known
 
     @property
     def on_card(self) -> bool:
