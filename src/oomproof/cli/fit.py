@@ -25,18 +25,19 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.cli.command_parser import count
 from oomproof.cli.size import places_here
 from oomproof.errors import NEVER, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
+from oomproof.machine.nvidia import driver_present
 from oomproof.plans import fit_tiers
 from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.fit_measure import point_of
-from oomproof.plans.fit_points import NATIVE, Point
-from oomproof.plans.fit_search import FitRequest, fit
+from oomproof.plans.fit_points import Point
+from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
 from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan, check_effective, number
@@ -49,6 +50,7 @@ from oomproof.units import format_size, parse_duration, parse_size
 
 NO_CARD = "none"
 _TIME = "60s"
+_MEASURED = 2  # times the card is asked: what was measured may change which plan is the largest
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +119,10 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _VirtualRuns(arguments, template, calibrated, where)
     try:
         answer = fit(request, runs.measure)
+        for _ in range(_MEASURED):
+            if not runs.measure_card(_largest_batch(answer)):
+                break
+            answer = fit(request, runs.measure)  # few new runs, if any
     except _Failed as failed:
         return failed.status
     if arguments.json:
@@ -124,6 +130,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(fit_screen.lines(answer, where, arguments.tier, terminal_columns(100))))
     return 0 if answer.fits else NEVER
+
+
+def _largest_batch(answer: FitAnswer) -> int:
+    """That was found to fit."""
+    plan = answer.chosen.maximum.plan
+    return (number(answer.request.template, plan, "batch") or 0) if plan is not None else -1
 
 
 def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template:
@@ -210,20 +222,27 @@ class _VirtualRuns:
         self.template = template
         self.seconds = parse_duration(arguments.time_limit or _TIME)
         self.allow_writes: bool = arguments.allow_writes
-        self.calibrated, self.card = calibrated, arguments.card
+        self.calibrated = calibrated
+        self.may_measure = arguments.card is None and not arguments.gpu
         total = next((place.ever for place in where if place.kind == "gpu"), None)
         self.total = 0 if arguments.gpu == NO_CARD else total
+        self.runs: dict[Plan, script_sizing.SizedScript] = {}
 
     def measure(self, plan: Plan) -> Point:
-        command = self.template.command(plan.as_dict())
+        if plan not in self.runs:
+            self.runs[plan] = self._run(plan)
+        sized = script_sizing.with_card(self.runs[plan], self.calibrated, self.total)
+        return point_of(sized, number(self.template, plan, "batch") or 0)
+
+    def _run(self, plan: Plan) -> script_sizing.SizedScript:
         begun = time.monotonic()
         sized = script_sizing.size_command(
-            command,
+            self.template.command(plan.as_dict()),
             time_limit=self.seconds,
             gpu_total=self.total,
             allow_writes=self.allow_writes,
             tell=_show,
-            card_of=self._card_of(command[0]),
+            card_of=self._card_of,
         )
         if sized.status:
             _tell(f"{plan}: {sized.sizing.refused}")
@@ -234,20 +253,35 @@ class _VirtualRuns:
                 "oomproof help size says what can be followed",
                 USAGE,
             )
-        point = point_of(sized, number(self.template, plan, "batch") or 0)
-        host = point.host.estimate().expected
-        figures = f"{format_size(host)} of RAM"
-        if point.on_card:
-            figures = f"{format_size(point.card[NATIVE].estimate.expected)} of the card, {figures}"
-        _tell(
-            f"{plan}: {figures} ({time.monotonic() - begun:.0f} s on a virtual {'GPU' if point.on_card else 'machine'})"
-        )
-        return point
+        sizing = sized.sizing
+        figures = [f"{format_size(sizing.gpu.expected)} of the card"] if sizing.gpu is not None else []
+        figures += [f"{format_size(sizing.host.expected)} of RAM"] if sizing.host is not None else []
+        _tell(f"{plan}: {', '.join(figures)} (virtual run, {time.monotonic() - begun:.0f} s)")
+        return sized
 
-    def _card_of(self, program: str) -> Callable[[Mapping[str, Any]], CalibratedCard | None]:
-        if self.card is not None:
-            return lambda result: self.calibrated
-        return card_lookup.measured(sizing_cache.python_of(program), _tell)
+    def _card_of(self, result: Mapping[str, Any]) -> CalibratedCard | None:
+        """As it was measured before; what is missing is measured once, at the end, for the plan that matters."""
+        if self.calibrated is None and self.may_measure:
+            self.calibrated = card_lookup.kept(result)
+        return self.calibrated
+
+    def measure_card(self, batch: int) -> bool:
+        """Measures the operations of the largest plan on the card, where there is one; whether that found anything new."""
+        known = [
+            (plan, sized)
+            for plan, sized in self.runs.items()
+            if number(self.template, plan, "batch") == batch
+        ]
+        if not self.may_measure or not known or not driver_present():
+            return False
+        plan, sized = known[-1]
+        assert sized.seen is not None
+        signatures = list(sized.seen.result.get("signatures", []))
+        if not sized.seen.events or (self.calibrated is not None and not self.calibrated.missing(signatures)):
+            return False
+        python = sizing_cache.python_of(self.template.command(plan.as_dict())[0])
+        self.calibrated = card_lookup.measured(python, _tell)(sized.seen.result) or self.calibrated
+        return self.calibrated is not None
 
 
 def _show(line: str) -> None:

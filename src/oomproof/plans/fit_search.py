@@ -21,7 +21,8 @@ _MOST = 1 << 14
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
 _CLOSE = 0.015  # of the batch: nearer to the largest one is not worth a run
 _ROUNDS = 6
-_SAME = 0.002
+_SAME_ON_CARD = 1 << 20  # bytes: virtual runs of the same thing are the same to the byte
+_SAME = 0.02  # of what was measured on the host, where two runs differ by more
 _WITH_BATCH = ("batch", "accum", "workers", "prefetch")
 
 
@@ -96,8 +97,9 @@ def _first(knob: Knob, request: FitRequest) -> int:
 def fit(request: FitRequest, measure: Measure) -> FitAnswer:
     """Raises what ``measure`` raises, and OomproofError where the question has no answer."""
     start = start_plan(request)
+    order = sacrifice_order(request.template.knobs, request.order)
     answer = FitAnswer(request, start, [])
-    for plan in _given_up(request, start):
+    for plan in _given_up(order, start):
         scenario = Scenario(plan)
         answer.scenarios.append(scenario)
         _search(request, scenario, measure)
@@ -108,15 +110,15 @@ def fit(request: FitRequest, measure: Measure) -> FitAnswer:
     _check_effect(answer)
     if not answer.fits:
         answer.short_by, answer.short_of = _shortage(answer)
-    answer.notes = list(dict.fromkeys(note for point in answer.chosen.points for note in point.notes))
+    answer.notes += dict.fromkeys(note for point in answer.chosen.points for note in point.notes)
     return answer
 
 
-def _given_up(request: FitRequest, start: Plan) -> Iterator[Plan]:
+def _given_up(order: Sequence[Knob], start: Plan) -> Iterator[Plan]:
     """The preferred setting, then one thing after the other given up for good. Batch and workers are searched within each."""
     yield start
     plan = start
-    for knob in sacrifice_order(request.template.knobs, request.order):
+    for knob in order:
         if knob.kind in _WITH_BATCH:
             continue
         for value in knob.smaller(plan.get(knob.name) or ""):
@@ -248,12 +250,10 @@ def _check_effect(answer: FitAnswer) -> None:
     points = sorted(answer.chosen.points, key=lambda point: point.batch)
     micro = template.knob("batch")
     if micro is not None and len(points) > 1 and _is_same(points[0], points[-1]):
-        first, last = points[0].batch, points[-1].batch
-        raise OomproofError(
-            f"{micro.name} never changes the memory: {first} takes what {last} takes",
-            f"is {{{micro.name}}} the argument that sets the batch?",
-            USAGE,
-        )
+        told = f"{micro.name} never changes the memory: {points[0].batch} takes what {points[-1].batch} takes"
+        if points[0].on_card:
+            raise OomproofError(told, f"is {{{micro.name}}} the argument that sets the batch?", USAGE)
+        answer.notes.append(told)
     for before, after in pairwise(answer.scenarios):
         changed = [name for name, value in after.plan.values if before.plan.get(name) != value]
         shared = {point.batch for point in before.points} & {point.batch for point in after.points}
@@ -272,9 +272,9 @@ def _is_same(left: Point, right: Point) -> bool:
     if left.on_card:  # an evaluation may be larger than any batch of the training
         pairs = [(left.card[NATIVE].least, right.card[NATIVE].least)]
         pairs += [(size, right.phases[name]) for name, size in left.phases.items() if name in right.phases]
-    else:
-        pairs = [(left.host.estimate().expected, right.host.estimate().expected)]
-    return all(abs(first - second) <= _SAME * max(first, second) for first, second in pairs)
+        return all(abs(first - second) <= _SAME_ON_CARD for first, second in pairs)
+    first, second = left.host.estimate().expected, right.host.estimate().expected
+    return abs(first - second) <= _SAME * max(first, second)
 
 
 def _shortage(answer: FitAnswer) -> tuple[int, str]:

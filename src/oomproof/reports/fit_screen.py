@@ -17,6 +17,7 @@ from oomproof.sizing.fit_verdict import Place
 from oomproof.units import format_size
 
 SCHEMA = 1
+_WORTH = 1.05  # times the batch: less is no reason for another setting
 _WAYS = {
     EXPANDABLE: "with PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.11)",
     RELEASED: "with cached memory given back after evaluations (oomproof run --release always)",
@@ -102,7 +103,7 @@ def _predicted(answer: FitAnswer, scenario: Scenario, plan: Plan, way: str = NAT
 
 
 def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:
-    """The tiers where the allocator keeps memory otherwise; empty where that changes none of them."""
+    """The tiers where the allocator keeps memory otherwise; empty where that makes none of them notably larger."""
     if not all(way in point.card for point in scenario.points):
         return []
     request = answer.request
@@ -113,8 +114,13 @@ def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:
         request.capacity,
         way,
     )
-    same = all(tier.plan == known.plan for tier, known in zip(other, scenario.tiers, strict=True))
-    return [] if same else other
+    pairs = list(zip(other, scenario.tiers, strict=True))
+    batches = [
+        [number(request.template, tier.plan, "batch") or 0 if tier.plan else 0 for tier in pair]
+        for pair in pairs
+    ]
+    better = any(new > _WORTH * old for new, old in batches) and all(new >= old for new, old in batches)
+    return other if better else []
 
 
 def _table(answer: FitAnswer, scenario: Scenario, shown: Sequence[Tier], width: int) -> list[str]:
@@ -131,20 +137,35 @@ def _table(answer: FitAnswer, scenario: Scenario, shown: Sequence[Tier], width: 
         *([] if on_card else ["headroom"]),
     ]
     rows = [[*head, "peak in" if on_card else ""]]
-    for tier in shown:
+    for name, tier in _joined(shown):
         if tier.plan is None or tier.predicted is None:
-            rows.append([f"  {tier.name}", *("–" for _ in head[1:]), "does not fit"])
+            rows.append([f"  {name}", *("–" for _ in head[1:]), "does not fit"])
             continue
         predicted = tier.predicted
         card = []
-        if predicted.gpu is not None and capacity.gpu is not None:
-            card = [format_size(predicted.gpu.expected), _headroom(capacity.gpu, predicted.gpu.expected)]
+        if predicted.gpu is not None and predicted.least is not None and capacity.gpu is not None:
+            # what is cached above the capacity is given back: what must be there counts then
+            used = predicted.gpu.expected if predicted.gpu.expected <= capacity.gpu else predicted.least
+            card = [format_size(used), _headroom(capacity.gpu, used)]
         host = [format_size(predicted.host.expected)]
         if not on_card:
             host.append(_headroom(capacity.ram, predicted.host.expected))
-        values = [tier.plan.get(name) or "" for name in changing]
-        rows.append([f"  {tier.name}", *values, *card, *host, predicted.phase])
-    return table(rows, width, right=range(1, len(head)), drop=(len(head),))
+        values = [tier.plan.get(knob) or "" for knob in changing]
+        rows.append([f"  {name}", *values, *card, *host, predicted.phase])
+    return table(
+        rows, width, right=range(1, len(head)), drop=(len(head), *([len(head) - 1] if on_card else []))
+    )
+
+
+def _joined(shown: Sequence[Tier]) -> Iterator[tuple[str, Tier]]:
+    """Tiers with the same plan are one row: "conservative to maximum"."""
+    first = 0
+    for index, tier in enumerate(shown):
+        if index + 1 < len(shown) and shown[index + 1].plan == tier.plan:
+            continue
+        name = tier.name if first == index else f"{shown[first].name} to {tier.name}"
+        yield name, tier
+        first = index + 1
 
 
 def _headroom(capacity: int, used: int) -> str:
