@@ -20,9 +20,9 @@ def point_of(sized: SizedScript, batch: int) -> Point:
     """Of a script that could be sized."""
     assert sized.run is not None and sized.host is not None
     run = sized.run
-    phases = {
-        phase.name: phase.gpu for phase in sized.sizing.phases if phase.reached and phase.gpu is not None
-    }
+    reached = [phase for phase in sized.sizing.phases if phase.reached]
+    sizes = {phase.name: phase.gpu if run.events else phase.host for phase in reached}
+    phases = {name: size for name, size in sizes.items() if size is not None}
     return Point(
         batch,
         card_needs(run, sized.card) if run.events else {},

@@ -136,7 +136,7 @@ def _table(answer: FitAnswer, scenario: Scenario, shown: Sequence[Tier], width: 
         "RAM",
         *([] if on_card else ["headroom"]),
     ]
-    rows = [[*head, "peak in" if on_card else ""]]
+    rows = [[*head, "peak in"]]
     for name, tier in _joined(shown):
         if tier.plan is None or tier.predicted is None:
             rows.append([f"  {name}", *("–" for _ in head[1:]), "does not fit"])

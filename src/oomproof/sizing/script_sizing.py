@@ -313,6 +313,8 @@ def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: 
     phases: tuple[Phase, ...] = ()
     if run.events:
         gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
+    else:
+        phases = virtual_run.host_phases(run, sized.host.estimate().expected)
     sizing = Sizing(
         gpu, sized.host.estimate(), phases, _basis(run, calibrated),
         notes=tuple(note for note in (*_notes(run), *sized.held_back, tight) if note), peak=str(run.result.get("peak_place", "")),
@@ -380,8 +382,6 @@ def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:
     for name, size in result["buffers"].items():
         if not size:
             yield f"a native index: {name}; it is part of the process"
-    if "eval" not in result["phases"] and not run.events:  # else the table of phases says so
-        yield "no evaluation was reached"
 
 
 def _held_back(folder: str) -> Iterator[str]:
