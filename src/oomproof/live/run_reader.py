@@ -12,6 +12,7 @@ from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend
 from oomproof.live.live_snapshot import PAUSED, STALE, WAITING, JobState
 from oomproof.machine.processes import boot_id
 from oomproof.printable import one_line
+from oomproof.recording import spill_record
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.run_folders import Run
@@ -116,6 +117,7 @@ class RunReader:
             rate=None if state == PAUSED else rate_of(points, now),
             full_in=None if state == PAUSED else self._full_from(now),
             peak=self._peak,
+            spill=spill_record.pinned(attempt),
             protected=bool((info.get("settings") or {}).get("protect")),
             paused_by=str(mark.get("by") or ""),
             paused_until=mark.get("until"),
@@ -217,7 +219,7 @@ class RunReader:
         if begin is None:
             from oomproof.evidence.phase_growth import warm_since
 
-            begin = warm_since(series.phase_marks())
+            begin = max(warm_since(series.phase_marks()), spill_record.pinned_at(series))
             if points and begin <= points[-1][0]:  # until then the next word of the job may change it
                 self._warm = begin
         return [point for point in points if point[0] >= begin]
