@@ -139,9 +139,9 @@ class Spill:
                 fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
             except FileExistsError:
                 with open(path) as file:
-                    pid, start = ([int(word) for word in file.read().split()] + [0, 0])[:2]
-                if not pid or is_alive(pid, start):
-                    self.refuse(f"process {pid} of this job has it already", tell=False)
+                    words = file.read().split()
+                if not words or (all(map(str.isdigit, words)) and is_alive(int(words[0]), int(words[-1]))):
+                    self.refuse("another process of this job has it already", tell=False)
                     return False
                 os.unlink(path)
                 continue

@@ -67,7 +67,7 @@ def same_failure(oom: GpuOom, said: Gpu | None) -> bool:
 
 def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     """Told apart by the figures of the moment. Remedies: the true cause's first, then neighbours, what is alive, gaps,
-    and the batch last: it costs the most and is blamed most often."""
+    and the batch after them: it costs the most and is blamed most often. Last what makes it bearable, and changes nothing."""
     kind = kind_of(oom)
     parts: dict[Kind, tuple[Remedy, ...]] = {
         "limit": _raise_limit(oom, case) if kind == "limit" else (),
@@ -80,7 +80,7 @@ def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     remedies = list(parts.get(kind, ()))
     for part in parts.values():
         remedies += [piece for piece in part if piece not in remedies]
-    remedies += [*_spill(oom, case), half_the_batch(case)]
+    remedies += [half_the_batch(case), *_spill(oom, case)]
     return Shortage(kind, _headline(kind, oom), _why(kind, oom), _next(remedies[0], case), tuple(remedies))
 
 
