@@ -303,7 +303,7 @@ def test_what_is_pinned_is_reserved_beside_the_jobs_own(
     known = ask_for(tmp_path, monkeypatch, Gpus(), Asked(need=20 * GIB, wait=False, spill=8 * GIB))
     assert known.entry.need == 28 * GIB and known.entry.basis == "--need, and 8.0 GiB that --spill pins"
     known.drop()
-    with pytest.raises(OomproofError, match="28.0 GiB together, more than --limit 24.0 GiB"):
+    with pytest.raises(OomproofError, match=r"28\.0 GiB together, more than --limit 24\.0 GiB"):
         asked = Asked(need=20 * GIB, limit=24 * GIB, wait=False, spill=8 * GIB)
         ask_for(tmp_path, monkeypatch, Gpus(), asked)
 
@@ -311,11 +311,11 @@ def test_what_is_pinned_is_reserved_beside_the_jobs_own(
 def test_a_spill_that_does_not_fit_is_refused_with_the_arithmetic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(OomproofError, match="short by 1.0 GiB") as refused:  # 60 available, a margin of 5
+    with pytest.raises(OomproofError, match=r"short by 1\.0 GiB") as refused:  # 60 available, a margin of 5
         ask_for(tmp_path, monkeypatch, Gpus(), Asked(wait=False, spill=56 * GIB))
     assert refused.value.status == 75
     with pytest.raises(
-        OomproofError, match="--spill 60.0 GiB: needs 60.0 GiB; this machine has 64.0 GiB RAM"
+        OomproofError, match=r"--spill 60\.0 GiB: needs 60\.0 GiB; this machine has 64\.0 GiB RAM"
     ) as never:
         ask_for(tmp_path, monkeypatch, Gpus(), Asked(wait=False, spill=60 * GIB))
     assert never.value.status == 69
