@@ -28,6 +28,7 @@ _WAIT, _LONGEST_WAIT = (
     0.1,
     600.0,
 )  # seconds between looks for the card that the job uses, of several; and at most
+_LONGEST_PIN = 60.0  # seconds that the first pass waits; 8 GiB take two
 _TELL_EVERY = 300.0  # seconds between two spills that are said; all are recorded
 _RECORDED = 200  # spills recorded one by one; later ones are in the sums
 _WRITE_EVERY = 1.0  # seconds between two writes of the sums
@@ -95,6 +96,8 @@ class Spill:
         self.margin = int(agent.settings.get("margin") or 0)
         self.pool: SpillPool | None = None
         self._pid = os.getpid()
+        self._thread: Any = None
+        self._is_pinning = False
         self._device = 0
         self._fraction = 1.0  # that we have set
         self._times = StepTimes()
@@ -119,7 +122,11 @@ class Spill:
                 return
             import threading
 
-            threading.Thread(target=self._prepare, name="oomproof-spill", daemon=True).start()
+            self._thread = threading.Thread(target=self._prepare, name="oomproof-spill", daemon=True)
+            self.agent.on_step(self.stepped)
+            self.agent.on_phase(self.phase_changed)
+            self.agent.on_batch.append(self.took_batch)
+            self._thread.start()
         except Exception as error:
             self.refuse(f"{type(error).__name__}: {str(error)[:200]}")
 
@@ -157,11 +164,22 @@ class Spill:
             if device is None:
                 self.refuse("the job started CUDA, but used no card")
                 return
+            self._is_pinning = True
             self._make(device)
         except NotPinned as error:
             self.refuse(f"the host's memory could not be pinned: {error}")
         except Exception as error:
             self.refuse(f"{type(error).__name__}: {str(error)[:300]}")
+        finally:
+            self._is_pinning = False
+
+    def _wait(self) -> None:
+        """Before the first pass, and after the first step: loading goes on beside the pinning, but a batch that does not fit would
+        end the job in a millisecond."""
+        if self._is_pinning and os.getpid() == self._pid:
+            begun = time.monotonic()
+            self._thread.join(_LONGEST_PIN)
+            self.agent.report("spill", did="waited", seconds=round(time.monotonic() - begun, 2))
 
     def _find_device(self) -> int | None:
         """The only card, or the first on which the job holds something: to ask about another would start a context there."""
@@ -208,9 +226,6 @@ class Spill:
         self.pool = pool
         self._sums["size"] = pool.size
         self._write(force=True)
-        self.agent.on_step(self.stepped)
-        self.agent.on_phase(self.phase_changed)
-        self.agent.on_batch.append(self.took_batch)
         seconds = round(time.monotonic() - begun, 2)
         less = (
             f" ({size(self.asked)} were asked for: the GPU limit leaves no more)"
@@ -265,6 +280,7 @@ class Spill:
             self._batch = None
 
     def stepped(self, agent: Any, step: int) -> None:
+        self._wait()
         pool = self.pool
         if pool is None or os.getpid() != self._pid or cuda_memory.capturing(self.torch):
             return
@@ -282,6 +298,8 @@ class Spill:
                 self._look_at_host(pool)
 
     def phase_changed(self, agent: Any, before: str, now: str) -> None:
+        if now in ("train", "eval", "generate"):
+            self._wait()
         pool = self.pool
         if pool is None or os.getpid() != self._pid or cuda_memory.capturing(self.torch):
             return
