@@ -16,6 +16,7 @@ from typing import Any
 from ..leaf.attempt_names import SPILL, SPILL_CLAIM
 from ..leaf.proc_files import is_alive, start_time
 from . import cuda_memory, gpu_limit
+from .agent_core import _anonymous
 from .cache_release import size
 from .host_headroom import host_headroom
 from .pinned_memory import MIB, PIECE, NotPinned, PinnedMemory
@@ -209,7 +210,7 @@ class Spill:
         large = whole - small_part(whole)
         self.agent.report("spill", did="pinning", bytes=whole)
         memory = PinnedMemory(whole, large)
-        memory.take(lambda: host_headroom(self.margin))
+        memory.take(self._host_left)
         took = time.monotonic() - begun
         memory.pin(driver)
         self._device = device
@@ -238,6 +239,15 @@ class Spill:
         )  # fmt: skip
         if less:
             self.agent.tell(f"--spill is {size(whole)}{less}")
+
+    def _host_left(self) -> int | None:
+        """A limit that the kernel enforces is in its cgroup; one that it does not is compared with this process alone."""
+        left, limit = host_headroom(self.margin), self.agent.settings.get("limit")
+        held = _anonymous()
+        if isinstance(limit, int) and held is not None:
+            own = limit - limit // 10 - held
+            left = own if left is None else min(left, own)
+        return left
 
     def _limit_share(self, device: int, total: int) -> float:
         """Of --gpu-limit, which may come after us."""

@@ -394,7 +394,7 @@ class RunSettings:
     def agent_settings(self, margin: int) -> dict[str, Any]:
         """What the agent inside the job is told. ``margin``: what of the host's memory is not its to pin."""
         told = {"release": self.release, "gpu_limit": self.gpu_limit, "trace_alloc": self.trace_alloc}
-        return {**told, "spill": self.spill, "margin": margin} if self.spill else told
+        return {**told, "spill": self.spill, "margin": margin, "limit": self.limit} if self.spill else told
 
     def alert_settings(self) -> receivers.AlertSettings:
         """Who is told."""

@@ -1,8 +1,9 @@
 """Trainings whose one batch in eleven is too large for what the card has left. Plain PyTorch loops: nothing in here knows of oomproof.
 
-    spill_job.py MODEL[,MODEL…] [--large N] [--steps usual,large,usual…] [--then raise|exit|sleep:N] [--catch] [--device cpu]
+    spill_job.py MODEL[,MODEL…] [--large N] [--sizes 4,4,12] [--then raise|exit|sleep:N] [--catch] [--gate FILE] [--device cpu]
 
-One JSON line a step. ``--measure LEFT`` finds, on an empty card, the batch that needs LEFT GiB and four more.
+One JSON line a step. ``--measure LEFT`` finds, on an empty card, the batch that needs LEFT GiB and four more. ``--gate``: all is
+imported and built, and the card is not touched before that file is there.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ def on(thing: Any) -> Any:
     return thing.to(options.device)
 
 
+def gate() -> None:
+    """Waits for its turn on the card."""
+    say(ready=True)
+    end = time.monotonic() + 300
+    while options.gate and not os.path.exists(options.gate) and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def gpt2(layers: int = 12, positions: int = 1024) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -40,7 +49,7 @@ def gpt2(layers: int = 12, positions: int = 1024) -> Any:
         n_layer=layers, n_positions=positions, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0
     )
     config.bos_token_id = config.eos_token_id = config.pad_token_id = 0
-    return on(GPT2LMHeadModel(config))
+    return GPT2LMHeadModel(config)
 
 
 class Adapter(torch.nn.Module):
@@ -63,7 +72,7 @@ def lora() -> Any:
     model = gpt2()
     model.requires_grad_(False)
     for block in model.transformer.h:
-        block.attn.c_attn = on(Adapter(block.attn.c_attn, 768, 3 * 768))
+        block.attn.c_attn = Adapter(block.attn.c_attn, 768, 3 * 768)
     return model
 
 
@@ -99,44 +108,47 @@ class Unet(torch.nn.Module):
         return self.last(x)
 
 
-def parts_of(name: str) -> tuple[Any, Any]:
-    """(model, loss of a batch of n)."""
+def built(name: str) -> Any:
+    """In host memory."""
     torch.manual_seed(0)
+    if name == "lora":
+        return lora()
+    if name == "compiled":
+        return gpt2(4)
+    if name == "trainer":
+        return gpt2(12, 4096)
+    if name == "small":
+        return torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(12)])
+    if name == "unet":
+        return Unet()
+    if name == "resnet":
+        import torchvision
+
+        return torchvision.models.resnet50(weights=None)
+    return gpt2()
+
+
+def loss_of(name: str, model: Any) -> Any:
+    """From the size of a batch to its loss."""
     random = torch.Generator().manual_seed(1)
 
-    def tokens(n: int, length: int = 512) -> Any:
-        return on(torch.randint(1, 50257, (n, length), generator=random))
+    def of_text(n: int) -> Any:
+        ids = on(torch.randint(1, 50257, (n, 512), generator=random))
+        with torch.autocast(options.device, torch.bfloat16, enabled=name in ("bf16", "compiled")):
+            return model(input_ids=ids, labels=ids).loss
 
-    if name in ("gpt2", "bf16", "compiled", "lora"):
-        model = lora() if name == "lora" else gpt2(4 if name == "compiled" else 12)
-        if name == "compiled":
-            model = torch.compile(model)
-        mixed = name in ("bf16", "compiled")
-
-        def loss(n: int) -> Any:
-            ids = tokens(n)
-            with torch.autocast(options.device, torch.bfloat16, enabled=mixed):
-                return model(input_ids=ids, labels=ids).loss
-
-        return model, loss
-    if name == "small":
-        model = on(torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(12)]))
-        return model, lambda n: model(on(torch.randn(n, 512, generator=random))).square().mean()
-    if name == "unet":
-        model = on(Unet())
-        return model, lambda n: model(on(torch.randn(n, 3, 512, 512, generator=random))).square().mean()
-    import torchvision
-
-    model = on(torchvision.models.resnet50(weights=None))
-
-    def images(n: int) -> Any:
+    def of_images(n: int) -> Any:
         x, y = (
             on(torch.randn(n, 3, 224, 224, generator=random)),
             on(torch.randint(0, 1000, (n,), generator=random)),
         )
         return torch.nn.functional.cross_entropy(model(x), y)
 
-    return model, images
+    def of_numbers(n: int) -> Any:
+        shape = (n, 3, 512, 512) if name == "unet" else (n, 512)
+        return model(on(torch.randn(shape, generator=random))).square().mean()
+
+    return {"resnet": of_images, "unet": of_numbers, "small": of_numbers}.get(name, of_text)
 
 
 class Batches(torch.utils.data.Dataset):
@@ -152,8 +164,10 @@ class Batches(torch.utils.data.Dataset):
         return self.sizes[index]
 
 
-def train(name: str, sizes: list[int]) -> None:
-    model, loss_of = parts_of(name)
+def train(name: str, model: Any, sizes: list[int]) -> None:
+    model = on(model)
+    model = torch.compile(model) if name == "compiled" else model
+    loss_from = loss_of(name, model)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-4)
     workers = 2 if name == "resnet" else 0
     for number, size in enumerate(
@@ -161,7 +175,7 @@ def train(name: str, sizes: list[int]) -> None:
     ):
         sync()
         begun = time.perf_counter()
-        loss = loss_of(int(size))
+        loss = loss_from(int(size))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -180,12 +194,10 @@ def sync() -> None:
         torch.cuda.synchronize()
 
 
-def trainer(sizes: list[int]) -> None:
+def trainer(model: Any, sizes: list[int]) -> None:
     """Hugging Face's, with one batch of long texts. ``sizes`` are lengths."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    torch.manual_seed(0)
-    model = gpt2(12, 4096)
     random = torch.Generator().manual_seed(1)
     rows = [torch.randint(1, 50257, (length,), generator=random) for length in sizes for _ in range(4)]
 
@@ -217,10 +229,9 @@ def trainer(sizes: list[int]) -> None:
     ).train()
 
 
-def generate(sizes: list[int]) -> None:
+def generate(model: Any, sizes: list[int]) -> None:
     """A step of training, then an evaluation that generates for so many sequences."""
-    torch.manual_seed(0)
-    model = gpt2()
+    model = on(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     random = torch.Generator().manual_seed(1)
     for number, size in enumerate(sizes):
@@ -257,23 +268,26 @@ LARGE = {"trainer": 1600, "generate": 640}  # for 10 GiB; what --measure finds f
 FEW = {"trainer": 256, "generate": 64}
 
 
-def run(name: str, sizes: list[int]) -> None:
+def run(name: str, model: Any, sizes: list[int]) -> None:
+    torch.manual_seed(0)
     if name in FEW:
-        {"trainer": trainer, "generate": generate}[name](sizes)
+        {"trainer": trainer, "generate": generate}[name](model, sizes)
     else:
-        train(name, sizes)
+        train(name, model, sizes)
 
 
 def measure(name: str, left: float) -> int:
     """The batch that needs what is left and four GiB more, by what the usual one and one twice as large need."""
     if name in LARGE:
         return LARGE[name]
-    model, loss_of = parts_of(name)
+    model = on(built(name))
+    model = torch.compile(model) if name == "compiled" else model
+    loss_from = loss_of(name, model)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-4)
     usual, peaks = USUAL[name], []
     for size in (usual, usual, 2 * usual):
         torch.cuda.reset_peak_memory_stats()
-        loss_of(size).backward()
+        loss_from(size).backward()
         optimizer.step()
         optimizer.zero_grad()
         peaks.append(torch.cuda.max_memory_allocated())
@@ -292,9 +306,13 @@ def main() -> int:
     parser.add_argument("--plan", default="")  # a file with the large batch of each model
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", default="/tmp/spill-job")
+    parser.add_argument("--gate", default="")
     parser.parse_args(namespace=options)
     plan = json.loads(Path(options.plan).read_text()) if options.plan and os.path.exists(options.plan) else {}
-    for name in options.models.split(","):
+    names = options.models.split(",")
+    models = {} if options.measure else {name: built(name) for name in names}
+    gate()
+    for name in names:
         if options.measure and name not in plan:
             plan[name] = measure(name, options.measure)
             say(model=name, large=plan[name])
@@ -302,9 +320,11 @@ def main() -> int:
             forget()
         few = FEW.get(name) or USUAL[name]
         large = options.large or plan.get(name) or 3 * few
-        sizes = [int(size) for size in options.sizes.split(",") if size] or [few] * 5 + [large] + [few] * 5
+        sizes = [int(size) for size in options.sizes.split(",") if size] or [few] * 5 + [large] + [few] * (
+            0 if options.catch else 5
+        )
         try:
-            run(name, sizes)
+            run(name, models.pop(name, None) or built(name), sizes)
         except torch.cuda.OutOfMemoryError as error:
             if not options.catch:
                 raise

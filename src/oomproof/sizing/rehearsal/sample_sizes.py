@@ -24,7 +24,7 @@ def sample_size(value: Any, depth: int = 0) -> int:
         return _of_list(value, depth)
     size = getattr(value, "size", None)  # an image of PIL: (width, height)
     if isinstance(size, tuple) and len(size) == 2 and all(isinstance(side, int) for side in size):
-        return 3 * size[0] * size[1]
+        return int(3 * size[0] * size[1])
     return 0
 
 
