@@ -71,8 +71,12 @@ def cgroup() -> dict[str, int]:
 
 def books() -> dict[str, int]:
     own = numbers("/proc/self/status", ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmLck", "VmPin"))
-    own.update(numbers("/proc/self/smaps_rollup", ("Pss", "Anonymous", "AnonHugePages", "Locked", "Shared_Dirty")))
-    machine = numbers("/proc/meminfo", ("MemFree", "MemAvailable", "Mlocked", "Unevictable", "Shmem", "AnonPages"))
+    own.update(
+        numbers("/proc/self/smaps_rollup", ("Pss", "Anonymous", "AnonHugePages", "Locked", "Shared_Dirty"))
+    )
+    machine = numbers(
+        "/proc/meminfo", ("MemFree", "MemAvailable", "Mlocked", "Unevictable", "Shmem", "AnonPages")
+    )
     return {**own, **machine, **{f"cgroup_{name}": value for name, value in cgroup().items()}}
 
 
@@ -134,7 +138,9 @@ class Region:
         now = self.look()
         if not self.seen:
             self.seen = now
-        last = max((index for index, pair in enumerate(zip(self.seen, now)) if pair[0] != pair[1]), default=-1)
+        last = max(
+            (index for index, pair in enumerate(zip(self.seen, now)) if pair[0] != pair[1]), default=-1
+        )
         self.seen = now
         return (last + 1) * PIECE
 
@@ -155,7 +161,9 @@ def relaxed() -> int:
 
 
 class Spill:
-    def __init__(self, torch: Any, size: int, small: int = 64 * MIB, device: int = 0, huge: bool = True) -> None:
+    def __init__(
+        self, torch: Any, size: int, small: int = 64 * MIB, device: int = 0, huge: bool = True
+    ) -> None:
         begun = time.monotonic()
         self.torch, self.device = torch, device
         torch.cuda.set_device(device)
@@ -176,13 +184,18 @@ class Spill:
             return place
 
         self.callback = kind(give)
-        nothing = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value  # takes no notice of what it is given
+        nothing = ctypes.cast(
+            ctypes.CDLL(None).getpid, ctypes.c_void_p
+        ).value  # takes no notice of what it is given
         allocator = torch._C._cuda_customAllocator(ctypes.cast(self.callback, ctypes.c_void_p).value, nothing)
         self.pool = torch.cuda.MemPool(allocator, use_on_oom=True)
         for kept in (self.callback, allocator, self.pool):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         with torch.cuda.use_mem_pool(self.pool, device):
-            held = [torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{device}") for _ in range(2 * small // PIECE)]
+            held = [
+                torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{device}")
+                for _ in range(2 * small // PIECE)
+            ]
             held.append(torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}"))
             self.inside = all(self.region.holds(tensor.data_ptr()) for tensor in held)
         del held
@@ -250,7 +263,11 @@ def pin() -> None:
     driver.cuDeviceGetAttribute(ctypes.byref(value), 91, 0)
     fact("same pointer for registered memory", attribute=value.value, relaxed=relaxed())
     size = 4 * GIB
-    for name, huge, shared in (("private, huge pages", True, False), ("private", False, False), ("shared", False, True)):
+    for name, huge, shared in (
+        ("private, huge pages", True, False),
+        ("private", False, False),
+        ("shared", False, True),
+    ):
 
         def try_region(name: str = name, huge: bool = huge, shared: bool = shared) -> None:
             before = books()
@@ -267,7 +284,12 @@ def pin() -> None:
             undone = int(torch.cuda.cudart().cudaHostUnregister(region.address))
             region.words.release()
             region.map.madvise(9 if shared else 4)  # REMOVE, DONTNEED
-            fact(f"{name}: undone", code=undone, seconds=round(time.monotonic() - begun, 3), left=moved(before, books()))
+            fact(
+                f"{name}: undone",
+                code=undone,
+                seconds=round(time.monotonic() - begun, 3),
+                left=moved(before, books()),
+            )
 
         guarded(name, try_region)
 
@@ -277,7 +299,13 @@ def pin() -> None:
         code = driver.cuMemHostAlloc(ctypes.byref(out), ctypes.c_size_t(size), ctypes.c_uint(3))
         seconds, after = round(time.monotonic() - begun, 3), books()
         driver.cuMemFreeHost(out)
-        fact("cudaHostAlloc", code=code, seconds=seconds, pinned=moved(before, after), left=moved(before, books()))
+        fact(
+            "cudaHostAlloc",
+            code=code,
+            seconds=seconds,
+            pinned=moved(before, after),
+            left=moved(before, books()),
+        )
 
     guarded("cudaHostAlloc", host_alloc)
 
@@ -437,7 +465,12 @@ def pool(expandable: bool = False) -> None:
             del held
             torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(1.0)
-        fact("fraction", reserved_at_first=round(reserved / GIB, 3), **out, read=torch.cuda.get_per_process_memory_fraction())
+        fact(
+            "fraction",
+            reserved_at_first=round(reserved / GIB, 3),
+            **out,
+            read=torch.cuda.get_per_process_memory_fraction(),
+        )
 
     guarded("fraction", fraction)
 
@@ -475,7 +508,11 @@ if how == "oom": torch.empty(40 << 30, dtype=torch.uint8, device="cuda")
 """
     ways = ("end", "sys.exit", "exception", "os._exit", "oom")
     children = [
-        subprocess.Popen([sys.executable, "-c", code.format(folder=str(Path(__file__).parent), how=how)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code.format(folder=str(Path(__file__).parent), how=how)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for how in ways
     ]
     for how, child in zip(ways, children):
@@ -494,7 +531,11 @@ def fork() -> None:
     pid = os.fork()
     if pid == 0:
         own = books()
-        fact("in the child", fork_s=round(time.monotonic() - begun, 4), rss={k: round(own.get(k, 0) / GIB, 3) for k in ("VmRSS", "RssAnon", "RssShmem")})
+        fact(
+            "in the child",
+            fork_s=round(time.monotonic() - begun, 4),
+            rss={k: round(own.get(k, 0) / GIB, 3) for k in ("VmRSS", "RssAnon", "RssShmem")},
+        )
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     fact("fork", status=status, moved=moved(before, books()))
@@ -557,7 +598,13 @@ def train() -> None:
     bag = Spill(torch, 8 * GIB)
     for after in ("", "empty"):
         model = gpt2(torch)
-        guarded(f"train {after}", lambda after=after, model=model: fact(f"gpt2 fp32, then {after or 'nothing'}", rows=steps_of(torch, model, batches, bag, after=after)))
+        guarded(
+            f"train {after}",
+            lambda after=after, model=model: fact(
+                f"gpt2 fp32, then {after or 'nothing'}",
+                rows=steps_of(torch, model, batches, bag, after=after),
+            ),
+        )
         del model
         gc.collect()
         torch.cuda.empty_cache()
@@ -642,7 +689,9 @@ def graphs() -> None:
             made["error"] = f"{type(error).__name__}: {error}"
         made["ended"] = time.monotonic()
 
-    model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 1024)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(1024, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 1024)
+    ).cuda()
     static = torch.randn(256, 1024, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -703,7 +752,12 @@ def graphs() -> None:
         torch.cuda.synchronize()
         with torch.no_grad():
             right = bool(torch.allclose(out, model(static), atol=1e-4))
-        fact("replay beside a spill", right=right, inside=bag.region.holds(spilled.data_ptr()), sum_right=float(spilled[:1000].sum().item()) == 1000)
+        fact(
+            "replay beside a spill",
+            right=right,
+            inside=bag.region.holds(spilled.data_ptr()),
+            sum_right=float(spilled[:1000].sum().item()) == 1000,
+        )
         del held
 
     guarded("replay", replay_spilled)
@@ -733,7 +787,14 @@ def compiled() -> None:
         torch.cuda.empty_cache()
         cap = peak["usual"] + GIB
         torch.cuda.set_per_process_memory_fraction(min(1.0, (cap + bag.given) / total))
-        guarded(f"compiled {after}", lambda after=after: fact(f"compiled, cap, then {after or 'nothing'}", cap=round(cap / GIB, 2), rows=steps_of(torch, model, [8] * 4 + [32] + [8] * 8, bag, autocast=True, after=after)))
+        guarded(
+            f"compiled {after}",
+            lambda after=after: fact(
+                f"compiled, cap, then {after or 'nothing'}",
+                cap=round(cap / GIB, 2),
+                rows=steps_of(torch, model, [8] * 4 + [32] + [8] * 8, bag, autocast=True, after=after),
+            ),
+        )
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
@@ -745,12 +806,22 @@ def half() -> None:
     bag = Spill(torch, 6 * GIB)
     model = gpt2(torch, 6)
     rows = steps_of(torch, model, [2, 2, 2, 10, 2, 2, 10, 2], bag, after="empty")
-    fact("half", pid=os.getpid(), ready=bag.ready, rows=[{k: row[k] for k in ("batch", "s", "loss", "live_forward", "written", "ooms")} for row in rows])
+    fact(
+        "half",
+        pid=os.getpid(),
+        ready=bag.ready,
+        rows=[{k: row[k] for k in ("batch", "s", "loss", "live_forward", "written", "ooms")} for row in rows],
+    )
 
 
 def pair() -> None:
     both = [
-        subprocess.Popen([sys.executable, __file__, "--section", "half"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, __file__, "--section", "half"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
     ]
     for child in both:
@@ -794,7 +865,9 @@ def main() -> int:
     begun = time.monotonic()
     done = set()
     if options.out and Path(options.out).exists():
-        rows = [json.loads(line) for line in Path(options.out).read_text().splitlines() if line.startswith("{")]
+        rows = [
+            json.loads(line) for line in Path(options.out).read_text().splitlines() if line.startswith("{")
+        ]
         done = {row["section"] for row in rows if row["fact"] == "done" and row.get("status") == 0}
     names = [name for name in (options.only.split(",") if options.only else ORDER) if name not in done]
     weight: Any = None
@@ -808,10 +881,18 @@ def main() -> int:
     def run(name: str) -> None:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if name == "expand":
-            environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+            environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = (
+                "expandable_segments:True"
+            )
         limit = max(5.0, min(SECONDS.get(name, 60), options.seconds - (time.monotonic() - begun)))
         started = time.monotonic()
-        child = subprocess.Popen([sys.executable, __file__, "--section", name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, __file__, "--section", name],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             out, errors = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -835,7 +916,9 @@ def main() -> int:
         if weight is not None:
             weight.stdin.close()
             weight.wait(20)
-    say(json.dumps({"section": "main", "fact": "whole", "seconds": round(time.monotonic() - begun, 1)}) + "\n")
+    say(
+        json.dumps({"section": "main", "fact": "whole", "seconds": round(time.monotonic() - begun, 1)}) + "\n"
+    )
     return 0
 
 

@@ -333,18 +333,25 @@ class Spill:
         torch.cuda.synchronize(self._device)
         took = took + time.perf_counter() - begun if took is not None else None
         most = pool.memory.written()
-        unused = memory.returnable if memory is not None else 0
+        alive = self._most_alive()
         # A PyTorch that asks the pool before it gives free segments back would serve later steps from here as well.
         torch.cuda.empty_cache()
         left = pool.live()
-        fits = None
+        fits, capacity = None, 0
         if memory is not None:  # what is allocated between two steps is there whatever the batch
             capacity = memory.reserved + memory.free
-            fits = fitting_share(capacity, memory.allocated + memory.spilled, capacity + most)
-        spilled = Spilled(phase, step, most, took, times.usual, self._batch, fits, left, unused)
+            fits = fitting_share(capacity, memory.allocated + memory.spilled, alive or capacity + most)
+        spilled = Spilled(
+            phase, step, most, took, times.usual, self._batch, fits, left, 0 < alive <= capacity
+        )
         times.add(took or 0.0, True)
         self._count(spilled)
         self._last = self._entered = time.perf_counter()
+
+    def _most_alive(self) -> int:
+        """Bytes of tensors at once, on the card and in the spill together: by PyTorch's own peak, which the script may set back."""
+        stats = self.torch.cuda.memory_stats_as_nested_dict(self._device)
+        return int(stats["allocated_bytes"]["all"].get("peak", 0))
 
     def _count(self, spilled: Spilled) -> None:
         sums, agent, text = self._sums, self.agent, text_of(spilled)

@@ -49,15 +49,13 @@ class Spilled(NamedTuple):
     batch: int | None  # samples
     fits: float | None  # the share of this batch that would have fitted the card
     left: int = 0  # bytes that stay in host memory after it
-    unused: int = 0  # of the card, reserved and wholly free meanwhile: then it was gaps, not the batch
+    is_gaps: bool = (
+        False  # all that was ever alive at once would have fitted the card: it was its pieces, not the batch
+    )
 
     @property
     def slower(self) -> float | None:
         return None if self.seconds is None or self.usual is None else max(0.0, self.seconds - self.usual)
-
-    @property
-    def is_gaps(self) -> bool:
-        return self.unused >= self.bytes > 0
 
     @property
     def fitting_batch(self) -> int | None:
@@ -89,8 +87,8 @@ def text_of(spilled: Spilled) -> str:
 def advice_of(spilled: Spilled) -> str:
     if spilled.is_gaps:
         return (
-            f"{size(spilled.unused)} of the card was free in pieces of other sizes: expandable_segments:True in "
-            "PYTORCH_ALLOC_CONF avoids that"
+            "its tensors would have fitted the card, but not its free pieces: expandable_segments:True in PYTORCH_ALLOC_CONF "
+            "avoids that"
         )
     if spilled.fitting_batch:
         return f"a batch of {spilled.fitting_batch} always fits (this one: {spilled.batch})"

@@ -16,8 +16,12 @@ _EXPECTED = ("train", "eval", "save")  # of every training; not all generate
 
 def lines_of(rehearsal: Rehearsal, fits: Sequence[Fit], command: Sequence[str], width: int) -> list[str]:
     lines = [f"rehearsed in {format_duration(rehearsal.seconds)}: {seen(rehearsal)}"]
-    for batch in rehearsal.batches:
-        lines += folded(f"{'batch' if batch.training else 'eval batch':>10}  ", batch_text(batch), width)
+    named = (
+        (f"{'batch' if batch.training else 'eval batch':>10}  ", batch_text(batch))
+        for batch in rehearsal.batches
+    )
+    for name, text in dict.fromkeys(named):  # a dataset that is made anew for each epoch, once
+        lines += folded(name, text, width)
     lines += ["", *_table(rehearsal, width)]
     for note in rehearsal.notes:
         lines += folded(f"{'note':>10}  ", note, width)
@@ -121,6 +125,13 @@ _ON = {"host": "of RAM", "gpu": "of the card"}
 
 def next_lines(rehearsal: Rehearsal, fits: Sequence[Fit], command: Sequence[str]) -> list[str]:
     if rehearsal.out_of_memory is not None or any(judged.status in ("never", "not-now") for judged in fits):
+        if any(
+            phase.kept > (getattr(phase, "gpu" if phase.gpu is not None else "host") or 0) // 2
+            for phase in rehearsal.phases
+        ):
+            return [
+                "Next: let the evaluation's outputs go (sums, or .cpu() and a file) instead of keeping them, and rehearse again"
+            ]
         return ["Next: make it smaller (batch, length, bf16, gradient checkpointing), and rehearse again"]
     return [
         "Next: start it with its need:",

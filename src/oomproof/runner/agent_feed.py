@@ -257,9 +257,10 @@ class AgentFeed:
         elif kind == "trim":
             self.traces.take_trim(t, pid, fields)
         elif kind == "spill":
-            self._is_pinning = fields.get("did") == "pinning"
-            if self._note_pinning is not None:
-                self._note_pinning(self._is_pinning)
+            is_pinning = fields.get("did") == "pinning"
+            if self._note_pinning is not None and is_pinning != self._is_pinning:
+                self._note_pinning(is_pinning)
+            self._is_pinning = is_pinning
             self._store(t, SPILLS, str(fields.get("text", "")), pid, fields)
         else:
             self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)

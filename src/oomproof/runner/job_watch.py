@@ -165,6 +165,7 @@ class Watch:
 
     def _note_pinning(self, is_pinning: bool) -> None:
         self.guarded.growth.warm_up.pins(is_pinning, boottime())
+        self._live.pins(is_pinning)
 
     def _on_growth(self) -> None:
         if self._shall_save():

@@ -152,7 +152,7 @@ def loss_of(name: str, model: Any) -> Any:
 
 
 class Batches(torch.utils.data.Dataset):
-    """The sizes of the batches: the loop makes them itself; the loader's workers are forked all the same."""
+    """Tensors as long as the batches are large: the loop makes those itself; the loader's workers are forked all the same."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
@@ -160,8 +160,8 @@ class Batches(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, index: int) -> int:
-        return self.sizes[index]
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(self.sizes[index])
 
 
 def train(name: str, model: Any, sizes: list[int]) -> None:
@@ -170,12 +170,13 @@ def train(name: str, model: Any, sizes: list[int]) -> None:
     loss_from = loss_of(name, model)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-4)
     workers = 2 if name == "resnet" else 0
-    for number, size in enumerate(
+    for number, numbers in enumerate(
         torch.utils.data.DataLoader(Batches(sizes), batch_size=None, num_workers=workers)
     ):
+        size = len(numbers)
         sync()
         begun = time.perf_counter()
-        loss = loss_from(int(size))
+        loss = loss_from(size)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -183,7 +184,7 @@ def train(name: str, model: Any, sizes: list[int]) -> None:
         say(
             model=name,
             step=number + 1,
-            batch=int(size),
+            batch=size,
             s=round(time.perf_counter() - begun, 4),
             loss=round(value, 6),
         )

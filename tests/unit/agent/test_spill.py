@@ -200,10 +200,9 @@ def test_a_spill_is_told_with_its_price() -> None:
     assert (
         text_of(unknown) == "step 812 spilled 2.4 GiB into host memory; 76% of this batch would have fitted"
     )
-    gaps = spilled._replace(unused=3 * GIB)
-    assert "3.0 GiB of the card was free in pieces of other sizes" in text_of(
-        gaps
-    ) and "batch of" not in text_of(gaps)
+    gaps = spilled._replace(is_gaps=True)
+    assert "would have fitted the card, but not its free pieces" in text_of(gaps)
+    assert "batch of" not in text_of(gaps)
     assert text_of(spilled._replace(phase="generate", left=GIB)).startswith(
         "step 812 (generate) spilled 2.4 GiB"
     )
@@ -294,6 +293,19 @@ def test_a_job_that_always_spills_is_told_once_with_the_figure(job: InJob) -> No
         "nearly every step spills" in job.agent.told[1] and "a batch of 11 always fits" in job.agent.told[1]
     )
     assert len(job.agent.of("spill")) == 60
+
+
+def test_the_figures_are_those_of_what_was_alive_at_once(job: InJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an H200 had them: 9.4 GiB for the job, 13.4 alive at once, 2.0 between two steps."""
+    job.card.allocated, job.card.reserved, job.card.free = 2 * GIB, int(9.4 * GIB), 0
+    job.spill.took_batch(SimpleNamespace(shape=(15, 512)))
+    job.steps(5)
+    monkeypatch.setattr(job.spill, "_most_alive", lambda: int(13.4 * GIB))
+    job.steps(1, 2.6, spilled=24 * MIB)
+    assert job.agent.of("spill")[0]["fitting"] == 9 and not job.agent.of("spill")[0]["is_gaps"]
+    monkeypatch.setattr(job.spill, "_most_alive", lambda: 9 * GIB)  # all of it would have fitted
+    job.steps(1, 2.6, spilled=24 * MIB)
+    assert job.agent.of("spill")[1]["is_gaps"]
 
 
 def test_a_phase_that_spills_is_told_as_such(job: InJob) -> None:

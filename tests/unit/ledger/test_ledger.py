@@ -599,6 +599,20 @@ def test_a_sawtooth_is_not_promised_by_its_rising_edge(
     told.leave()
 
 
+def test_what_is_pinned_for_the_card_is_no_growth_to_reserve_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H200 `check` reserved 90 GiB for a job that had just pinned eight."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    live = forecast.LiveClaim("a", 1.0)
+    for second in range(30):
+        if second in (5, 13):
+            live.pins(second == 5)
+        live.update(GIB + max(0, min(8, second - 4)) * GIB, 100.0 + second)
+        assert run_usage.listen().growth("a", 100.0 + second) == 0
+    live.leave()
+
+
 def test_gpu_memory_that_lies_in_host_memory_is_not_the_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

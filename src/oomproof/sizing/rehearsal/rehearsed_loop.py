@@ -18,11 +18,11 @@ EVALUATIONS = 2  # the second has what the first and the training have left behi
 EPOCHS_AFTER = (
     6  # shortened epochs, and a quarter of the time, to wait for an evaluation: it may come after the last
 )
-_WAIT = 5.0  # seconds of steps, in a loop without a loader to shorten
+_WAIT = 5.0  # seconds of steps, or half of the time, in a loop without a loader to shorten: it evaluates every so many steps
 _ACCUMULATED = 16  # backward passes without a step: then it is taken for the script
 _MIB = 1 << 20
 _LARGE = 1 << 30  # bytes of a checkpoint: what is larger is not kept, for it would lie in memory
-_HOST_NOISE = 2 * _MIB  # what a process grows by between two batches without keeping anything
+_KEPT_LEAST = 256 << 10  # bytes that an evaluation finds more than the one before: less is a metric
 
 
 class RehearsedLoop:
@@ -32,7 +32,7 @@ class RehearsedLoop:
         self.began: float | None = None  # the first batch, or backward
         self.steps = self.passes = self.loaders = 0
         self._switched_last: Any = None  # the module that was last switched over, weakly
-        self.eval_lives: list[int] = []
+        self.eval_lives: list[tuple[int, int]] = []  # batches of the evaluation, and what was alive then
         self.evaluations: list[tuple[int, int]] = []  # steps before each, and what was alive as it began
         self.kept = 0  # bytes that an evaluation would keep beyond the batches seen
         self.across = 0  # ... and that the next one finds still there
@@ -45,10 +45,6 @@ class RehearsedLoop:
         self.wants_save = False  # a trainer that saves
         self._stepped_at: float | None = None
         self._optimizers: list[Any] = []
-
-    @property
-    def noise(self) -> int:
-        return 0 if torch.cuda.is_available() and torch.cuda.is_initialized() else _HOST_NOISE
 
     def is_here(self) -> bool:
         return os.getpid() == self.pid
@@ -163,7 +159,7 @@ class RehearsedLoop:
             self.eval_lives = []
             if len(self.evaluations) > 1 and self.kept:
                 grown = self.evaluations[-1][1] - self.evaluations[-2][1]
-                self.across = self.kept if grown > self.noise else 0
+                self.across = self.kept if grown > _KEPT_LEAST else 0
 
     def keeps(self, growth: int, left: int) -> None:
         self.kept = max(self.kept, growth * left)
@@ -235,7 +231,7 @@ class RehearsedLoop:
         waited = now - self._stepped_at
         if self.loaders > EPOCHS_AFTER and not self._since_steps() and waited > self.limit / 4:
             self._finish("done")
-        if not self.loaders and not self._since_steps() and waited > _WAIT:
+        if not self.loaders and not self._since_steps() and waited > max(_WAIT, self.limit / 2):
             self._finish("done")
 
     def _since_steps(self) -> list[tuple[int, int]]:

@@ -27,6 +27,8 @@ _SEARCH_SHARE, _SEARCH_MOST = 1 / 6, 20.0  # of the time limit, and seconds, for
 _ERRORS = 20  # samples that cannot be had: then none is asked for
 _BATCHES = 100_000  # of a sampler, whose largest is looked for
 _SHAPES = 3  # tensors of a batch that are described
+_FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
+_NOISE = 64 << 10  # bytes a batch: less is no output that is kept
 _EVAL_SECONDS = 10.0  # an evaluation that is over by then is seen whole
 
 
@@ -90,7 +92,9 @@ class WorstBatches(LoaderFlow):
             if not iterator.__dict__.get("_rehearsed"):
                 loop.evaluation_begins()
                 iterator.__dict__["_rehearsal_began"] = time.monotonic()
-            loop.eval_lives.append(loop.peaks.live())
+            given = iterator.__dict__.get("_rehearsed", 0)
+            if given >= _FIRST_LIVE and given % 2 == 0 and len(loop.eval_lives) < _LIVES:
+                loop.eval_lives.append((given, loop.peaks.live()))
 
     def _before(self, iterator: Any) -> None:
         """As on the virtual GPU; but an evaluation that is short is seen whole."""
@@ -102,7 +106,8 @@ class WorstBatches(LoaderFlow):
 
     def _tell_growth(self, iterator: Any) -> None:
         left = _left(iterator)
-        growth = kept_each(self.loop.eval_lives, self.loop.noise)
+        self.loop.eval_lives.append((iterator.__dict__.get("_rehearsed", 0), self.loop.peaks.live()))
+        growth = kept_each(self.loop.eval_lives)
         if growth and left:
             self.loop.keeps(growth, left)
 
@@ -241,9 +246,8 @@ def _left(iterator: Any) -> int:
     return int(left) if 0 < left < float("inf") else 0
 
 
-def kept_each(lives: list[int], noise: int) -> int:
-    """What each batch of an evaluation leaves alive, by the middle one of the last: the first fill what was free before."""
-    lately = lives[-EVAL_BATCHES:]
-    steps = [after - before for before, after in pairwise(lately[1:])]
-    growth = sorted(steps)[len(steps) // 2] if steps else 0
-    return growth if growth > noise else 0
+def kept_each(lives: list[tuple[int, int]]) -> int:
+    """What each batch of an evaluation leaves alive: ``lives`` are batches given, and bytes alive then. It must rise each time."""
+    lives = [point for number, point in enumerate(lives) if not number or point[0] > lives[number - 1][0]]
+    rises = [(after[1] - before[1]) // (after[0] - before[0]) for before, after in pairwise(lives)]
+    return sorted(rises)[len(rises) // 2] if rises and min(rises) > _NOISE else 0
