@@ -29,7 +29,10 @@ _BATCHES = 100_000  # of a sampler, whose largest is looked for
 _SHAPES = 3  # tensors of a batch that are described
 _FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
 _NOISE = 64 << 10  # bytes a batch: less is no output that is kept
-_EVAL_SECONDS = 10.0  # an evaluation that is over by then is seen whole
+_EVAL_SHARE, _EVAL_MOST = (
+    1 / 12,
+    10.0,
+)  # of the time limit, and seconds: an evaluation that is over by then is seen whole
 
 
 class Worst:
@@ -100,7 +103,8 @@ class WorstBatches(LoaderFlow):
         """As on the virtual GPU; but an evaluation that is short is seen whole."""
         taken = iterator.__dict__.get("_virtual_taken", 0)
         began = iterator.__dict__.get("_rehearsal_began")
-        if began is not None and taken >= EVAL_BATCHES and time.monotonic() - began < _EVAL_SECONDS:
+        whole = min(_EVAL_MOST, self.loop.limit * _EVAL_SHARE)
+        if began is not None and taken >= EVAL_BATCHES and time.monotonic() - began < whole:
             iterator.__dict__["_virtual_taken"] = EVAL_BATCHES - 1
         super()._before(iterator)
 
