@@ -10,7 +10,6 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from ..leaf.attempt_names import SPILL, SPILL_CLAIM
@@ -20,18 +19,18 @@ from .agent_core import _anonymous
 from .cache_release import size
 from .host_headroom import host_headroom
 from .pinned_memory import MIB, PIECE, NotPinned, PinnedMemory
+from .spill_conditions import largest_beside, refusal, samples_in
 from .spill_pool import SpillPool, small_part
 from .spill_price import Spilled, StepTimes, always_text, fitting_share, text_of
 
 LEAST = 256 * MIB
-TRIED = (2, 11)  # PyTorch: the first whose pools were tried with this
 _WAIT, _LONGEST_WAIT = (
     0.1,
     600.0,
 )  # seconds between looks for the card that the job uses, of several; and at most
 _LONGEST_PIN = 60.0  # seconds that the first pass waits; 8 GiB take two
 _TELL_EVERY = 300.0  # seconds between two spills that are said; all are recorded
-_RECORDED = 200  # spills recorded one by one; later ones are in the sums
+_RECORDED, _IN_WORDS = 200, 5  # spills recorded one by one, and in words; later ones are in the sums
 _WRITE_EVERY = 1.0  # seconds between two writes of the sums
 _LOOK_AT_HOST = 1.0  # seconds between looks whether the host needs the memory back
 
@@ -46,49 +45,6 @@ def install(module: Any, agent: Any) -> None:
         spill.refuse(why)
         return
     module.cuda._lazy_call(spill.started)  # when the job itself starts CUDA
-
-
-def refusal(torch: Any, environment: Any) -> str:
-    """Why this job cannot spill, with the way out; empty: it can."""
-    if not hasattr(torch._C, "_cuda_getDeviceCount") or getattr(torch.version, "hip", None):
-        return "this PyTorch is built without CUDA; install one with it, or leave --spill out"
-    version = cuda_memory.version_of(torch)
-    if (
-        not hasattr(torch._C, "_cuda_customAllocator")
-        or not _can_use_on_oom(torch)
-        or _number(version) < TRIED
-    ):
-        return f"PyTorch {version} cannot do it; 2.11 or newer can"
-    if cuda_memory.backend_of(torch) != "native":
-        return (
-            f"the allocator is {cuda_memory.backend_of(torch)}; it needs PyTorch's own: take backend:cudaMallocAsync out of "
-            "PYTORCH_ALLOC_CONF"
-        )
-    ranks = environment.get("WORLD_SIZE", "")
-    if ranks.isdigit() and int(ranks) > 1:
-        return f"this job has {ranks} ranks, and it was never tried with NCCL; it is for jobs of one process"
-    return ""
-
-
-def _can_use_on_oom(torch: Any) -> bool:
-    import inspect
-
-    try:
-        return "use_on_oom" in inspect.signature(torch.cuda.MemPool.__init__).parameters
-    except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def _number(version: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    except ValueError:  # "2.12.0a0" has its number in the second part too; what is stranger is no release
-        return (0,)
-
-
-def largest_beside(limit_share: float, total: int) -> int:
-    """Bytes of spill beside a limit of this share of the card: PyTorch counts both, and knows no share above one."""
-    return total if limit_share >= 1.0 else int(total * (1.0 - limit_share)) - MIB
 
 
 class Spill:
@@ -340,6 +296,7 @@ class Spill:
         fits, capacity = None, 0
         if memory is not None:  # what is allocated between two steps is there whatever the batch
             capacity = memory.reserved + memory.free
+            capacity = capacity if memory.allowed is None else min(capacity, memory.allowed)
             fits = fitting_share(capacity, memory.allocated + memory.spilled, alive or capacity + most)
         spilled = Spilled(
             phase, step, most, took, times.usual, self._batch, fits, left, 0 < alive <= capacity
@@ -354,7 +311,7 @@ class Spill:
         return int(stats["allocated_bytes"]["all"].get("peak", 0))
 
     def _count(self, spilled: Spilled) -> None:
-        sums, agent, text = self._sums, self.agent, text_of(spilled)
+        sums, agent, text, now = self._sums, self.agent, text_of(spilled), time.monotonic()
         sums["count"] += 1
         sums["bytes"] += spilled.bytes
         sums["seconds"] = round(sums["seconds"] + (spilled.slower or 0.0), 3)
@@ -369,12 +326,11 @@ class Spill:
             agent.report(
                 "spill",
                 did="spilled",
-                text=text,
+                text=text if sums["count"] <= _IN_WORDS else "",
                 slower=spilled.slower,
                 fitting=spilled.fitting_batch,
                 **fields,
             )
-        now = time.monotonic()
         if self._times.always_spills and not self._told_always:
             self._told_always, self._told, sums["always"] = True, now, True
             agent.tell(always_text(spilled))
@@ -386,7 +342,7 @@ class Spill:
     def _write(self, force: bool = False) -> None:
         """The sums, where they outlive a SIGKILL."""
         now = time.monotonic()
-        if not force and now - self._written < _WRITE_EVERY:
+        if not force and self._sums["count"] > _RECORDED and now - self._written < _WRITE_EVERY:
             return
         self._written = now
         from .allocator import write_json
@@ -407,18 +363,6 @@ class Spill:
         text = f"host memory is short: the unused spill of {size(pool.size)} was given back; a batch that does not fit now ends the job"
         self.agent.report("spill", did="given back", text=text, bytes=pool.size)
         self.agent.tell(text)
-
-
-def samples_in(batch: Any, depth: int = 3) -> int | None:
-    """The first dimension of the first tensor in it."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
-    if not depth or not isinstance(parts, (list, tuple)):
-        return None
-    within = (samples_in(part, depth - 1) for part in parts)
-    return next((samples for samples in within if samples is not None), None)
 
 
 def _allow_beside_captures(driver: Any) -> None:

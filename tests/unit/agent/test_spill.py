@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers_gpu import GIB, MIB, Card, FakeAgent
 
-from oomproof.agent import cuda_memory, gpu_limit, pinned_memory, spill
+from oomproof.agent import cuda_memory, gpu_limit, pinned_memory, spill, spill_conditions
 from oomproof.agent.host_headroom import host_headroom
 from oomproof.agent.pinned_memory import PIECE, NotPinned, PinnedMemory
 from oomproof.agent.spill_pool import small_part
@@ -174,8 +174,8 @@ def test_a_gpu_limit_is_for_the_card(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_beside_a_limit_both_must_fit_into_the_card() -> None:
-    assert spill.largest_beside(1.0, 24 * GIB) == 24 * GIB
-    assert spill.largest_beside(0.75, 24 * GIB) == 6 * GIB - MIB
+    assert spill_conditions.largest_beside(1.0, 24 * GIB) == 24 * GIB
+    assert spill_conditions.largest_beside(0.75, 24 * GIB) == 6 * GIB - MIB
 
 
 @pytest.mark.parametrize(
@@ -376,15 +376,19 @@ def without(torch: Any, name: str) -> Any:
     ],
 )
 def test_what_cannot_spill_is_refused_by_name(torch: Any, environment: dict[str, str], why: str) -> None:
-    assert (why in spill.refusal(torch, environment)) if why else (spill.refusal(torch, environment) == "")
+    assert (
+        (why in spill_conditions.refusal(torch, environment))
+        if why
+        else (spill_conditions.refusal(torch, environment) == "")
+    )
 
 
 def test_another_allocator_is_refused() -> None:
     torch = torch_like()
     torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
-    assert "the allocator is cudaMallocAsync" in spill.refusal(torch, {})
+    assert "the allocator is cudaMallocAsync" in spill_conditions.refusal(torch, {})
     torch.cuda.MemPool = object
-    assert "cannot do it" in spill.refusal(torch, {})
+    assert "cannot do it" in spill_conditions.refusal(torch, {})
 
 
 def test_a_refusal_is_told_and_written_down(tmp_path: Path) -> None:
@@ -413,8 +417,8 @@ def test_one_process_of_the_job_has_it(tmp_path: Path) -> None:
 
 def test_a_batch_of_any_shape() -> None:
     tensor = SimpleNamespace(shape=(16, 4))
-    assert spill.samples_in(tensor) == 16
-    assert spill.samples_in({"a": "text", "b": [tensor]}) == 16
-    assert spill.samples_in(("label", tensor)) == 16
-    assert spill.samples_in("text") is None and spill.samples_in([[[[tensor]]]]) is None
-    assert spill.samples_in(SimpleNamespace(shape=())) is None
+    assert spill_conditions.samples_in(tensor) == 16
+    assert spill_conditions.samples_in({"a": "text", "b": [tensor]}) == 16
+    assert spill_conditions.samples_in(("label", tensor)) == 16
+    assert spill_conditions.samples_in("text") is None and spill_conditions.samples_in([[[[tensor]]]]) is None
+    assert spill_conditions.samples_in(SimpleNamespace(shape=())) is None

@@ -352,3 +352,15 @@ def test_one_batch_that_did_not_fit_after_many_that_did_may_spill(
             spills[0].command == "oomproof run --spill 12G -- python train.py"
             and remedies[0] is not spills[0]
         )
+
+
+def test_a_host_that_was_full_gets_what_was_lent_to_the_card_back_first() -> None:
+    from oomproof.diagnosis.advice import smaller_job
+    from oomproof.records import replace
+
+    remedies = smaller_job(replace(CASE, spill=8 * GIB))
+    assert (
+        remedies[0].command == "oomproof run --spill 4G -- python train.py"
+        and remedies[0].saves_bytes == 4 * GIB
+    )
+    assert not any("--spill" in remedy.title for remedy in smaller_job(CASE))

@@ -143,7 +143,7 @@ def _result(reason: str) -> dict[str, Any]:
         "reason": reason, "refused": None, "error": _own["error"], "memory_error": bool(_own.get("memory_error")), "phase": peaks.now,
         "steps": loop.steps, "entered": peaks.entered, "host": peaks.host,
         "cards": {phase: {str(card): sizes for card, sizes in by_card.items()} for phase, by_card in peaks.cards.items()},
-        "card_facts": card_facts(), "evaluations": len(loop.evaluations), "kept": loop.kept, "across": loop.across,
+        "card_facts": card_facts(), "evaluations": len(loop.evaluations) + loop.early, "kept": loop.kept, "across": loop.across,
         "saves": loop.saves, "saved": loop.saved, "generations": loop.generations, "tokens_left": loop.tokens_left,
         "batches": [worst.as_json() for worst in _own["batches"].worst.values()], "notes": loop.notes, "ooms": loop.ooms,
         "torch": torch.__version__, "seconds": round(time.monotonic() - _own["started"], 1),

@@ -34,6 +34,7 @@ class RehearsedLoop:
         self._switched_last: Any = None  # the module that was last switched over, weakly
         self.eval_lives: list[tuple[int, int]] = []  # batches of the evaluation, and what was alive then
         self.evaluations: list[tuple[int, int]] = []  # steps before each, and what was alive as it began
+        self.early = 0  # evaluations before the first step
         self.kept = 0  # bytes that an evaluation would keep beyond the batches seen
         self.across = 0  # ... and that the next one finds still there
         self.saves = 0
@@ -114,6 +115,13 @@ class RehearsedLoop:
         return module is not None and not module.training
 
     def _switched(self, evaluating: bool) -> None:
+        if (
+            evaluating and self.peaks.now == LOAD and not torch.is_grad_enabled()
+        ):  # a loop that begins with an evaluation
+            self.early += 1
+            self.begins()
+            self.peaks.enter(EVAL)
+            return
         if self.peaks.now in (TRAIN, EVAL):
             if evaluating and self.peaks.now == TRAIN:
                 self.evaluation_begins()
