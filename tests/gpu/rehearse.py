@@ -25,8 +25,10 @@ HERE = Path(__file__).parent
 JOB = str(HERE / "jobs" / "rehearse_job.py")
 OURS = [sys.executable, "-m", "oomproof.cli.main"]
 FOLDER = Path(tempfile.mkdtemp(prefix="oomproof-rehearse-gpu-"))
+SOURCE = str(HERE.parents[1] / "src")  # the jobs have folders of their own
 ENVIRONMENT = {
     **os.environ,
+    "PYTHONPATH": SOURCE + os.pathsep + os.environ.get("PYTHONPATH", ""),
     "XDG_STATE_HOME": str(FOLDER / "state"),
     "PYTHONUNBUFFERED": "1",
     "PYTHONWARNINGS": "ignore",
@@ -80,7 +82,18 @@ class Drill:
     def _start(self) -> subprocess.Popen[str]:
         self.began = time.monotonic()
         flags = ["--json", "--time-limit", "60s", *(["--allow-writes"] if self.allow else [])]
-        command = [*OURS, "rehearse", *flags, "--", sys.executable, JOB, self.what, *self.words]
+        command = [
+            *OURS,
+            "rehearse",
+            *flags,
+            "--",
+            sys.executable,
+            JOB,
+            self.what,
+            *self.words,
+            "--device",
+            options.device,
+        ]
         return subprocess.Popen(
             command,
             env=ENVIRONMENT,
@@ -129,6 +142,8 @@ class Real:
             what,
             "--length",
             str(LENGTHS[what]),
+            "--device",
+            options.device,
         ]
         self.process = subprocess.Popen(
             command, env=ENVIRONMENT, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -205,6 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("results")
     parser.add_argument("--seconds", type=float, default=140)
+    parser.add_argument("--device", default="cuda")  # cpu: to try this script, not oomproof
     parser.parse_args(namespace=options)
     drills = {what: Drill(what, "--length", str(LENGTHS[what])) for what in LENGTHS}
     reals = {what: Real(what) for what in LENGTHS}

@@ -30,6 +30,7 @@ OURS = [sys.executable, "-m", "oomproof.cli.main"]
 STATE = Path(tempfile.mkdtemp(prefix="oomproof-spill-"))
 ENVIRONMENT = {
     **os.environ,
+    "PYTHONPATH": str(HERE.parents[1] / "src") + os.pathsep + os.environ.get("PYTHONPATH", ""),
     "XDG_STATE_HOME": str(STATE),
     "PYTHONUNBUFFERED": "1",
     "PYTHONWARNINGS": "ignore",
