@@ -114,7 +114,7 @@ class Drill:
             value: dict[str, Any] = json.loads(out)
         except ValueError:
             return {"refused": "no JSON", "errors": errors[-1500:], "out": out[-500:]}
-        if "cannot be kept private" in str(value.get("refused")) and not self.allow:
+        if "--allow-writes" in str(value.get("refused")) and not self.allow:
             results["facts"]["private files"] = value["refused"]
             self.allow, self.process = True, self._start()
             return self.result()

@@ -27,10 +27,11 @@ class Point:
     batch: int
     card: Mapping[str, CardNeed]
     host: HostFigures
-    phases: Mapping[str, int]  # those reached, bytes of the card
+    phases: Mapping[str, int]  # those reached, bytes of the card, or of RAM where the script uses none
     facts: Mapping[str, Any]  # of batch_facts.py
     notes: tuple[str, ...] = ()
     peak: str = ""
+    samples: int | None = None  # of the data set, where its length is known
 
     @property
     def on_card(self) -> bool:
@@ -39,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Bytes that a plan takes. ``phase``: which sets the card's peak. ``shared``: in /dev/shm."""
+    """Bytes that a plan takes. ``phase``: which sets the peak. ``shared``: in /dev/shm."""
 
     batch: int
     workers: int | None

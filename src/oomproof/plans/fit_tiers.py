@@ -15,6 +15,7 @@ SHARES = {CONSERVATIVE: 0.8, BALANCED: 0.9, AGGRESSIVE: 1.0}
 NAMES = (*SHARES, MAXIMUM)
 # Of the card, kept free at the maximum: 95 of 100 predictions for a calibrated card were within 1.5 % (docs/accuracy.md).
 RESERVE = 0.01
+FEW_WORKERS = 2  # kept where they fit: without any the training waits for each of its batches
 _MOST_BATCHES = 1 << 20
 
 
@@ -48,6 +49,8 @@ class Allowed:
 
     def plans(self) -> list[Plan]:
         """The largest batch first."""
+        if self.template.knob("batch") is None:
+            return [self.start]
         return list(batches_at_most(self.template, self.start, min(self.most, _MOST_BATCHES), self.effective))
 
 
@@ -55,7 +58,8 @@ def tiers(points: Sequence[Point], allowed: Allowed, capacity: Capacity, way: st
     plans = allowed.plans()
     found = []
     for name in NAMES:
-        chosen = _largest(points, allowed, plans, capacity, name, way)
+        chosen = _largest(points, allowed, plans, capacity, name, way, FEW_WORKERS)
+        chosen = chosen or _largest(points, allowed, plans, capacity, name, way, 0)
         plan, predicted = chosen if chosen is not None else (None, None)
         found.append(
             Tier(name, plan, predicted, effective_batch(allowed.template, plan) if plan is not None else None)
@@ -64,14 +68,20 @@ def tiers(points: Sequence[Point], allowed: Allowed, capacity: Capacity, way: st
 
 
 def _largest(
-    points: Sequence[Point], allowed: Allowed, plans: Sequence[Plan], capacity: Capacity, tier: str, way: str
+    points: Sequence[Point],
+    allowed: Allowed,
+    plans: Sequence[Plan],
+    capacity: Capacity,
+    tier: str,
+    way: str,
+    fewest: int,
 ) -> tuple[Plan, Predicted] | None:
     """By halving the list: memory grows with the batch."""
     low, high = 0, len(plans)
     best = None
     while low < high:
         middle = (low + high) // 2
-        fitting = with_workers_that_fit(points, allowed.template, plans[middle], capacity, tier, way)
+        fitting = with_workers_that_fit(points, allowed.template, plans[middle], capacity, tier, way, fewest)
         if fitting is None:
             low = middle + 1
         else:
@@ -80,7 +90,13 @@ def _largest(
 
 
 def with_workers_that_fit(
-    points: Sequence[Point], template: Template, plan: Plan, capacity: Capacity, tier: str, way: str = NATIVE
+    points: Sequence[Point],
+    template: Template,
+    plan: Plan,
+    capacity: Capacity,
+    tier: str,
+    way: str = NATIVE,
+    fewest: int = 0,
 ) -> tuple[Plan, Predicted] | None:
     """The plan with as many workers as fit into RAM and /dev/shm; None where not even the fewest do, or the card is too small."""
     batch = number(template, plan, "batch") or points[0].batch
@@ -88,7 +104,8 @@ def with_workers_that_fit(
     wanted = number(template, plan, "workers")
     counts: list[int | None] = [None]
     if knob is not None and wanted is not None:
-        counts = [count for count in range(wanted, knob.least - 1, -1) if knob.allows(count)]
+        least = max(knob.least, min(wanted, fewest))
+        counts = [count for count in range(wanted, least - 1, -1) if knob.allows(count)]
     if not _card_fits(predict(points, batch, counts[0], way), capacity, tier):
         return None
     for count in counts:

@@ -170,6 +170,12 @@ def cards_used() -> dict[str, int]:
     return used
 
 
+def _wants_card() -> bool:
+    from oomproof.machine.nvidia import driver_present
+
+    return driver_present() and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+
+
 def _run(argv: list[str], folder: str, time_limit: float, allow_writes: bool) -> Looks:
     command = argv if allow_writes else watched_child.private(argv, folder)
     limit = watched_child.usable()
@@ -241,6 +247,10 @@ def _answer(folder: str, looks: Looks, others: Mapping[str, int], tell: Callable
     result = _read(folder)
     if result is not None and result.get("refused"):
         return Rehearsal(refused=str(result["refused"]))
+    if result is not None and result.get("no_card") and not watched.has_network and _wants_card():
+        return Rehearsal(
+            refused="the script saw no GPU: this machine's driver cannot be reached with private files; with --allow-writes it can"
+        )
     killed = watched.status in (-signal.SIGKILL, 128 + signal.SIGKILL)
     if watched.over_limit or killed:
         phase = _phase(folder)

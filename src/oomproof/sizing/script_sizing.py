@@ -46,14 +46,16 @@ CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]
 
 @dataclass(frozen=True, slots=True)
 class SizedScript:
-    """``status``: of a script that failed by itself, else 0. ``run``: the log of its allocations, as the card would see them;
-    None where it was refused."""
+    """``status``: of a script that failed by itself, else 0. ``seen``: the log of its allocations; ``run``: the same as the card would
+    see them; None where it was refused. ``held_back``: what became of its files."""
 
     sizing: Sizing
     status: int = 0
     run: virtual_run.VirtualRun | None = None
     card: Card = ANY_CARD
     host: HostFigures | None = None
+    seen: virtual_run.VirtualRun | None = None
+    held_back: tuple[str, ...] = ()
 
 
 def size_command(
@@ -190,30 +192,33 @@ def _answer(
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
         )
-    return _sized(run, folder, watched, gpu_total, card_of(run.result))
+    seen = SizedScript(
+        Sizing(None, None, (), ""),
+        seen=run,
+        host=host_figures(run, watched),
+        held_back=tuple(_held_back(folder)),
+    )
+    return with_card(seen, card_of(run.result), gpu_total)
 
 
-def _sized(
-    run: virtual_run.VirtualRun,
-    folder: str,
-    watched: Watched,
-    gpu_total: int | None,
-    calibrated: CalibratedCard | None,
-) -> SizedScript:
-    gpu: Estimate | None = None
-    card = ANY_CARD
+def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: int | None) -> SizedScript:
+    """The same virtual run with what that card really took for its operations."""
+    assert sized.seen is not None and sized.host is not None
+    run, card = sized.seen, ANY_CARD
     if calibrated is not None:
         run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
+    gpu: Estimate | None = None
     tight = virtual_run.tight(run, gpu_total, card) if gpu_total else ""
     phases: tuple[Phase, ...] = ()
     if run.events:
         gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
-    host = host_figures(run, watched)
+    else:
+        phases = virtual_run.host_phases(run, sized.host.estimate().expected)
     sizing = Sizing(
-        gpu, host.estimate(), phases, _basis(run, calibrated),
-        notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
+        gpu, sized.host.estimate(), phases, _basis(run, calibrated),
+        notes=tuple(note for note in (*_notes(run), *sized.held_back, tight) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
-    return SizedScript(sizing, run=run, card=card, host=host)
+    return replace(sized, sizing=sizing, run=run, card=card)
 
 
 def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:
@@ -267,7 +272,7 @@ def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
     return {**parts, "malloc and oneDNN": min(_ON_CPU, sum(parts.values())) + int(_BESIDE * moving)}
 
 
-def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
+def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:
     result = run.result
     yield from result["notes"]
     if result["steps"] < STEPS:
@@ -276,8 +281,9 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     for name, size in result["buffers"].items():
         if not size:
             yield f"a native index: {name}; it is part of the process"
-    if "eval" not in result["phases"] and not run.events:  # else the table of phases says so
-        yield "no evaluation was reached"
+
+
+def _held_back(folder: str) -> Iterator[str]:
     path = os.path.join(folder, "written.json")
     if not os.path.exists(path):
         yield "the script's files were written and its network was on, as --allow-writes says"

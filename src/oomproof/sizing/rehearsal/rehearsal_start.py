@@ -146,7 +146,7 @@ def _result(reason: str) -> dict[str, Any]:
         "card_facts": card_facts(), "evaluations": len(loop.evaluations) + loop.early, "kept": loop.kept, "across": loop.across,
         "saves": loop.saves, "saved": loop.saved, "generations": loop.generations, "tokens_left": loop.tokens_left,
         "batches": [worst.as_json() for worst in _own["batches"].worst.values()], "notes": loop.notes, "ooms": loop.ooms,
-        "torch": torch.__version__, "seconds": round(time.monotonic() - _own["started"], 1),
+        "torch": torch.__version__, "no_card": torch.version.cuda is not None and not torch.cuda.is_available(), "seconds": round(time.monotonic() - _own["started"], 1),
     }  # fmt: skip
 
 
