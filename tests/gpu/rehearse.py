@@ -216,12 +216,41 @@ def compare(what: str, drill: Drill, real: Real) -> None:
         )
 
 
+LOOK = """
+import ctypes, glob, os
+try:
+    driver = ctypes.CDLL("libcuda.so.1")
+    print("cuInit", driver.cuInit(0))
+except OSError as error:
+    print("libcuda", error)
+print(sorted(glob.glob("/dev/nvidia*"))[:6], os.path.exists("/proc/driver/nvidia/version"))
+print([line.split()[4] for line in open("/proc/self/mountinfo") if "nvidia" in line or "cuda" in line][:12])
+"""
+
+
+def look_at_driver() -> None:
+    """With private files and without: what of the driver is there."""
+    from oomproof.sizing import private_files  # by PYTHONPATH
+
+    for name, words in (
+        ("plain", []),
+        ("private", [sys.executable, "-I", "-S", "-B", private_files.__file__, str(FOLDER)]),
+    ):
+        done = subprocess.run(
+            [*words, sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=30
+        )
+        results["facts"][f"driver, {name}"] = (done.returncode, done.stdout, done.stderr[-300:])
+        print(f"     driver, {name}: {results['facts'][f'driver, {name}']}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("results")
     parser.add_argument("--seconds", type=float, default=140)
     parser.add_argument("--device", default="cuda")  # cpu: to try this script, not oomproof
     parser.parse_args(namespace=options)
+    sys.path.insert(0, SOURCE)
+    look_at_driver()
     drills = {what: Drill(what, "--length", str(LENGTHS[what])) for what in LENGTHS}
     reals = {what: Real(what) for what in LENGTHS}
     keeps, narrow = Drill("keeps", "--length", "4000"), Drill("narrow")
