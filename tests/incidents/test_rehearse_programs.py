@@ -160,4 +160,4 @@ def test_lightning(folder: Path) -> None:
     trained = next(batch for batch in value["batches"] if batch["training"])
     rows = int(trained["shapes"][0].split("[")[1].split(",")[0])
     assert rows > 300, "the row of 300 is in it"
-    assert {"train", "eval"} <= reached(value) and value["evaluations"] == 2
+    assert {"train", "eval"} <= reached(value) and value["evaluations"] >= 2

@@ -121,7 +121,8 @@ class AgentFeed:
         """``held``: what the job holds, and what it can still get. ``note_pinning``: host memory is being pinned for --spill."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
-        self._note_pinning, self._is_pinning = note_pinning, False
+        self._note_pinning = note_pinning
+        self._pinning: int | None = None  # the process that pins memory now
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
         self._voice: tuple[int, int] | None = None  # whose phases are the job's: how far it has come, its pid
@@ -257,13 +258,18 @@ class AgentFeed:
         elif kind == "trim":
             self.traces.take_trim(t, pid, fields)
         elif kind == "spill":
-            is_pinning = fields.get("did") == "pinning"
-            if self._note_pinning is not None and is_pinning != self._is_pinning:
-                self._note_pinning(is_pinning)
-            self._is_pinning = is_pinning
+            self._spill(pid, fields.get("did") == "pinning")
             self._store(t, SPILLS, str(fields.get("text", "")), pid, fields)
         else:
             self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)
+
+    def _spill(self, pid: int, pins: bool) -> None:
+        """Of the process that pins, its next word ends it."""
+        if not pins and pid != self._pinning:
+            return
+        self._pinning = pid if pins else None
+        if self._note_pinning is not None:
+            self._note_pinning(pins)
 
     def _store(self, t: float, kind: str, text: str, pid: int, fields: dict[str, Any]) -> None:
         matters = kind in _MATTERS
@@ -361,7 +367,7 @@ class AgentFeed:
         before, self._before = self._before, (t, use) if use is not None else None
         if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
             return
-        if self._is_pinning:
+        if self._pinning is not None:
             return
         rate = mean_rate([before, (t, use)])
         if rate > self._steepest and self.ask_stacks(

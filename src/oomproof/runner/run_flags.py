@@ -453,10 +453,16 @@ def settle(given: Resolved) -> RunSettings:
             "leave out one of the two",
             USAGE,
         )
+    if settings.spill and not given.is_flag("spill") and not _has_space(settings):
+        settings.spill = None  # a settings file speaks for many commands
     if settings.spill:
         _check_spill(settings)
     _refuse_needless(given, settings)
     return settings
+
+
+def _has_space(settings: RunSettings) -> bool:
+    return settings.limit is None or (settings.spill or 0) + SMALLEST_OWN <= settings.limit
 
 
 def _check_spill(settings: RunSettings) -> None:
@@ -467,8 +473,8 @@ def _check_spill(settings: RunSettings) -> None:
             "leave out one of the two",
             USAGE,
         )
-    if settings.limit is not None and settings.spill + SMALLEST_OWN > settings.limit:
-        left = max(0, settings.limit - settings.spill)
+    if not _has_space(settings):
+        left = max(0, (settings.limit or 0) - settings.spill)
         raise OomproofError(
             f"--spill {format_size(settings.spill)} of --limit {format_size(settings.limit)} leaves {format_size(left)} for "
             "the job itself: PyTorch alone takes more",

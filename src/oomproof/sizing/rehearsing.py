@@ -22,7 +22,6 @@ from oomproof.sizing.virtual_gpu.step_limits import STEPS
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import GIB, MIB, format_size
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 PHASES = ("load", "train", "eval", "generate", "save")
 SCHEMA = 1
 _GRACE = 60.0  # seconds beyond those that the child has: imports
@@ -177,33 +176,10 @@ def _wants_card() -> bool:
 
 
 def _run(argv: list[str], folder: str, time_limit: float, allow_writes: bool) -> Looks:
-    command = argv if allow_writes else watched_child.private(argv, folder)
-    limit = watched_child.usable()
-    output = os.path.join(folder, "output")
-    with watched_child.limited(limit) as join, open(output, "wb") as file:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env=_environment(folder, time_limit), preexec_fn=lambda: watched_child.enter(join),
-        )  # fmt: skip
-        try:
-            return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
-        finally:
-            watched_child.end(child)
-
-
-def _environment(folder: str, time_limit: float) -> dict[str, str]:
-    site = os.path.join(folder, "site")
-    os.makedirs(site, exist_ok=True)
-    shutil.copy(os.path.join(_HERE, "virtual_gpu", "virtual_site.py"), os.path.join(site, "sitecustomize.py"))
-    path = os.environ.get("PYTHONPATH", "")
-    return {
-        **os.environ,
-        "PYTHONPATH": site + (os.pathsep + path if path else ""),
-        "OOMPROOF_SIZE": folder, "OOMPROOF_SIZE_CODE": os.path.join(_HERE, "rehearsal"), "OOMPROOF_SIZE_START": "rehearsal_start",
-        "OOMPROOF_SIZE_SECONDS": str(time_limit),
-        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+    code = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rehearsal")
+    environment = watched_child.environment_for(folder, code, "rehearsal_start", time_limit)
+    with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
+        return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
 
 
 def _watch(

@@ -82,35 +82,17 @@ def size_command(
 def _run(
     argv: list[str], folder: str, time_limit: float, gpu_total: int | None, allow_writes: bool
 ) -> Watched:
-    command = argv if allow_writes else watched_child.private(argv, folder)
-    limit = watched_child.usable()
-    output = os.path.join(folder, "output")
-    with watched_child.limited(limit) as join, open(output, "wb") as file:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: watched_child.enter(join),
-        )  # fmt: skip
-        try:
-            return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
-        finally:
-            watched_child.end(child)
+    environment = _environment(folder, time_limit, gpu_total)
+    with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
+        return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
 
 
 def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[str, str]:
     """With a folder on PYTHONPATH that starts the virtual GPU in every Python of the command."""
-    site = os.path.join(folder, "site")
-    os.makedirs(site, exist_ok=True)
-    shutil.copy(os.path.join(_CODE, "virtual_site.py"), os.path.join(site, "sitecustomize.py"))
-    path = os.environ.get("PYTHONPATH", "")
     return {
-        **os.environ,
-        "PYTHONPATH": site + (os.pathsep + path if path else ""),
-        "OOMPROOF_SIZE": folder,
-        "OOMPROOF_SIZE_CODE": _CODE,
-        "OOMPROOF_SIZE_SECONDS": str(time_limit),
+        **watched_child.environment_for(folder, _CODE, "virtual_start", time_limit),
         "OOMPROOF_SIZE_GPU": "" if gpu_total is None else str(gpu_total),
-        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1",
     }  # fmt: skip
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import budget
@@ -76,6 +77,42 @@ def enter(join: Sequence[str]) -> None:
             file.write("0")
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+
+
+@contextlib.contextmanager
+def running(
+    argv: Sequence[str], folder: str, environment: Mapping[str, str], allow_writes: bool
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The command, and what it may hold; ended with all its processes. What it prints is in ``folder``/output."""
+    command = list(argv) if allow_writes else private(argv, folder)
+    limit = usable()
+    with limited(limit) as join, open(os.path.join(folder, "output"), "wb") as file:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            env=environment, preexec_fn=lambda: enter(join),
+        )  # fmt: skip
+        try:
+            yield child, limit
+        finally:
+            end(child)
+
+
+def environment_for(folder: str, code: str, start: str, time_limit: float) -> dict[str, str]:
+    """With a folder on PYTHONPATH that starts the module ``start`` of ours in every Python of the command; nothing goes out."""
+    site = os.path.join(folder, "site")
+    os.makedirs(site, exist_ok=True)
+    shutil.copy(
+        os.path.join(os.path.dirname(code), "virtual_gpu", "virtual_site.py"),
+        os.path.join(site, "sitecustomize.py"),
+    )
+    path = os.environ.get("PYTHONPATH", "")
+    return {
+        **os.environ,
+        "PYTHONPATH": site + (os.pathsep + path if path else ""),
+        "OOMPROOF_SIZE": folder, "OOMPROOF_SIZE_CODE": code, "OOMPROOF_SIZE_START": start,
+        "OOMPROOF_SIZE_SECONDS": str(time_limit), "PYTHONDONTWRITEBYTECODE": "1",
+        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
 
 
 @contextlib.contextmanager

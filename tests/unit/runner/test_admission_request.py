@@ -327,5 +327,7 @@ def test_without_a_card_nothing_is_pinned(
     monkeypatch.setattr("oomproof.machine.nvidia.driver_present", lambda: False)
     assert main(["run", "--spill", "8G", "--", "touch", "it-ran"]) == 2
     assert "there is no card here" in capsys.readouterr().err and not (tmp_path / "it-ran").exists()
-    (tmp_path / "oomproof.toml").write_text('spill = "8G"\n')  # speaks for machines that have one
-    assert main(["run", "--", "touch", "it-ran"]) == 0 and (tmp_path / "it-ran").exists()
+    (tmp_path / "oomproof.toml").write_text(
+        'spill = "8G"\n'
+    )  # speaks for machines that have one, and for larger jobs
+    assert main(["run", "--limit", "1G", "--", "touch", "it-ran"]) == 0 and (tmp_path / "it-ran").exists()

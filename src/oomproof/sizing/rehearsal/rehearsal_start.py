@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from ..virtual_gpu.virtual_start import _Finder, _touch
+from ..virtual_gpu.virtual_start import follow_script
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 _PATIENCE = 3  # times the time limit, until the first batch
@@ -19,41 +19,29 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
-    _touch(folder, "started")
-    if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
-        return  # a loader's worker that was spawned
-    sys.meta_path.insert(
-        0,
-        _Finder(
-            {
-                "torch": lambda module: _install(folder),
-                "transformers.trainer_callback": lambda module: _loop_module().hurry_trainer(
-                    module, _own["loop"]
-                ),
-                "transformers.generation.utils": lambda module: _loop_module().follow_generation(
-                    module, _own["loop"]
-                ),
-                "lightning.pytorch.loops.training_epoch_loop": lambda module: _loop_module().hurry_lightning(
-                    module, _own["loop"]
-                ),
-                "pytorch_lightning.loops.training_epoch_loop": lambda module: _loop_module().hurry_lightning(
-                    module, _own["loop"]
-                ),
-                "safetensors.torch": lambda module: setattr(
-                    module, "save_file", _own["loop"].saving(module.save_file, 0)
-                ),
-            }
+
+    def loop(name: str) -> Any:
+        """What to do with a module: a function of rehearsed_loop."""
+        return lambda module: getattr(_loop_module(), name)(module, _own["loop"])
+
+    afterwards = {
+        "torch": lambda module: _install(folder),
+        "transformers.trainer_callback": loop("hurry_trainer"),
+        "transformers.generation.utils": loop("follow_generation"),
+        "lightning.pytorch.loops.training_epoch_loop": loop("hurry_lightning"),
+        "pytorch_lightning.loops.training_epoch_loop": loop("hurry_lightning"),
+        "safetensors.torch": lambda module: setattr(
+            module, "save_file", _own["loop"].saving(module.save_file, 0)
         ),
-    )
-    hook = sys.excepthook
+    }
     _own["error"] = ""
 
-    def told(kind: Any, error: Any, trace: Any) -> None:
+    def told(kind: Any, error: Any, trace: Any) -> bool:
         _own["error"] = f"{kind.__name__}: {error}"
         _own["memory_error"] = _is_memory(kind, error)
-        hook(kind, error, trace)
+        return True
 
-    sys.excepthook = told
+    follow_script(folder, afterwards, told)
 
 
 def _loop_module() -> Any:
