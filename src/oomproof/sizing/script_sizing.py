@@ -8,19 +8,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
-from oomproof.leaf.process_signals import signal_all
-from oomproof.ledger import budget
-from oomproof.machine import memory, processes
+from oomproof.machine import processes
 from oomproof.records import dataclass, replace
-from oomproof.runner import limit_backends
-from oomproof.sizing import measured_workspaces, private_files, virtual_run
+from oomproof.sizing import measured_workspaces, virtual_run, watched_child
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
@@ -36,45 +32,16 @@ from oomproof.sizing.host_figures import (
 )
 from oomproof.sizing.loader_memory import loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
+from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
 
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
-_LOOK = 0.1  # seconds between looks at the child
 _GRACE = (
     60.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
 )
 # chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
 _ON_CPU, _BESIDE = 60 * MIB, 0.35
-_SHOWN = 15  # lines of a script's own error
 CardOf = Callable[[Mapping[str, Any]], CalibratedCard | None]
-# the words of Python's resolver and sockets, and of the Hugging Face hub
-_NO_NETWORK = (
-    "name resolution", "Name or service not known", "Network is unreachable", "No address associated", "getaddrinfo failed",
-    "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
-)  # fmt: skip
-_NOT_STARTED = (
-    "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
-    "PYTHONPATH before oomproof, not in the command"
-)
-
-
-@dataclass
-class Watched:
-    """What the child and its children held on the host at most, in bytes."""
-
-    status: int = 0
-    earlier: int = 0  # the main process's, before the model's first pass
-    earlier_workers: int = 0
-    is_training: bool = False
-    peak: int = 0
-    main: int = 0
-    workers: int = 0
-    largest: int = 0  # of the other processes
-    shared: int = 0
-    over_limit: bool = False
-    has_network: bool = False
-    timed_out: bool = False
-    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,60 +82,18 @@ def size_command(
 def _run(
     argv: list[str], folder: str, time_limit: float, gpu_total: int | None, allow_writes: bool
 ) -> Watched:
-    command = argv
-    if not allow_writes:
-        command = [sys.executable, "-I", "-S", "-B", private_files.__file__, folder, *argv]
-    ram = memory.read()
-    limit = max(1 << 30, ram.available - budget.default_floor(ram.total))
-    output = os.path.join(folder, "output")
-    with _limited(limit) as join, open(output, "wb") as file:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
-        )  # fmt: skip
-        try:
-            return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
-        finally:
-            _end(child)
+    environment = _environment(folder, time_limit, gpu_total)
+    with watched_child.running(argv, folder, environment, allow_writes) as (child, limit):
+        return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
 
 
 def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[str, str]:
     """With a folder on PYTHONPATH that starts the virtual GPU in every Python of the command."""
-    site = os.path.join(folder, "site")
-    os.makedirs(site, exist_ok=True)
-    shutil.copy(os.path.join(_CODE, "virtual_site.py"), os.path.join(site, "sitecustomize.py"))
-    path = os.environ.get("PYTHONPATH", "")
     return {
-        **os.environ,
-        "PYTHONPATH": site + (os.pathsep + path if path else ""),
-        "OOMPROOF_SIZE": folder,
-        "OOMPROOF_SIZE_CODE": _CODE,
-        "OOMPROOF_SIZE_SECONDS": str(time_limit),
+        **watched_child.environment_for(folder, _CODE, "virtual_start", time_limit),
         "OOMPROOF_SIZE_GPU": "" if gpu_total is None else str(gpu_total),
-        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1",
     }  # fmt: skip
-
-
-def _enter(join: Sequence[str]) -> None:
-    for processes_file in join:
-        with contextlib.suppress(OSError), open(processes_file, "w") as file:
-            file.write("0")
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
-
-
-@contextlib.contextmanager
-def _limited(limit: int) -> Iterator[list[str]]:
-    """A cgroup in which the kernel enforces it, where we may make one; the looks at the child do so besides."""
-    name = f"size-{os.getpid()}"
-    backend = limit_backends.make_v2(name, limit)[0] or limit_backends.make_v1(name, limit)[0]
-    try:
-        yield backend.join if backend is not None else []
-    finally:
-        for directory in backend.remove if backend is not None else ():
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
 
 
 def _watch(
@@ -179,14 +104,14 @@ def _watch(
     watched, started = Watched(limit=limit, has_network=not is_wrapped), time.monotonic()
     while True:
         try:
-            watched.status = child.wait(_LOOK)
+            watched.status = child.wait(watched_child.LOOK)
             return watched
         except subprocess.TimeoutExpired:
             pass
         for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
-            if _look(pid, watched):
+            if watched_child.look(pid, watched):
                 looks += 1
-                _tell_looks(folder, looks)
+                watched_child.tell_looks(folder, looks)
         if watched.peak > limit:
             watched.over_limit = True
             return watched
@@ -194,52 +119,10 @@ def _watch(
             watched.is_training = True
             watched.earlier, watched.earlier_workers = watched.main, watched.workers
             watched.peak = watched.main = watched.workers = 0
-        patience = PATIENCE * time_limit if _is_started(folder) else 0
+        patience = PATIENCE * time_limit if watched_child.is_started(folder) else 0
         if time.monotonic() > started + patience + _GRACE:
             watched.timed_out = True
             return watched
-
-
-def _is_started(folder: str) -> bool:
-    return os.path.exists(os.path.join(folder, "started"))
-
-
-def _tell_looks(folder: str, looks: int) -> None:
-    """To the child, which waits for them when it holds most."""
-    with contextlib.suppress(OSError), open(os.path.join(folder, "looks"), "w") as file:
-        file.write(str(looks))
-
-
-def _look(pid: int, watched: Watched) -> bool:
-    """Anonymous memory of the tree, pages that are shared counted once, and the /dev/shm of its own. False where processes came or
-    went meanwhile: whose pages are whose is not known."""
-    pids = (pid, *processes.descendants(pid))
-    members = [member for member in map(processes.memory, pids) if member is not None]
-    own = {member.pid: member.anon for member in members}
-    for member in members if len(pids) > 1 else ():
-        if (shared := processes.overlap(member.pid)) is None:
-            return False
-        own[member.pid] = max(0, member.anon - shared.anon)
-    if not own or pids != (pid, *processes.descendants(pid)):
-        return False
-    main = max(members, key=lambda member: member.anon)
-    with contextlib.suppress(OSError):
-        facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
-        watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
-    total = sum(own.values())
-    if total > watched.peak:
-        watched.peak, watched.main = total, min(main.anon, total)
-        watched.workers = total - watched.main
-    watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
-    return True
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """With everybody below it: launchers give their ranks a session of their own."""
-    while child.poll() is None:
-        signal_all((child.pid, *processes.descendants(child.pid)), signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
 
 
 def _answer(
@@ -250,9 +133,7 @@ def _answer(
     tell: Callable[[str], None],
     card_of: CardOf,
 ) -> SizedScript:
-    if watched.status == private_files.CANNOT and os.path.exists(os.path.join(folder, "cannot")):
-        with open(os.path.join(folder, "cannot")) as file:
-            why = file.read()
+    if why := watched_child.cannot_be_private(watched.status, folder):
         return _refused(
             f"the script's writes cannot be kept private here ({why}); with --allow-writes it runs as it is",
             passing=True,
@@ -266,8 +147,8 @@ def _answer(
     failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < STEPS)
     if run is not None and run.result.get("refused"):
         return _refused(str(run.result["refused"]))
-    if watched.timed_out and not _is_started(folder):
-        return _refused(_NOT_STARTED)
+    if watched.timed_out and not watched_child.is_started(folder):
+        return _refused(watched_child.NOT_STARTED)
     if watched.timed_out and run is None:
         return _refused(
             "the script made no step in time; give it longer with --time-limit, or size it with a smaller model"
@@ -278,11 +159,11 @@ def _answer(
         )
     if failed:
         cause = "the command failed by itself"
-        if _show_error(folder, tell) and not watched.has_network:
+        if watched_child.show_error(folder, tell) and not watched.has_network:
             cause = "the command failed for want of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
         return _refused(f"{cause}, with status {watched.status}; its error is above", status=watched.status)
-    if run is None and not _is_started(folder):
-        return _refused(_NOT_STARTED)
+    if run is None and not watched_child.is_started(folder):
+        return _refused(watched_child.NOT_STARTED)
     if run is None:
         return _refused("the script never imported torch; size its files instead: oomproof size FILE")
     if run.result.get("reason") == "time limit" and not run.result["steps"] and not run.result["phases"]:
@@ -392,16 +273,6 @@ def _held_back(folder: str) -> Iterator[str]:
         written = json.load(file)
         if written["count"]:
             yield f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
-
-
-def _show_error(folder: str, tell: Callable[[str], None]) -> bool:
-    """The end of what the command printed; whether it speaks of a network that is not there."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
-        lines = file.read().splitlines()[-_SHOWN:]
-    for line in lines:
-        tell(line)
-    return any(word in line for line in lines for word in _NO_NETWORK)
 
 
 def _refused(why: str, passing: bool = False, status: int = 0) -> SizedScript:

@@ -22,42 +22,44 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
+    afterwards = {
+        "torch": lambda module: install(folder),
+        "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+        "transformers.generation.utils": lambda module: _flow_module().end_generation(module, _own["flow"]),
+        # asked whether a mask is needed: a fake tensor's values would count as unknown
+        "transformers.utils.import_utils": lambda module: setattr(
+            module, "is_fake_tensor", lambda tensor: False
+        ),
+        "torch.distributed.fsdp": lambda module: _refuse(
+            "FSDP", module, "FullyShardedDataParallel", "fully_shard"
+        ),
+        "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
+        "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].saves.save),
+    }
+    _own["error"] = ""
+
+    def told(kind: Any, error: Any, trace: Any) -> bool:
+        _own["error"] = f"{kind.__name__}: {error}"
+        _own["refused"] = _not_followed(kind, error, trace) if "flow" in _own else ""
+        return not _own["refused"]
+
+    follow_script(folder, afterwards, told)
+
+
+def follow_script(folder: str, afterwards: dict[str, Any], told: Any) -> None:
+    """``afterwards``: called right after that module was imported. ``told``: with the error that ends the script; whether it is to
+    be shown."""
     _touch(folder, "started")  # a Python of the command has read our PYTHONPATH
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
         return  # a loader's worker that was spawned
-    sys.meta_path.insert(
-        0,
-        _Finder(
-            {
-                "torch": lambda module: install(folder),
-                "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(
-                    module, _own["flow"]
-                ),
-                "transformers.generation.utils": lambda module: _flow_module().end_generation(
-                    module, _own["flow"]
-                ),
-                # asked whether a mask is needed: a fake tensor's values would count as unknown
-                "transformers.utils.import_utils": lambda module: setattr(
-                    module, "is_fake_tensor", lambda tensor: False
-                ),
-                "torch.distributed.fsdp": lambda module: _refuse(
-                    "FSDP", module, "FullyShardedDataParallel", "fully_shard"
-                ),
-                "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
-                "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].saves.save),
-            }
-        ),
-    )
+    sys.meta_path.insert(0, _Finder(afterwards))
     hook = sys.excepthook
-    _own["error"] = ""
 
-    def told(kind: Any, error: Any, trace: Any) -> None:
-        _own["error"] = f"{kind.__name__}: {error}"
-        _own["refused"] = _not_followed(kind, error, trace) if "flow" in _own else ""
-        if not _own["refused"]:
+    def excepthook(kind: Any, error: Any, trace: Any) -> None:
+        if told(kind, error, trace):
             hook(kind, error, trace)
 
-    sys.excepthook = told
+    sys.excepthook = excepthook
 
 
 def _touch(folder: str, name: str) -> None:
