@@ -36,6 +36,7 @@ from oomproof.ledger.budget import default_margin
 from oomproof.machine.nvidia import driver_present
 from oomproof.plans import fit_tiers
 from oomproof.plans.command_template import Template, template_of
+from oomproof.plans.fit_confirmation import Confirmation, confirmation
 from oomproof.plans.fit_measure import point_of
 from oomproof.plans.fit_points import Point
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
@@ -52,6 +53,7 @@ from oomproof.units import format_size, parse_duration, parse_size
 
 NO_CARD = "none"
 _TIME = "60s"
+_REAL_SECONDS = 30.0
 _MEASURED = 2  # times the card is asked: what was measured may change which plan is the largest
 
 
@@ -97,6 +99,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=fit_tiers.BALANCED,
         help="which plan to start with (default: balanced)",
     )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        default=None,
+        help="run the plan to start with for real, for half a minute, its files safe (default: where there is a card)",
+    )
+    parser.add_argument("--no-confirm", dest="confirm", action="store_false", help="do not")
     parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the table")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --"
@@ -105,6 +114,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if arguments.confirm and arguments.gpu not in (None, NO_CARD):
+        raise OomproofError("--confirm is for this machine's own card", "leave --gpu out", USAGE)
     template = _template(command, arguments)
     effective = (
         arguments.effective if arguments.effective is not None else _typed_effective(template, arguments.most)
@@ -126,16 +137,20 @@ def run(arguments: argparse.Namespace) -> int:
         answers = [_fitted(asked, runs) for asked in _requests(request, arguments.each)]
     except _Failed as failed:
         return failed.status
+    confirmed = [_confirmed(answer, arguments) for answer in answers]
     if arguments.json:
-        values = [fit_screen.as_json(answer, where, arguments.tier) for answer in answers]
+        values = [
+            fit_screen.as_json(answer, where, arguments.tier, real)
+            for answer, real in zip(answers, confirmed, strict=True)
+        ]
         print(json.dumps(values[0] if arguments.each is None else fit_screen.each_json(values), indent=1))
     else:
         width = terminal_columns(100)
-        print(
-            "\n\n".join(
-                "\n".join(fit_screen.lines(answer, where, arguments.tier, width)) for answer in answers
-            )
-        )
+        screens = [
+            fit_screen.lines(answer, where, arguments.tier, width, real)
+            for answer, real in zip(answers, confirmed, strict=True)
+        ]
+        print("\n\n".join("\n".join(screen) for screen in screens))
     return 0 if any(answer.fits for answer in answers) else NEVER
 
 
@@ -160,6 +175,29 @@ def _fitted(request: FitRequest, runs: _VirtualRuns) -> FitAnswer:
             break
         answer = fit(request, runs.measure)  # few new runs, if any
     return answer
+
+
+def _confirmed(answer: FitAnswer, arguments: argparse.Namespace) -> list[Confirmation]:
+    """Of the plan to start with; where that runs out of memory after all, of the more careful ones."""
+    wanted = arguments.confirm
+    if wanted is None:
+        wanted = answer.on_card and not arguments.gpu and driver_present()
+    if not wanted or not answer.fits:
+        return []
+    from oomproof.sizing.rehearsing import rehearse
+
+    real: list[Confirmation] = []
+    for tier in fit_screen.more_careful(answer, arguments.tier):
+        assert tier.plan is not None
+        command = answer.request.template.command(tier.plan.as_dict())
+        _tell(f"running the {tier.name} plan for real, for half a minute or so: {tier.plan}")
+        rehearsal = rehearse(
+            command, time_limit=_REAL_SECONDS, allow_writes=arguments.allow_writes, tell=_show
+        )
+        real.append(confirmation(tier, rehearsal))
+        if real[-1].fits is not False:
+            break
+    return real
 
 
 def _largest_batch(answer: FitAnswer) -> int:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from oomproof.plans.fit_confirmation import Confirmation
 from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
 from oomproof.plans.fit_search import FitAnswer, Scenario
 from oomproof.plans.fit_tiers import Allowed, Tier, tiers
@@ -24,7 +25,10 @@ _WAYS = {
 }
 
 
-def lines(answer: FitAnswer, places: Sequence[Place], tier: str, width: int) -> list[str]:
+def lines(
+    answer: FitAnswer, places: Sequence[Place], tier: str, width: int, real: Sequence[Confirmation] = ()
+) -> list[str]:
+    """``real``: what short real runs said, of the plan to start with and of more careful ones."""
     shown = [_places(places), ""]
     for scenario in answer.scenarios[:-1]:
         shown += folded("", f"{_setting(answer, scenario)} does not fit with any batch", width)
@@ -43,9 +47,28 @@ def lines(answer: FitAnswer, places: Sequence[Place], tier: str, width: int) -> 
                 *_table(answer, scenario, other, width),
                 "",
             ]
+    for run in real:
+        shown += folded("confirmed  " if run.fits else "     real  ", run.sentence, width)
+    tier = tier_to_start(tier, real)
     for note in notes(answer, tier):
         shown += folded("     note  ", note, width)
     return [*shown, "", *_next(answer, tier)]
+
+
+def tier_to_start(wanted: str, real: Sequence[Confirmation]) -> str:
+    """The one that a real run did not rule out."""
+    return next((run.tier for run in reversed(real) if run.fits is not False), wanted)
+
+
+def more_careful(answer: FitAnswer, wanted: str) -> list[Tier]:
+    """The plan to start with, then those with a smaller batch."""
+    first = _tier(answer, wanted)
+    careful = [tier for tier in answer.chosen.tiers if tier.plan is not None]
+    names = [tier.name for tier in careful]
+    if first is None:
+        return []
+    smaller = reversed(careful[: names.index(first.name)])
+    return [first, *(tier for tier in smaller if tier.plan != first.plan)]
 
 
 def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
@@ -222,7 +245,10 @@ def command_line(answer: FitAnswer, tier: Tier) -> str:
     return f"oomproof run {need}-- {shlex.join(answer.request.template.command(tier.plan.as_dict()))}"
 
 
-def as_json(answer: FitAnswer, places: Sequence[Place], tier: str) -> dict[str, Any]:
+def as_json(
+    answer: FitAnswer, places: Sequence[Place], tier: str, real: Sequence[Confirmation] = ()
+) -> dict[str, Any]:
+    tier = tier_to_start(tier, real)
     capacity = answer.request.capacity
     chosen = _tier(answer, tier) if answer.fits else None
     return {
@@ -237,6 +263,7 @@ def as_json(answer: FitAnswer, places: Sequence[Place], tier: str) -> dict[str, 
         "given_up": [scenario.plan.as_dict() for scenario in answer.scenarios[:-1]],
         "tiers": [_tier_json(answer, known) for known in answer.chosen.tiers],
         "chosen": chosen.name if chosen is not None else None,
+        "confirmed": [run.as_json() for run in real],
         "virtual_runs": [
             {"batch": point.batch, "gpu_bytes": point.card[NATIVE].estimate.expected if point.on_card else None,
              "least_gpu_bytes": point.card[NATIVE].least if point.on_card else None,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from oomproof.plans.command_template import template_of
+from oomproof.plans.fit_confirmation import confirmation
 from oomproof.plans.fit_points import Point
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
@@ -19,6 +20,7 @@ from oomproof.plans.plan import Plan
 from oomproof.records import replace
 from oomproof.reports import fit_screen
 from oomproof.sizing.fit_verdict import card_of, ram_of
+from oomproof.sizing.rehearsing import OutOfMemory, PhasePeak, Rehearsal
 from oomproof.units import GIB, MIB
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "plans"))
@@ -99,6 +101,28 @@ def test_a_job_without_a_card_has_its_tiers_in_ram() -> None:
     training = Training(card=False, fixed=GIB, a_sample=300 * MIB, host=500 * MIB)
     text = screen(ask(training, "python t.py --bs {batch}"))
     assert "GPU" not in text.splitlines()[2] and "headroom" in text and "--gpu-need" not in text
+
+
+def test_a_real_run_that_fails_makes_the_next_plan_more_careful() -> None:
+    answer = ask(Training(), "python t.py --bs {batch}")
+    tiers = fit_screen.more_careful(answer, "balanced")
+    assert [tier.name for tier in tiers] == ["balanced", "conservative"]
+    oom = Rehearsal(out_of_memory=OutOfMemory("eval", "gpu", "CUDA out of memory"))
+    fits = Rehearsal(phases=(PhasePeak("train", True, gpu=19 * GIB, host=2 * GIB),))
+    real = [confirmation(tiers[0], oom), confirmation(tiers[1], fits)]
+    text = "\n".join(fit_screen.lines(answer, PLACES, "balanced", 200, real))
+    assert "a real run of the balanced plan ran out of memory on the card in eval" in text
+    assert "confirmed  a real run of the conservative plan took 19.0 GiB of the card" in text
+    assert "Next: start the conservative plan:" in text
+    value = fit_screen.as_json(answer, PLACES, "balanced", real)
+    assert value["chosen"] == "conservative" and [run["fits"] for run in value["confirmed"]] == [False, True]
+
+
+def test_a_real_run_that_says_nothing_changes_nothing() -> None:
+    answer = ask(Training(), "python t.py --bs {batch}")
+    real = [confirmation(fit_screen.more_careful(answer, "balanced")[0], Rehearsal(refused="no torch"))]
+    text = "\n".join(fit_screen.lines(answer, PLACES, "balanced", 200, real))
+    assert "not confirmed by a real run: no torch" in text and "start the balanced plan" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
