@@ -154,6 +154,7 @@ def _resume(arguments: argparse.Namespace, name: str | None) -> int:
         raise OomproofError(
             f"its folder {info.get('cwd')} is gone", "make it again, with the script in it", USAGE
         )
+    os.chdir(str(info["cwd"]))  # scripts and settings files are looked for there
     words = _secret_words(sweep, info, arguments.command)
     settings = changed_settings(arguments)
     lock = sweep.take()

@@ -148,6 +148,7 @@ class Watch:
                     self._held,
                     self._note_phase,
                     chosen.census,
+                    self.job.leader,
                 ),
             )
         self._next_step = 0.0

@@ -22,7 +22,8 @@ _PRINTED = (
     ("a dictionary or JSON that it printed", rf"['\"]NAME['\"]\s*:\s*{_VALUE}"),
     ("a line NAME=value that it printed", rf"(?<![\w./'\"-])NAME\s*[=:]\s*{_VALUE}"),
     ("a table that it printed", rf"[│┃|]\s*NAME\s*[│┃|]\s*{_VALUE}"),
-    ("a table that it printed", rf"(?m)^(?:wandb:)?\s*(?:🚀\s*)?NAME\s{{1,80}}{_VALUE}\s*$"),
+    ("a table that it printed", rf"(?m)^\s*NAME\s{{2,80}}{_VALUE}\s*$"),
+    ("the summary that wandb printed", rf"(?m)^wandb:\s+NAME\s+{_VALUE}\s*$"),
 )
 # what looks like a metric: for whoever gave a name that never came
 _ANY = re.compile(

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.plans.command_template import Template, placeholders
+from oomproof.plans.command_template import Template
 from oomproof.plans.knobs import Knob, kind_of, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, check_effective, effective_batch
 from oomproof.records import dataclass, replace
 from oomproof.sweeps.search_space import Parameter, Point
+from oomproof.sweeps.trial_command import names_used
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def knobs_of(
 ) -> Knobs:
     """Checked against the command. Raises OomproofError."""
     names = {parameter.name for parameter in parameters}
-    used = placeholders(words)
+    used = names_used(words)
     for knob in declared:
         if knob.name in names:
             raise OomproofError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ class Sweep:
                 f"free some space there, then: oomproof sweep resume {self.name}",
             )
         return line
+
+    @cached_property
+    def token(self) -> str:
+        """Tells its runs from those of an earlier sweep of the same name."""
+        return str(self.info().get("token"))
 
     def trial_folder(self, number: int, attempt: int) -> Path:
         return self.folder / "trials" / f"{number}.{attempt}"
@@ -141,7 +147,12 @@ def create(name: str, info: dict[str, Any]) -> Sweep:
     except OSError as error:
         raise OomproofError(f"cannot make {folder}: {error.strerror}", "free some space there") from error
     sweep = Sweep(folder)
-    identity = {"host": host_name(), "machine": machine_id(), "boot_id": processes.boot_id()}
+    identity = {
+        "host": host_name(),
+        "machine": machine_id(),
+        "boot_id": processes.boot_id(),
+        "token": os.urandom(6).hex(),
+    }
     write_json(sweep.info_file, {"schema": SCHEMA, "name": name, "created": time.time(), **identity, **info})
     return sweep
 

@@ -9,7 +9,7 @@ from oomproof.errors import OomproofError
 from oomproof.ledger import current_budget
 from oomproof.machine import nvidia
 from oomproof.records import dataclass, replace
-from oomproof.runner.run_flags import gpu_limits, limit
+from oomproof.runner.run_flags import of_run
 from oomproof.sweeps.search_space import SearchSpace, space_from_json
 from oomproof.sweeps.smaller_plans import Knobs, knobs_as_json, knobs_from_json
 from oomproof.sweeps.sweep_folder import Sweep
@@ -75,21 +75,19 @@ def order_of(sweep: Sweep, log: SweepLog) -> SweepOrder:
 
 
 def budget_of(settings: Mapping[str, Any]) -> dict[str, int]:
-    """What a trial may hold at most when it is alone on this machine: host, and gpu where there is one."""
-    budget = {"host": current_budget.read().ever}
-    if settings.get("limit"):
-        budget["host"] = min(budget["host"], limit(settings["limit"]))
+    """What a trial may hold at most when it is alone on this machine: host, and gpu where there is one. What was not typed is
+    as `oomproof run` would have it, from variables and settings files."""
+    chosen = of_run({name: settings.get(name) for name in ("limit", "gpu_limit")})
+    budget = {"host": current_budget.read(chosen.margin).ever}
+    if chosen.limit is not None:
+        budget["host"] = min(budget["host"], chosen.limit)
     if nvidia.driver_present():
         from oomproof.machine.gpu import Query  # only where a driver is
 
         totals = [
             card.total for card in Query().answer(_CARD_SECONDS).gpus if card.total and not card.unified
         ]
-        limits = (
-            [held for held, _ in gpu_limits(settings["gpu_limit"]) if held]
-            if settings.get("gpu_limit")
-            else []
-        )
+        limits = [held for held, _ in chosen.gpu_limit if held]
         if totals:
             budget["gpu"] = min([max(totals), *limits[:1]])
     return budget

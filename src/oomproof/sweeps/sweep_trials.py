@@ -64,8 +64,8 @@ class Trial:
 
     @property
     def lost(self) -> int:
-        """Tries whose end said nothing of it."""
-        return sum(attempt.again and not attempt.shrunk for attempt in self.tries)
+        """Tries that something outside of it ended, and not the sweep itself."""
+        return sum(attempt.again and not (attempt.shrunk or attempt.stopping) for attempt in self.tries)
 
     @property
     def metric(self) -> float | None:

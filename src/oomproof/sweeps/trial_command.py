@@ -20,13 +20,18 @@ def has_macros(words: Iterable[str]) -> bool:
     return any((match := MACRO.fullmatch(word)) and match[1] in ARGS for word in words)
 
 
+def names_used(words: Iterable[str]) -> list[str]:
+    """Of the placeholders; ${args} is none."""
+    return placeholders([word for word in words if not MACRO.fullmatch(word)])
+
+
 def check_words(
     words: Sequence[str], parameters: Sequence[Parameter], knobs: Iterable[str], *, by_config: bool
 ) -> None:
     """Every placeholder has values and every value a place. ``knobs``: further names that may stand there. ``by_config``: a
     script of wandb's may read its values from wandb.config. Raises OomproofError."""
     names = [parameter.name for parameter in parameters]
-    used = placeholders(words)
+    used = names_used(words)
     known = [*names, *knobs, *OURS]
     for name in used:
         if name not in known:

@@ -27,10 +27,11 @@ def end_line(trial: Trial, attempt: Try, metric: str | None) -> str:
             if metric is not None and attempt.metric is not None
             else "done"
         )
+    elif trial.state == "waiting" and not attempt.shrunk:  # its end says nothing of the trial
+        told = trial.why + ("" if attempt.stopping else "; it is tried again")
     else:
         told = f"{attempt.outcome.replace('-', ' ')}: {trial.why}"
-    if trial.state == "waiting":
-        told += "; a smaller plan is tried" if attempt.shrunk else "; it is tried again"
+        told += "; a smaller plan is tried" if attempt.shrunk else ""
     beside = f" ({', '.join(figures)})" if figures else ""
     return f"trial {trial.number}: {told}{beside}"
 

@@ -16,7 +16,7 @@ from oomproof.diagnosis.conclusion import conclude_once
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.errors import OUR_FAILURE, OomproofError
 from oomproof.evidence.job_output import tail_text
-from oomproof.leaf.proc_files import command_line
+from oomproof.leaf.proc_files import environment as environment_of
 from oomproof.own_command import OWN_COMMAND
 from oomproof.recording import run_summary
 from oomproof.recording.run_folders import ELSEWHERE, Run, list_runs, newest_runs, runs_folder
@@ -29,6 +29,7 @@ from oomproof.sweeps.trial_command import JSON_FILE, arguments_of, command_of, w
 
 Phase = Literal["starting", "waiting", "running", "ended", "refused", "missing"]
 _OVER = ("ended", "machine went down", "vanished", "failed to start", ELSEWHERE)
+_IDENTITY = "OOMPROOF_SWEEP_TRY"  # a variable: by it a try is found again whatever was killed
 _JUDGING = 60.0  # seconds its front may take for the verdict
 _TEXT = 4 << 20  # bytes of a job's output in which its metric is looked for
 _LOOKED_AT = 100  # runs, the newest
@@ -61,10 +62,11 @@ class End:
 
 
 class TrialProcess:
-    """``run_name`` is its own: by it a try is found again whatever was killed."""
+    """``run_name``: as people see it."""
 
     def __init__(self, sweep: Sweep, trial: int, attempt: int, run_name: str) -> None:
-        self.trial, self.attempt, self.run_name = trial, attempt, run_name
+        self.trial, self.run_name = trial, run_name
+        self._identity = f"{sweep.token}/{trial}.{attempt}"
         self._folder = sweep.trial_folder(trial, attempt)
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -92,6 +94,7 @@ class TrialProcess:
             OFF: "1",
             VARIABLE: str(folder / "metric"),
             "OOMPROOF_TRIAL": str(self.trial),
+            _IDENTITY: self._identity,
         }
         try:
             (folder / JSON_FILE).write_text(json.dumps(arguments, default=str))
@@ -123,9 +126,9 @@ class TrialProcess:
         if self._process is not None and self._process.poll() is None:
             lives = True
         else:
-            lives = self._process is None and self._run is None and _lives(self.run_name)
+            lives = self._process is None and self._run is None and _lives(self._identity)
         if self._run is None:
-            self._run = _find(self.run_name, everywhere=self._process is None)
+            self._run = self._find()
         run = self._run
         if run is None:
             return "starting" if lives else "refused" if self._process is not None else "missing"
@@ -139,6 +142,17 @@ class TrialProcess:
         if state == "unguarded":
             self._guard_again(run)
         return "starting" if state == "starting" else "running"
+
+    def _find(self) -> Run | None:
+        """A sweep that was resumed may look for one that began long ago."""
+        runs = list_runs() if self._process is None else newest_runs(_LOOKED_AT)
+        for run in runs:
+            if (
+                run.info.get("name") == self.run_name
+                and (run.info.get("env") or {}).get(_IDENTITY) == self._identity
+            ):
+                return run
+        return None
 
     def _is_judged(self, lives: bool) -> bool:
         """Its front writes the verdict before it goes; one that hangs is not waited for for ever."""
@@ -209,20 +223,14 @@ class TrialProcess:
         )
 
 
-def _find(name: str, everywhere: bool) -> Run | None:
-    """``everywhere``: it may be long ago."""
-    runs = list_runs() if everywhere else newest_runs(_LOOKED_AT)
-    return next((run for run in runs if run.info.get("name") == name), None)
-
-
 def run_of(run_id: str) -> Run:
     return Run(runs_folder() / run_id)
 
 
-def _lives(name: str) -> bool:
-    """Whether a process was started for it: one that has no folder yet, because its sweep was killed a moment ago."""
+def _lives(identity: str) -> bool:
+    """Whether a process was started for it that has no run's folder yet: its sweep was killed a moment ago."""
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if entry.isdigit() and name in (words := command_line(int(entry))) and "run" in words:
+        if entry.isdigit() and environment_of(int(entry)).get(_IDENTITY) == identity:
             return True
     return False
 

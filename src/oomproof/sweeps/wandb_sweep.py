@@ -129,7 +129,7 @@ def sweep_of(value: object, where: str) -> SweepFile:
     if rest:
         notes.append(f"ignored in {where}: {', '.join(rest)}")
     name = value.get("name")
-    words = tuple(_words(value, where))
+    words = tuple(_without_env(list(_words(value, where))))
     return SweepFile(
         parameters,
         words,
@@ -299,6 +299,12 @@ def _words(value: Mapping[str, Any], where: str) -> Iterator[str]:
         else:
             near = did_you_mean(macro[1], (*ARGS, *_FIXED, "program"))
             raise OomproofError(f"{where}: unknown {word} in command{near}", "see docs/sweep.md", USAGE)
+
+
+def _without_env(words: list[str]) -> list[str]:
+    """``/usr/bin/env python`` is python; what runs is then told by its own name. With VARIABLE=value it does more."""
+    is_plain = words[:1] == [_FIXED["env"]] and len(words) > 1 and "=" not in words[1] and not words[1].startswith("-")
+    return words[1:] if is_plain else words
 
 
 def with_environment(word: str) -> str:
