@@ -15,7 +15,7 @@ from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.leaf.small_files import sha256_hex
-from oomproof.sweeps.search_space import MOST_POINTS, Parameter, Point, SearchSpace, key_of
+from oomproof.sweeps.search_space import MOST_POINTS, Parameter, Point, SearchSpace, distance, key_of
 from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.sweep_plan import is_number
 from oomproof.sweeps.sweep_trials import OVER, Trial
@@ -24,7 +24,7 @@ _STUDY = "sweep"
 _OVER = "memory_over"  # by which share a trial is larger than what it may hold; what the constraint reads
 _NUMBER = "oomproof_trial"
 _STARTUP = 10  # random points before the sampler leads, of a long sweep
-_AGAIN = 20  # points in a row that were tried already, before one is taken that was not
+_AGAIN = 10  # points in a row that were tried already, of a space without end: then it has one
 
 
 def _import() -> Any:
@@ -68,11 +68,16 @@ class OptunaEngine:
     # --- the storage ------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        import sqlalchemy  # Optuna's own
+
         optuna, space = self._optuna, self._space
         with _quiet():
             url = f"sqlite:///{self._sweep.storage_file}"
             storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60}})
             os.chmod(self._sweep.storage_file, 0o600)
+            # the sweep's log is what outlives a power cut; ten commits of a trial wait for no disk
+            sqlalchemy.event.listen(storage.engine, "connect", _without_sync)
+            storage.engine.dispose()
             self._study = optuna.create_study(
                 study_name=_STUDY,
                 storage=storage,
@@ -131,11 +136,13 @@ class OptunaEngine:
     def ask(self, number: int, tried: set[str]) -> Point | None:
         """The next point, for our trial of that number; None where every point was tried. ``tried``: keys of all before."""
         if self._space.method == "grid":
-            point = next((point for point in self._space.grid() if key_of(point) not in tried), None)
-            if point is not None:
-                self._enqueue(number, point)
-            return point
-        for _ in range(_AGAIN):
+            following = next((point for point in self._space.grid() if key_of(point) not in tried), None)
+            if following is not None:
+                self._enqueue(number, following)
+            return following
+        points = self._space.points
+        finite = points is not None and points <= MOST_POINTS
+        for _ in range(1 if finite else _AGAIN):
             with _quiet():
                 trial = self._study.ask(self._distributions())
                 point = self._point_of(trial.params)
@@ -143,13 +150,14 @@ class OptunaEngine:
                     self._note(trial, number)
                     return point
                 self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        points = self._space.points
-        if points is None or points > MOST_POINTS:
-            return None
+        return self._untried(number, point, tried) if finite else None
+
+    def _untried(self, number: int, near: Point, tried: set[str]) -> Point | None:
+        """Of few points a sampler soon wants one again that was tried: its nearest neighbour that was not takes its place."""
         left = [point for point in self._space.grid() if key_of(point) not in tried]
         if not left:
             return None
-        point = left[self._seed % len(left)]
+        point = min(left, key=lambda point: distance(self._space.parameters, near, point))
         self._enqueue(number, point)
         return point
 
@@ -222,6 +230,10 @@ class OptunaEngine:
             else:
                 params[parameter.name] = min(parameter.high, max(parameter.low, value))
         return params
+
+
+def _without_sync(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 def stored_state(study: Any, number: int) -> Any:

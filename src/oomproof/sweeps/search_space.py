@@ -149,6 +149,18 @@ def key_of(point: Mapping[str, Any]) -> str:
     return json.dumps(dict(point), sort_keys=True, default=str)
 
 
+def distance(parameters: Sequence[Parameter], first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+    """How far apart two points are: 1 for another choice, a part of it for another number of the same range."""
+    total = 0.0
+    for parameter in parameters:
+        here, there = first[parameter.name], second[parameter.name]
+        if here == there:
+            continue
+        is_range = parameter.kind in ("int", "float") and parameter.high > parameter.low
+        total += abs(here - there) / (parameter.high - parameter.low) if is_range else 1.0
+    return total
+
+
 def shown(point: Mapping[str, Any]) -> str:
     """``lr=0.0012 batch=64``: for people, floats with few digits."""
     return " ".join(f"{name}={_short(value)}" for name, value in point.items())

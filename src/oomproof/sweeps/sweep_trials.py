@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from oomproof.printable import one_line
+from oomproof.recording.json_shapes import shaped
 from oomproof.records import dataclass, field
 from oomproof.sweeps.search_space import Point
 
@@ -18,6 +19,14 @@ ENDS: tuple[State, ...] = ("done", "out-of-memory", "failed", "stopped")
 ASKED, STARTING, STOPPING, ENDED, SKIPPED, QUEUED, SETTINGS, SIZED = (
     "asked", "starting", "stopping", "ended", "skipped", "queued", "settings", "sized",
 )  # fmt: skip
+
+
+# a value of another type, as a damaged line has it, counts as absent
+_EVENT = {
+    "event": str, "wall": float, "trial": int, "try": int, "name": str, "need": int, "run": str, "outcome": str, "again": bool,
+    "shrunk": bool, "cause": str, "headline": str, "seconds": float, "peak": int, "gpu_peak": int, "metric_source": str, "where": str,
+    "bound": bool, "budget": {...: int}, "beside": int, "why": str, "over": float, "predicted": int,
+}  # fmt: skip
 
 
 @dataclass
@@ -93,7 +102,7 @@ def fold(events: Iterable[Mapping[str, Any]]) -> SweepLog:
     log = SweepLog()
     for event in events:
         try:
-            take(log, event)
+            take(log, shaped(dict(event), _EVENT))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return log
@@ -136,13 +145,15 @@ def take(log: SweepLog, event: Mapping[str, Any]) -> None:
 
 
 def _end(trial: Trial, event: Mapping[str, Any]) -> None:
-    attempt = next(attempt for attempt in trial.tries if attempt.number == int(event["try"]))
+    attempt = {attempt.number: attempt for attempt in trial.tries}[int(event["try"])]
     for name in (
         "run", "outcome", "again", "shrunk", "cause", "headline", "seconds", "peak", "gpu_peak", "metric", "metric_source", "where",
         "bound", "budget", "beside",
     ):  # fmt: skip
         if name in event:
             setattr(attempt, name, event[name])
+    if not isinstance(attempt.metric, int | float):  # may be no finite number
+        attempt.metric = None
     outcome = attempt.outcome
     if outcome not in ENDS and not attempt.again:
         raise ValueError(outcome)

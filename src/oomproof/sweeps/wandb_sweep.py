@@ -192,7 +192,7 @@ def _parameter(name: str, path: tuple[str, ...], config: Mapping[str, Any], plac
         if not isinstance(values, list) or not values:
             raise OomproofError(f"{place} has no values", f"{name}: {{values: [1, 2]}}", USAGE)
         # YAML reads 1e-3 as text: what a person wrote as a number stays as it was written, which every script reads
-        return Parameter(name, "values", tuple(values), path=path)
+        return Parameter(name, "values", tuple(_plain(value, place) for value in values), path=path)
     if kind in _NORMAL:
         log, quantized = _NORMAL[kind]
         mean, deviation = (
@@ -222,6 +222,19 @@ def _parameter(name: str, path: tuple[str, ...], config: Mapping[str, Any], plac
         low, high = math.exp(low), math.exp(high)
     step, whole = _step(config, quantized, place)
     return _range(Parameter(name, "float", (), low, high, log, step, whole, path), place)
+
+
+def _plain(value: object, place: str, depth: int = 0) -> object:
+    """As JSON can hold it: YAML knows dates too, and lists that hold themselves."""
+    if depth > 8:
+        raise OomproofError(f"{place}: a value is nested too deeply", "give plain values", USAGE)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_plain(item, place, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item, place, depth + 1) for key, item in value.items()}
+    return str(value)
 
 
 def _range(parameter: Parameter, place: str) -> Parameter:
@@ -303,7 +316,12 @@ def _words(value: Mapping[str, Any], where: str) -> Iterator[str]:
 
 def _without_env(words: list[str]) -> list[str]:
     """``/usr/bin/env python`` is python; what runs is then told by its own name. With VARIABLE=value it does more."""
-    is_plain = words[:1] == [_FIXED["env"]] and len(words) > 1 and "=" not in words[1] and not words[1].startswith("-")
+    is_plain = (
+        words[:1] == [_FIXED["env"]]
+        and len(words) > 1
+        and "=" not in words[1]
+        and not words[1].startswith("-")
+    )
     return words[1:] if is_plain else words
 
 
