@@ -54,7 +54,7 @@ _TICK = 0.2
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "oomproof sweep [FILE.yaml] [options] -- CMD ... | oomproof sweep ACTION [NAME]"
+    parser.usage = "oomproof sweep [FILE | ACTION] [options] -- CMD ..."
     parser.set_defaults(command=[])  # what stands behind --
     parser.add_argument(
         "words",

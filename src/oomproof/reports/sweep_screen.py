@@ -203,5 +203,6 @@ def estimate_text(name: str, told: TimeEstimate, width: int) -> str:
         lines += folded(
             "", f"fewer {told.knob} save time and no memory; batch and workers are what takes memory", width
         )
-    lines.append(f"continue: oomproof sweep resume {name}")
+    if told.left != 0:
+        lines.append(f"continue: oomproof sweep resume {name}")
     return "\n".join(lines)

@@ -100,7 +100,7 @@ def trials_left(space: SearchSpace, log: SweepLog, total: int | None) -> int | N
     return max(0, total - sum(trial.state in OVER or trial.state == "running" for trial in counted))
 
 
-def time_knob(space: SearchSpace, words: Sequence[str], log: SweepLog) -> tuple[str, int | None]:
+def time_knob(space: SearchSpace, words: Sequence[str]) -> tuple[str, int | None]:
     """(its name, its value where that is the same for all); an empty name where there is none."""
     for parameter in space.parameters:
         if _EPOCHS.match(bare_name(parameter.name)):
@@ -135,7 +135,7 @@ def estimate(
         known, basis = [so_far], "the first trial's own progress"
     each = _middle(known)
     left = trials_left(space, log, total)
-    knob, count = time_knob(space, words, log)
+    knob, count = time_knob(space, words)
     all_seconds = each * total / parallel if total is not None else None
     rest = seconds_left(log, parallel, now, left) if durations(log) else all_seconds
     return TimeEstimate(
