@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -122,6 +123,76 @@ def test_eight_trials_of_which_three_cannot_fit_killed_twice(lab: Lab, tmp_path:
     runs = [lab.read(path) for path in (lab.state / "oomproof" / "runs").glob("*/run.json")]
     assert len(runs) == 7, "five done, one that died, one that was killed with all its processes"
     assert optuna_states(lab, "eight") == {"COMPLETE": 5, "PRUNED": 3}
+
+
+def test_a_reboot_in_the_middle(lab: Lab, tmp_path: Path) -> None:
+    """Everything is gone at once, and what was written down is of another boot."""
+    (tmp_path / "closed-2").touch()
+    job = lab.job("sweep_trial.py", "--batch", "{batch}", "--gates", str(tmp_path))
+    with driving(lab, "--name", "r", *LOSS, "--param", "batch=2", "--", *job) as sweep:
+        kill_all(sweep, trial_run(lab, "sweep:r:1"))
+    folder = lab.folder_of("sweep:r:1")
+    assert folder is not None
+    for path in (folder / "run.json", folder / "1" / "started.json"):
+        path.write_text(json.dumps({**lab.read(path), "boot_id": "b" * 36}))
+    (tmp_path / "closed-2").unlink()
+    done = lab.run("sweep", "resume", "--json")
+    assert done.returncode == 0 and "it is tried again" in done.stderr
+    (trial,) = json.loads(done.stdout)["trials"]
+    assert trial["state"] == "done" and len(trial["tries"]) == 2
+    assert lab.read(folder / "1" / "verdict.json")["verdict"]["cause"] == "machine-down"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("kernel_limit")
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_at_any_moment_nothing_is_repeated_or_lost(lab: Lab, seed: int) -> None:
+    """Twelve kills at random moments, of the sweep alone or with all processes of its trials, two trials at once."""
+    rng = random.Random(seed)
+    batches = [8, 9, 10, 11, 12, 13, 14, 15, 300, 16, 17, 400]
+    words = [
+        "--name", "chaos", "--limit", "120M", "--grace", "1", "--parallel", "2", "--need", "100M", *LOSS,
+        "--param", f"batch={','.join(map(str, batches))}",
+        "--", *lab.job("sweep_trial.py", "--batch", "{batch}", "--seconds", "0.7"),
+    ]  # fmt: skip
+    for _ in range(12):
+        made = (lab.state / "oomproof" / "sweeps" / "chaos" / "sweep.json").exists()
+        with driving(lab, *(["resume", "chaos"] if made else words)) as sweep:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                sweep.wait(rng.uniform(0.2, 4.0))
+            sweep.kill()
+            if rng.random() < 0.5:
+                kill_trials(lab)
+            if sweep.poll() == 0:
+                break
+    done = lab.run("sweep", "resume", "chaos", "--retry-failed", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    ends = {trial["values"]["batch"]: trial["state"] for trial in told["trials"]}
+    assert list(ends) == [str(batch) for batch in batches]
+    assert all(ends[str(batch)] == "done" for batch in batches if batch < 100), ends
+    assert ends["300"] in ("out-of-memory", "skipped") and ends["400"] in ("out-of-memory", "skipped")
+    finished: dict[str, int] = {}
+    for folder in (lab.state / "oomproof" / "runs").iterdir():
+        argv, code = (
+            lab.read(folder / "run.json").get("argv") or [],
+            lab.read(folder / "1" / "exit.json").get("code"),
+        )
+        if code == 0:
+            batch = argv[argv.index("--batch") + 1]
+            finished[batch] = finished.get(batch, 0) + 1
+    assert finished == {str(batch): 1 for batch in batches if batch < 100}, "none that finished was run again"
+
+
+def kill_trials(lab: Lab) -> None:
+    """Fronts, keepers and jobs of all runs of this test."""
+    mark = str(lab.state).encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                variables = (entry / "environ").read_bytes()
+                if mark in variables and b"OOMPROOF_SWEEP_TRY" in variables:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def optuna_states(lab: Lab, name: str) -> dict[str, int]:

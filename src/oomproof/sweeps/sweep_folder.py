@@ -136,8 +136,11 @@ def create(name: str, info: dict[str, Any]) -> Sweep:
     """Raises OomproofError, also when there is one of that name."""
     make_private(state_folder())
     folder = make_private(sweeps_folder()) / name
+    sweep = Sweep(folder)
     try:
-        folder.mkdir(mode=0o700)
+        folder.mkdir(
+            mode=0o700, exist_ok=not sweep.info_file.exists()
+        )  # one that was killed before it was anything
     except FileExistsError as error:
         raise OomproofError(
             f"there is a sweep {name} already",
@@ -146,7 +149,6 @@ def create(name: str, info: dict[str, Any]) -> Sweep:
         ) from error
     except OSError as error:
         raise OomproofError(f"cannot make {folder}: {error.strerror}", "free some space there") from error
-    sweep = Sweep(folder)
     identity = {
         "host": host_name(),
         "machine": machine_id(),

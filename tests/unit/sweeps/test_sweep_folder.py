@@ -83,6 +83,12 @@ def test_names() -> None:
     assert sweep_folder.check_name(made) == made
 
 
+def test_one_that_was_killed_before_it_was_anything() -> None:
+    (sweep_folder.sweeps_folder() / "a").mkdir(parents=True)
+    assert sweep_folder.list_sweeps() == []
+    assert sweep_folder.create("a", INFO).info()["command"] == ["true"]
+
+
 def test_there_is_none() -> None:
     with pytest.raises(OomproofError, match="no sweeps yet"):
         sweep_folder.find(None)
