@@ -35,8 +35,8 @@ import time
 
 from oomproof.cli.command_parser import refuse
 from oomproof.cli.run import check_command
-from oomproof.cli.sweep_flags import CHANGEABLE, NEW, add_flags, changed_settings, known_action, new_sweep
-from oomproof.errors import INTERRUPTED, USAGE, OomproofError
+from oomproof.cli.sweep_flags import CHANGEABLE, NEW, add_flags, changed_settings, new_sweep
+from oomproof.errors import INTERRUPTED, USAGE, OomproofError, did_you_mean
 from oomproof.leaf.command_lines import short_name
 from oomproof.printable import one_line, terminal_columns
 from oomproof.recording.secrets import mask_argv
@@ -120,7 +120,7 @@ def _tell(text: str) -> None:
 
 def _new(arguments: argparse.Namespace, file: str | None, first_only: float | None = None) -> int:
     if file is not None and not os.path.exists(file):
-        near = known_action(file, ACTIONS)
+        near = did_you_mean(file, ACTIONS)
         raise OomproofError(
             f"{file}: no such file, and no action{near}", f"known: {', '.join(ACTIONS)}", USAGE
         )

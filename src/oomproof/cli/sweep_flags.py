@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomproof.cli.command_parser import count
-from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.command_lines import short_name
 from oomproof.plans.knobs import parse_knob
 from oomproof.recording.secrets import mask_argv
@@ -151,18 +151,11 @@ def new_sweep(arguments: argparse.Namespace, file: str | None, command: list[str
     declared = [parse_knob(text) for text in arguments.knob]
     knobs = knobs_of(words, parameters, declared, arguments.effective)
     check_words(words, parameters, knobs.names, by_config=by_config and not command)
-    _check_knobs(declared, words)
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     cwd = os.getcwd()
     order = SweepOrder(words, cwd, space, knobs, settings, by_config, seed)
     name = check_name(arguments.name) if arguments.name else new_name(told.name or _named(words))
     return NewSweep(name, order, told.notes, mask_argv(words) != list(words), _example(order))
-
-
-def _check_knobs(declared: list[Any], words: tuple[str, ...]) -> None:
-    names = [knob.name for knob in declared]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise OomproofError(f"--knob {twice} is given twice", "give all its values at once", USAGE)
 
 
 def _example(order: SweepOrder) -> list[str]:
@@ -181,8 +174,3 @@ def _example(order: SweepOrder) -> list[str]:
 def _named(words: tuple[str, ...]) -> str:
     """``train`` of python train.py."""
     return Path(short_name([word for word in words if not word.startswith("${")]).split()[-1]).stem
-
-
-def known_action(word: str, actions: tuple[str, ...]) -> str:
-    """What is added where a word is neither an action nor a file."""
-    return did_you_mean(word, actions)

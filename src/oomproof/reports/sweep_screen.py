@@ -12,7 +12,7 @@ from oomproof.sweeps.metric_sources import shown_metric
 from oomproof.sweeps.search_space import shown, text_of
 from oomproof.sweeps.smaller_plans import Knobs, plans_of
 from oomproof.sweeps.sweep_order import SweepOrder
-from oomproof.sweeps.sweep_plan import SweepView, next_action
+from oomproof.sweeps.sweep_plan import SweepView, is_number, next_action
 from oomproof.sweeps.sweep_trials import State, SweepLog, Trial, best_trial
 from oomproof.sweeps.time_estimate import TimeEstimate, seconds_left, trials_left
 from oomproof.units import format_duration, format_size
@@ -143,7 +143,7 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
         "run_as": last.values if last is not None else None,
         "state": trial.state,
         "why": trial.why or None,
-        "metric": trial.metric,
+        "metric": trial.metric if is_number(trial.metric) else None,
         "metric_source": (last.metric_source or None) if last is not None else None,
         "peak_bytes": last.peak if last is not None else None,
         "peak_gpu_bytes": last.gpu_peak if last is not None else None,

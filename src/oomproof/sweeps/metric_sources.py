@@ -108,6 +108,13 @@ def names_in(text: str, most: int = 6) -> list[str]:
     return (likely or list(counted))[:most]
 
 
+def stored_metric(metric: Metric | None) -> float | str | None:
+    """What is no finite number is its text: JSON has none for it."""
+    if metric is None:
+        return None
+    return metric.value if math.isfinite(metric.value) else str(metric.value)
+
+
 def first_of(metrics: Iterable[Metric | None]) -> Metric | None:
     return next((metric for metric in metrics if metric is not None), None)
 

@@ -35,6 +35,8 @@ def knobs_of(
     names = {parameter.name for parameter in parameters}
     used = names_used(words)
     for knob in declared:
+        if sum(other.name == knob.name for other in declared) > 1:
+            raise OomproofError(f"--knob {knob.name} is given twice", "give all its values at once", USAGE)
         if knob.name in names:
             raise OomproofError(
                 f"{knob.name} is given with --param and with --knob",
@@ -61,19 +63,20 @@ def knobs_of(
 def _check_effective(knobs: Knobs, parameters: Sequence[Parameter]) -> None:
     effective = knobs.effective
     batch = next((parameter for parameter in parameters if kind_of(parameter.name) == "batch"), None)
+    micro: Knob | None
     if batch is not None and batch.kind == "values":
         micro = Knob(batch.name, "batch", tuple(str(value) for value in batch.values))
     elif batch is not None and batch.kind == "int":
         micro = Knob(batch.name, "batch", first=int(batch.high), least=int(batch.low))
     else:
-        micro = next((knob for knob in knobs.declared if knob.kind == "batch"), None)  # type: ignore[assignment]
+        micro = next((knob for knob in knobs.declared if knob.kind == "batch"), None)
     both = [knob for knob in (micro, Knob(knobs.accum, "accum") if knobs.accum else None) if knob is not None]
     check_effective(Template((), tuple(both)), effective)
-    for value in batch.values if batch is not None and batch.kind == "values" else ():
+    for value in batch.values if batch is not None else ():
         if effective is not None and str(value).isdecimal() and effective % int(value):
             raise OomproofError(
                 f"--effective {effective} cannot be made of batches of {value}",
-                f"leave {value} out of {batch.name if batch else ''}",
+                f"leave out the batch of {value}",
                 USAGE,
             )
 

@@ -19,6 +19,7 @@ from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.sweep_order import RUN_FLAGS, budget_of, order_of
 from oomproof.sweeps.sweep_plan import (
     MOST_LOST,
+    MOST_SHRUNK,
     SIZE_FIRST,
     Action,
     SweepView,
@@ -196,6 +197,14 @@ class SweepLoop:
             self._told.add(text)
             self._tell(text)
 
+    def _once_for(self, number: int, text: str) -> None:
+        """The figures in it change every second: said once for each try."""
+        attempt = self.log.trials[number].last
+        key = f"{number}.{attempt.number if attempt is not None else 0}"
+        if key not in self._told:
+            self._told.add(key)
+            self._tell(text)
+
     # --- the plan's steps -------------------------------------------------------------------------------------
 
     def _act(self, action: Action) -> None:
@@ -263,6 +272,13 @@ class SweepLoop:
     def _look(self) -> bool:
         """Whether any of them is over."""
         self._phases = {number: process.look() for number, process in self._processes.items()}
+        for number, process in self._processes.items():
+            if (
+                self._phases[number] == "waiting"
+                and process.run is not None
+                and (reasons := process.run.waits_for())
+            ):
+                self._once_for(number, f"trial {number} waits for memory: {'; '.join(reasons)}")
         over = [number for number, phase in self._phases.items() if phase in _OVER]
         for number in over:
             trial, process, phase = (
@@ -319,6 +335,8 @@ class SweepLoop:
 
     def _has_smaller(self, trial: Trial, attempt: Try, fields: dict[str, Any]) -> bool:
         """Whether a smaller plan of the same effective batch is left, once this death is known."""
+        if sum(earlier.shrunk for earlier in trial.tries) >= MOST_SHRUNK:
+            return False
         known = deepcopy(self.log)
         take(known, {"event": ENDED, **fields})
         action = choose_plan(replace(self._view(), log=known), known.trials[trial.number])

@@ -17,6 +17,7 @@ Step = Literal["start", "skip", "size", "ask", "wait", "finish"]
 SIZE_FIRST = "auto"
 
 MOST_LOST = 3  # tries of one trial that ended for reasons outside of it
+MOST_SHRUNK = 6  # smaller plans of one trial that are tried, each after a death
 _FAILURES = 3  # of the first trials, all of them: then it is the script, not the point
 _SILENT = 3  # trials that were done without the metric, all of them
 _SKIPS = 50  # points in a row that would not fit

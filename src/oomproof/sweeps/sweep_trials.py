@@ -147,19 +147,25 @@ def take(log: SweepLog, event: Mapping[str, Any]) -> None:
 def _end(trial: Trial, event: Mapping[str, Any]) -> None:
     attempt = {attempt.number: attempt for attempt in trial.tries}[int(event["try"])]
     for name in (
-        "run", "outcome", "again", "shrunk", "cause", "headline", "seconds", "peak", "gpu_peak", "metric", "metric_source", "where",
+        "run", "outcome", "again", "shrunk", "cause", "headline", "seconds", "peak", "gpu_peak", "metric_source", "where",
         "bound", "budget", "beside",
     ):  # fmt: skip
         if name in event:
             setattr(attempt, name, event[name])
-    if not isinstance(attempt.metric, int | float):  # may be no finite number
-        attempt.metric = None
+    attempt.metric = _metric(event.get("metric"))
     outcome = attempt.outcome
     if outcome not in ENDS and not attempt.again:
         raise ValueError(outcome)
     trial.state = "waiting" if attempt.again else outcome  # type: ignore[assignment]
     trial.why = one_line(str(event.get("why", "")))
     trial.over = event.get("over")
+
+
+def _metric(value: object) -> float | None:
+    """What is no finite number stands there as text."""
+    if value in ("nan", "inf", "-inf"):
+        return float(str(value))
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def best_trial(log: SweepLog, goal: str) -> Trial | None:

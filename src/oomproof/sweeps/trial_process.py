@@ -22,7 +22,15 @@ from oomproof.recording import run_summary
 from oomproof.recording.run_folders import ELSEWHERE, Run, list_runs, newest_runs, runs_folder
 from oomproof.recording.state_files import make_private, read_json
 from oomproof.records import dataclass
-from oomproof.sweeps.metric_sources import VARIABLE, Metric, first_of, in_text, names_in, read_file
+from oomproof.sweeps.metric_sources import (
+    VARIABLE,
+    Metric,
+    first_of,
+    in_text,
+    names_in,
+    read_file,
+    stored_metric,
+)
 from oomproof.sweeps.search_space import Parameter, Point
 from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.trial_command import JSON_FILE, arguments_of, command_of, wandb_config
@@ -248,6 +256,6 @@ def describe(end: End) -> dict[str, Any]:
         "seconds": end.seconds,
         "peak": end.peak,
         "gpu_peak": end.gpu_peak,
-        "metric": end.metric.value if end.metric is not None else None,
+        "metric": stored_metric(end.metric),
         "metric_source": end.metric.source if end.metric is not None else "",
     }

@@ -119,13 +119,14 @@ def test_a_file_of_another_version_or_damaged() -> None:
 
 def test_the_best_and_metrics_that_are_no_numbers() -> None:
     events = []
-    for number, metric in enumerate((0.5, float("nan"), 0.2, 0.2, None), 1):
+    for number, metric in enumerate((0.5, "nan", 0.2, 0.2, None), 1):
         events += [
             {"event": "asked", "trial": number, "values": {}},
             {"event": "starting", "trial": number, "try": 1, "name": "x", "values": {}},
             {"event": "ended", "trial": number, "try": 1, "outcome": "done", "metric": metric},
         ]
     log = fold(events)
+    assert str(log.trials[2].metric) == "nan"
     lowest, highest = best_trial(log, "minimize"), best_trial(log, "maximize")
     assert lowest is not None and lowest.number == 3 and highest is not None and highest.number == 1
     assert best_trial(fold([]), "minimize") is None
