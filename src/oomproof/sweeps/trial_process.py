@@ -96,7 +96,7 @@ class TrialProcess:
         folder = self._folder
         make_private(folder.parent)
         make_private(folder)
-        arguments = arguments_of(template.parameters, {name: point[name] for name in point})
+        arguments = arguments_of(template.parameters, point)
         environment = {
             **os.environ,
             OFF: "1",
