@@ -9,6 +9,7 @@ examples:
   oomproof fit -- python train.py --batch-size 64 --num_workers 16        arguments that tell what they are need no braces
   oomproof fit --gpu 24G --ram 30G -- python train.py --bs {batch}         for another machine
   oomproof fit --knob ckpt=,--gradient-checkpointing -- python train.py --bs {batch} {ckpt}
+  oomproof fit --knob lora=,--lora --each lora -- python train.py --bs {batch} {lora}     a table with and one without
   oomproof fit --knob seq_len=2048,1024,512 --order seq_len,batch -- python train.py --bs {batch} --seq_len {seq_len}
 
 {batch}, {accum}, {workers}, {prefetch} and {eval_batch} need no description; any other name needs a --knob with its values, the
@@ -42,6 +43,7 @@ from oomproof.plans.fit_tiers import Capacity
 from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan, check_effective, number
 from oomproof.printable import one_line, terminal_columns
+from oomproof.records import replace
 from oomproof.reports import fit_screen
 from oomproof.sizing import calibrated_card, card_lookup, script_sizing, sizing_cache
 from oomproof.sizing.calibrated_card import CalibratedCard
@@ -72,6 +74,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--order",
         metavar="NAMES",
         help="what is given up first, such as seq_len,ckpt (default: lengths last)",
+    )
+    parser.add_argument(
+        "--each", metavar="NAME", help="a table for each value of this knob, such as lora or precision"
     )
     parser.add_argument("--most", type=count("samples"), metavar="N", help="the largest batch to look at")
     parser.add_argument(
@@ -118,18 +123,43 @@ def run(arguments: argparse.Namespace) -> int:
     )
     runs = _VirtualRuns(arguments, template, calibrated, where)
     try:
-        answer = fit(request, runs.measure)
-        for _ in range(_MEASURED):
-            if not runs.measure_card(_largest_batch(answer)):
-                break
-            answer = fit(request, runs.measure)  # few new runs, if any
+        answers = [_fitted(asked, runs) for asked in _requests(request, arguments.each)]
     except _Failed as failed:
         return failed.status
     if arguments.json:
-        print(json.dumps(fit_screen.as_json(answer, where, arguments.tier), indent=1))
+        values = [fit_screen.as_json(answer, where, arguments.tier) for answer in answers]
+        print(json.dumps(values[0] if arguments.each is None else fit_screen.each_json(values), indent=1))
     else:
-        print("\n".join(fit_screen.lines(answer, where, arguments.tier, terminal_columns(100))))
-    return 0 if answer.fits else NEVER
+        width = terminal_columns(100)
+        print(
+            "\n\n".join(
+                "\n".join(fit_screen.lines(answer, where, arguments.tier, width)) for answer in answers
+            )
+        )
+    return 0 if any(answer.fits for answer in answers) else NEVER
+
+
+def _requests(request: FitRequest, each: str | None) -> list[FitRequest]:
+    """One, or one for each value of a knob."""
+    if each is None:
+        return [request]
+    knob = next((knob for knob in request.template.knobs if knob.name == each), None)
+    if knob is None or not knob.values:
+        raise OomproofError(
+            f"--each {each} is no knob with values",
+            f"describe it: --knob {each}=VALUE,VALUE --each {each}",
+            USAGE,
+        )
+    return [replace(request, pinned=((each, value),)) for value in knob.values]
+
+
+def _fitted(request: FitRequest, runs: _VirtualRuns) -> FitAnswer:
+    answer = fit(request, runs.measure)
+    for _ in range(_MEASURED):
+        if not runs.measure_card(_largest_batch(answer)):
+            break
+        answer = fit(request, runs.measure)  # few new runs, if any
+    return answer
 
 
 def _largest_batch(answer: FitAnswer) -> int:

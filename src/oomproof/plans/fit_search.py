@@ -28,7 +28,8 @@ _WITH_BATCH = ("batch", "accum", "workers", "prefetch")
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """``effective``: to be kept, None where the template or the user does not say. ``workers``: at most, where nobody says."""
+    """``effective``: to be kept, None where the template or the user does not say. ``workers``: at most, where nobody says. ``pinned``:
+    knobs that keep a value, which is not given up."""
 
     template: Template
     capacity: Capacity
@@ -36,6 +37,7 @@ class FitRequest:
     order: tuple[str, ...] = ()
     workers: int = 4
     most: int | None = None
+    pinned: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -80,7 +82,7 @@ def start_plan(request: FitRequest) -> Plan:
     template, values = request.template, {}
     for knob in template.knobs:
         values[knob.name] = knob.values[0] if knob.values else str(_first(knob, request))
-    plan = Plan.of(values)
+    plan = Plan.of({**values, **dict(request.pinned)})
     return next(
         batches_at_most(template, plan, number(template, plan, "batch") or 1, request.effective), plan
     )
@@ -97,7 +99,10 @@ def _first(knob: Knob, request: FitRequest) -> int:
 def fit(request: FitRequest, measure: Measure) -> FitAnswer:
     """Raises what ``measure`` raises, and OomproofError where the question has no answer."""
     start = start_plan(request)
-    order = sacrifice_order(request.template.knobs, request.order)
+    pinned = dict(request.pinned)
+    order = [
+        knob for knob in sacrifice_order(request.template.knobs, request.order) if knob.name not in pinned
+    ]
     answer = FitAnswer(request, start, [])
     for plan in _given_up(order, start):
         scenario = Scenario(plan)

@@ -32,7 +32,7 @@ def lines(answer: FitAnswer, places: Sequence[Place], tier: str, width: int) -> 
         shown += _nothing(answer, width)
         return shown
     scenario = answer.chosen
-    if len(answer.scenarios) > 1:
+    if len(answer.scenarios) > 1 or answer.request.pinned:
         shown += [*folded("", f"With {_setting(answer, scenario)}:", width), ""]
     shown += [*_table(answer, scenario, scenario.tiers, width), ""]
     for way, words in _WAYS.items():
@@ -229,6 +229,7 @@ def as_json(answer: FitAnswer, places: Sequence[Place], tier: str) -> dict[str, 
         "schema": SCHEMA,
         "capacity": {"gpu_bytes": capacity.gpu, "ram_bytes": capacity.ram, "shm_bytes": capacity.shm},
         "places": [place.name for place in places],
+        "pinned": dict(answer.request.pinned),
         "effective": answer.request.effective,
         "as_typed": None if answer.request.template.typed else answer.start.as_dict(),
         "fits": answer.fits,
@@ -244,6 +245,11 @@ def as_json(answer: FitAnswer, places: Sequence[Place], tier: str) -> dict[str, 
         ],
         "notes": list(notes(answer, tier)) if answer.fits else answer.notes,
     }  # fmt: skip
+
+
+def each_json(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of `--each`: one answer for each value of the knob."""
+    return {"schema": SCHEMA, "answers": list(values)}
 
 
 def _tier_json(answer: FitAnswer, tier: Tier) -> dict[str, Any]:

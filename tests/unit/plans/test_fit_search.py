@@ -161,3 +161,15 @@ def test_without_a_batch_the_other_knobs_are_tried() -> None:
     answer = ask(Long(), "python t.py --seq {seq}", "seq=4096,2048,1024")
     assert chosen(answer) == {"seq": "1024"} and len(answer.scenarios) == 3
     assert answer.start == Plan.of({"seq": "4096"})
+
+
+def test_a_pinned_knob_keeps_its_value() -> None:
+    class Shorter(Training):
+        def bytes_of(self, batch: int) -> int:
+            return int(2 * GIB + batch * (2 * GIB if self.runs[-1].get("ckpt") else 30 * GIB))
+
+    template = template_of(["python", "t.py", "--bs", "{batch}", "{ckpt}"], [parse_knob("ckpt=,--ckpt")])
+    capacity = Capacity(24 * GIB, 64 * GIB)
+    without = fit(FitRequest(template, capacity, pinned=(("ckpt", ""),)), Shorter().measure)
+    assert not without.fits and len(without.scenarios) == 1
+    assert fit(FitRequest(template, capacity, pinned=(("ckpt", "--ckpt"),)), Shorter().measure).fits
