@@ -1,8 +1,8 @@
 """Runs a sweep on this machine without dying of memory: trials that cannot fit are skipped or made smaller before they cost
 anything, a death teaches the search, and after a kill or a reboot it continues without repeating or losing a trial.
 
-Each trial is an `oomproof run` of its own. Values come from --param or from a sweep file of Weights & Biases; Optuna chooses
-among them (pip install 'oomproof[sweep]'). The metric is read from what the script prints (loss=0.5, JSON, the Trainer's
+Each trial is an `oomproof run` of its own. Values come from --param or from a sweep file of Weights & Biases; --method bayes is
+Optuna's (pip install 'oomproof[sweep]'), grid and random need nothing. The metric is read from what the script prints (loss=0.5, JSON, the Trainer's
 dictionaries, Lightning's table), from oomproof.report_metric(loss=0.5), or from the file OOMPROOF_METRIC_FILE names.
 
   oomproof sweep --param lr=1e-5..1e-3:log --param batch=16,32,64 --trials 20 --metric loss -- python train.py --lr {lr} --batch-size {batch}
@@ -43,6 +43,7 @@ from oomproof.recording.secrets import mask_argv
 from oomproof.recording.state_files import write_json
 from oomproof.reports import sweep_screen
 from oomproof.sweeps import sweep_folder
+from oomproof.sweeps.optuna_engine import check_installed
 from oomproof.sweeps.sweep_folder import ACTIONS, Sweep
 from oomproof.sweeps.sweep_loop import Interrupts, SweepLoop
 from oomproof.sweeps.sweep_order import SweepOrder, order_of
@@ -126,6 +127,7 @@ def _new(arguments: argparse.Namespace, file: str | None, first_only: float | No
         )
     made = new_sweep(arguments, file, arguments.command)
     check_command(made.first)
+    check_installed(made.order.space)
     info = {**made.order.as_json(), "secret": made.secret}
     if made.secret:
         info["command"] = mask_argv(made.order.words)

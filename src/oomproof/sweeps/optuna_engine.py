@@ -11,20 +11,33 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from oomproof.errors import OomproofError
+from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.small_files import sha256_hex
+from oomproof.sweeps.plain_engine import Engine, PlainEngine
 from oomproof.sweeps.search_space import MOST_POINTS, Parameter, Point, SearchSpace, distance, key_of
 from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.sweep_plan import is_number
 from oomproof.sweeps.sweep_trials import OVER, Trial
 
+_MISSING, _INSTALL = "method bayes needs Optuna", "pip install 'oomproof[sweep]'; grid and random do without"
 _STUDY = "sweep"
 _OVER = "memory_over"  # by which share a trial is larger than what it may hold; what the constraint reads
 _NUMBER = "oomproof_trial"
 _STARTUP = 10  # random points before the sampler leads, of a long sweep
 _AGAIN = 10  # points in a row that were tried already, of a space without end: then it has one
+
+
+class NoOptuna(OomproofError):
+    pass
+
+
+def check_installed(space: SearchSpace) -> None:
+    """Before anything is made. Raises OomproofError."""
+    if space.method == "bayes" and find_spec("optuna") is None:
+        raise NoOptuna(_MISSING, _INSTALL, USAGE)
 
 
 def _import() -> Any:
@@ -33,9 +46,21 @@ def _import() -> Any:
             warnings.simplefilter("ignore")
             import optuna
     except ImportError as error:
-        raise OomproofError("a sweep needs Optuna", "pip install 'oomproof[sweep]'") from error
+        raise NoOptuna(_MISSING, _INSTALL) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
+
+
+def engine_of(
+    sweep: Sweep, space: SearchSpace, trials: Iterable[Trial], seed: int, tell: Callable[[str], None]
+) -> Engine:
+    """Raises OomproofError where it takes Optuna, and there is none."""
+    try:
+        return OptunaEngine(sweep, space, trials, seed, tell)
+    except NoOptuna:
+        if space.method == "bayes":
+            raise
+        return PlainEngine(space, seed)
 
 
 class OptunaEngine:

@@ -12,7 +12,7 @@ from typing import Any
 
 from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
 from oomproof.records import replace
-from oomproof.sweeps.optuna_engine import OptunaEngine
+from oomproof.sweeps.optuna_engine import engine_of
 from oomproof.sweeps.search_space import key_of, shown
 from oomproof.sweeps.smaller_plans import plans_of
 from oomproof.sweeps.sweep_folder import Sweep
@@ -97,7 +97,7 @@ class SweepLoop:
         self._template = Template(
             order.words, order.space.parameters, order.cwd, order.by_config, tuple(flags)
         )
-        self._engine = OptunaEngine(sweep, order.space, log.trials.values(), order.seed, tell)
+        self._engine = engine_of(sweep, order.space, log.trials.values(), order.seed, tell)
 
     def _record(self, event: str, **fields: Any) -> None:
         """On disk first: what is not written down has not happened."""

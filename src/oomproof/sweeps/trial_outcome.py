@@ -5,8 +5,7 @@ from __future__ import annotations
 from oomproof.diagnosis.verdict import Verdict
 from oomproof.records import dataclass
 
-_LOST = ("machine-down", "guard-lost", "killed-unknown", "interrupted")  # by something outside of the trial
-_OWN_LIMIT = ("oom-kill-memcg",)
+_OWN_LIMIT = "oom-kill-memcg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,13 @@ def ending_of(verdict: Verdict, *, asked_to_stop: bool, beside: int, at_own_limi
         return Ending("failed", f"{kind.title}, but {verdict.culprit.name} filled the machine", again=True)
     if kind.memory:
         where = "gpu" if kind.gpu else "host"
-        bound = beside == 0 or (where == "host" and (at_own_limit or verdict.cause in _OWN_LIMIT))
+        bound = beside == 0 or (where == "host" and (at_own_limit or verdict.cause == _OWN_LIMIT))
         return Ending("out-of-memory", verdict.headline, again=not bound, where=where, bound=bound)
     if verdict.cause == "finished" and not verdict.all_well:
         return Ending("out-of-memory", verdict.headline, where="host", bound=True)
     if verdict.cause == "finished":
         return Ending("done")
-    if verdict.cause in _LOST:
+    if kind.from_outside:
         return Ending("failed", verdict.headline, again=True)
     if kind.stopped_by == "person":
         return Ending("stopped", verdict.headline)
