@@ -137,12 +137,16 @@ def _new(arguments: argparse.Namespace, file: str | None, first_only: float | No
         _tell(note)
     total = made.order.total
     _tell(
-        f"sweep {made.name}: {made.order.space.method} search, {f'{total} trials' if total else 'trials'} of "
+        f"sweep {made.name}: {made.order.space.method} search, {_trials(total)} of "
         f"{short_name(list(made.order.words))}; after a kill or a reboot: oomproof sweep resume {made.name}"
     )
     if made.order.space.metric is None:
         _tell("no --metric: every trial runs, none of them is called the best")
     return _drive(sweep, SweepLog(), arguments.json, lock, made.order.words, first_only)
+
+
+def _trials(count: int | None) -> str:
+    return "trials" if count is None else "one trial" if count == 1 else f"{count} trials"
 
 
 def _resume(arguments: argparse.Namespace, name: str | None) -> int:
