@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ ENVIRONMENT = {
 }
 
 
-def real(batch: int) -> dict[str, Any]:
+def real(batch: int, cap: str = "0") -> dict[str, Any]:
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, JOB, "--batch-size", str(batch)],
+        [sys.executable, JOB, "--batch-size", str(batch), "--cap", cap],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
@@ -73,7 +74,19 @@ def main() -> int:
     parser.add_argument("results")
     parser.add_argument("--left", default="24")
     parser.add_argument("--answer", default="")
+    parser.add_argument(
+        "--at-once",
+        nargs="*",
+        type=int,
+        help="these batches, side by side, each under a cap in place of the ballast",
+    )
     options = parser.parse_args()
+    if options.at_once:
+        with ThreadPoolExecutor(len(options.at_once)) as pool:
+            rows = list(pool.map(lambda batch: real(batch, options.left), options.at_once))
+        Path(options.results).write_text(json.dumps({"cap": options.left, "rows": rows}, indent=1))
+        print("\n".join(map(json.dumps, rows)), flush=True)
+        return 0
     ballast = subprocess.Popen(
         [sys.executable, "-c", BALLAST, options.left],
         stdin=subprocess.PIPE,

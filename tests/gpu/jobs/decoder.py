@@ -9,7 +9,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, required=True)
 parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--new-tokens", type=int, default=256)
+parser.add_argument(
+    "--cap", type=float, default=0.0, help="GiB of the card, its context included, as if that were all"
+)
 options = parser.parse_args()
+if options.cap:
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction((options.cap * 2**30 - 766 * 2**20) / total)
 
 
 class Texts(torch.utils.data.Dataset):
