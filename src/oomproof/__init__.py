@@ -1,12 +1,12 @@
 """Keeps machine-learning jobs from dying of memory; when one dies anyway, says why, with proof.
 
-A training script may use `phase`, `inference`, `stop_requested` and `watch`; outside `oomproof run` they do nothing. A notebook may
-ask `size(step, model, optimizer, batch)`.
+A training script may use `phase`, `inference`, `report_metric`, `stop_requested` and `watch`; outside `oomproof run` they do nothing. A
+notebook may ask `size(step, model, optimizer, batch)`.
 """
 
 __version__ = "0.1.0"
 
-_PUBLIC = ("inference", "phase", "stop_requested", "watch")
+_PUBLIC = ("inference", "phase", "report_metric", "stop_requested", "watch")
 
 
 def __getattr__(name: str) -> object:

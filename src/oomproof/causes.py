@@ -19,6 +19,7 @@ class Cause:
     device: str = ""  # the only device that can fail so
     good: bool = False  # not a failure: finished, or no end at all
     stopped_by: Literal["", "guard", "person"] = ""  # stopped on purpose
+    from_outside: bool = False  # something outside of the job ended it: the same again may end well
     # --- what it may be a sign of
     sign_of_kill: bool = False  # what a kill looks like from inside the job: who killed explains it
     sign_of_gpu_fault: bool = False  # what the program sees of an error that the GPU's driver reports
@@ -175,7 +176,7 @@ _TABLE = (
           headline="native code could not allocate memory (std::bad_alloc)",
           next="make the job smaller; ulimit -v shows whether a limit of address space is set",
           test="ulimit -v; the same run with half the data"),
-    Cause("killed-unknown", unexplained=True, label="killed, not known by whom", sign_of_kill=True, lost_process=True, by_signal=True, doubtful=True,
+    Cause("killed-unknown", from_outside=True, unexplained=True, label="killed, not known by whom", sign_of_kill=True, lost_process=True, by_signal=True, doubtful=True,
           remedies=("fewer-workers",),
           headline="killed by SIGKILL; this text does not say by whom",
           next="ask the kernel: dmesg | grep -i 'killed process'; next time: oomproof run -- CMD tells",
@@ -224,7 +225,7 @@ _TABLE = (
           headline="the disk was full",
           next="df -h; old checkpoints and caches first",
           test="df -h of the folder it wrote to"),
-    Cause("interrupted", stopped_by="person", sign_of_kill=True,
+    Cause("interrupted", from_outside=True, stopped_by="person", sign_of_kill=True,
           headline="stopped from outside{message_in}",
           next="start it again",
           test="the scheduler's log"),
@@ -242,8 +243,8 @@ _TABLE = (
     Cause("finished", good=True),
     Cause("stopped-by-guard", memory=True, stopped_by="guard", label="stopped by oomproof"),
     Cause("stopped-by-user", label="stopped by a person", stopped_by="person"),
-    Cause("machine-down", unexplained=True, label="machine went down"),
-    Cause("guard-lost", unexplained=True, label="end not seen"),
+    Cause("machine-down", from_outside=True, unexplained=True, label="machine went down"),
+    Cause("guard-lost", from_outside=True, unexplained=True, label="end not seen"),
     Cause("silent-end", unexplained=True, label="silent end", doubtful=True,
           headline="died without a word: the log stops before its own end",
           next="next time under watch, which sees the signal, the kernel's counters and the memory: oomproof run -- CMD; "

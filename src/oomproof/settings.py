@@ -30,6 +30,9 @@ _NO_SETTINGS = {
         "DEBUG",
         "DISABLE",
         "NO_ALERTS",
+        "METRIC_FILE",
+        "TRIAL",
+        "SWEEP_TRY",
     )
 }
 _FACTS = "OOMPROOF_ALERT_"  # what a command of --on-alert is told; a few settings begin alike

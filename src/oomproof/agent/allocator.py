@@ -14,6 +14,7 @@ from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expanda
 from ..leaf.attempt_names import ALLOCATOR, TENSORS
 from . import allocator_segments, cuda_memory, nvml
 from .cache_release import Releaser, size
+from .exceptions import is_memory_error
 from .tensor_owners import tensor_owners
 
 _FULL_REPORTS = 3  # of one process: a job that catches the error and tries smaller batches is not slowed down
@@ -423,10 +424,3 @@ def memory_owners_report(agent: Any, error: BaseException | None = None) -> None
         agent.report("tensors", **fields)
     except Exception:  # the job's own error is on its way: ours must not take its place
         pass
-
-
-def is_memory_error(error: BaseException) -> bool:
-    text = str(error)
-    return isinstance(error, MemoryError) or any(
-        words in text for words in ("out of memory", "DefaultCPUAllocator", "Cannot allocate memory")
-    )

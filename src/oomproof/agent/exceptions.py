@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _FRAMES = 12
 _NAMES = 8
 _MANY = 200  # variables looked at in one frame
+_WORDS, _LONGEST_WORD = 40, 200  # of a command line
 
 
 def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | None = None) -> None:
@@ -22,6 +23,7 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             frames.append((traceback.tb_frame, traceback.tb_lineno))
             traceback = traceback.tb_next
         told = [_frame(frame, line) for frame, line in frames[-_FRAMES:]]
+        of_memory = {"memory": True, "argv": _command()} if is_memory_error(error) else {}
         agent.report(
             "exception",
             type=f"{type(error).__module__}.{type(error).__qualname__}",
@@ -29,6 +31,7 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             step=agent.step,
             thread=thread,
             frames=told,
+            **of_memory,
         )
         if "torch" in sys.modules:
             from .allocator import memory_owners_report
@@ -36,6 +39,19 @@ def describe(agent: Agent, error: BaseException, traceback: Any, thread: str | N
             memory_owners_report(agent, error)
     except Exception as problem:
         agent.failed("exception", problem)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, MemoryError) or any(
+        words in text for words in ("out of memory", "DefaultCPUAllocator", "Cannot allocate memory")
+    )
+
+
+def _command() -> list[str]:
+    """Which of the job's programs this is, where it has several; what is secret in it the reader masks."""
+    words = getattr(sys, "orig_argv", None) or ["python", *sys.argv]
+    return [str(word)[:_LONGEST_WORD] for word in words[:_WORDS]]
 
 
 def _frame(frame: Any, line: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a training script may call: phase, inference, stop_requested, watch. Outside `oomproof run` they do nothing.
+"""What a training script may call: phase, inference, report_metric, stop_requested, watch. Outside `oomproof run` they do nothing.
 
 The same file serves scripts whose environment has oomproof installed and, found last of all, those that have not.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["inference", "phase", "stop_requested", "watch"]
+__all__ = ["inference", "phase", "report_metric", "stop_requested", "watch"]
 
 
 def _agent() -> Any:
@@ -79,6 +79,24 @@ def stop_requested() -> bool:
         return bool(requests.stop_requested(agent))
     path = os.environ.get("OOMPROOF_STOP_FILE")
     return path is not None and os.path.exists(path)
+
+
+def report_metric(**values: Any) -> None:
+    """`oomproof.report_metric(loss=0.5)` tells a sweep how well the trial does; the last value counts. Rank 0 speaks for all."""
+    path = os.environ.get("OOMPROOF_METRIC_FILE")
+    if not path or os.environ.get("RANK", "0") not in ("", "0"):
+        return
+    try:
+        import json
+
+        told = {name: float(value) for name, value in values.items()}
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(fd, (json.dumps({**told, "by": "report_metric"}) + "\n").encode())
+        finally:
+            os.close(fd)
+    except Exception:  # a value that is no number, a full disk: the training matters more
+        pass
 
 
 class watch:

@@ -30,7 +30,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,21 +105,47 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_alone(_command(arguments), arguments)
     order = _order(arguments)
     _check_spill(order)
-    _check_command(order.argv)
+    check_command(order.argv)
     _check_stop_file(order.chosen.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
         raise OomproofError(f"--report: no such folder: {report.parent}", f"mkdir -p {report.parent}", USAGE)
-    _look_for_twins(order)
+    with _refusal_in(report):
+        _look_for_twins(order)
     if arguments.detach:
         with contextlib.suppress(OomproofError):
             runtime_folder()  # what is odd about it is told while there is a terminal
         return _detach(order, report)
     try:
-        return _finish(_supervise(order, _startup_message, lambda *_: None), report, order.verbosity)
+        with _refusal_in(report):
+            outcome = _supervise(order, _startup_message, lambda *_: None)
+        return _finish(outcome, report, order.verbosity)
     except Cancelled as cancelled:
-        _tell("oomproof: gave up waiting; nothing was started")
+        _tell(f"oomproof: {_GAVE_UP}")
         return 128 + cancelled.number
+
+
+_GAVE_UP = "gave up waiting; nothing was started"
+
+
+@contextlib.contextmanager
+def _refusal_in(report: Path | None) -> Iterator[None]:
+    """Whoever reads --report learns also why nothing was started."""
+    try:
+        yield
+    except (OomproofError, Cancelled) as error:
+        if report is not None:
+            from oomproof.reports import report_file
+
+            refused = {"status": getattr(error, "status", None), "message": _GAVE_UP, "hint": ""}
+            if isinstance(error, OomproofError):
+                refused.update(message=error.message, hint=error.hint)
+            else:
+                refused.update(status=128 + error.number)
+            with contextlib.suppress(OomproofError):  # a full disk: it is said on the terminal
+                data = json.dumps({"schema": 1, "verdict": None, "refused": refused}, indent=1)
+                report_file.save(report, data.encode(), force=True)
+        raise
 
 
 def _supervise(
@@ -282,7 +308,7 @@ def _command(arguments: argparse.Namespace) -> list[str]:
 
 def _run_alone(argv: list[str], arguments: argparse.Namespace) -> int:
     """The panic switch: the command as if oomproof were not there. No setting is read, so none can be in the way."""
-    _check_command(argv)
+    check_command(argv)
     if not arguments.quiet:
         _tell("oomproof: OOMPROOF_DISABLE is set: not guarded, not limited, not recorded")
     if not arguments.detach:
@@ -333,7 +359,7 @@ def gpu_is_here() -> bool:
     return driver_present() or os.path.exists("/dev/kfd")
 
 
-def _check_command(argv: list[str]) -> None:
+def check_command(argv: list[str]) -> None:
     """Told before anything is made: the same statuses as a shell gives."""
     name = argv[0]
     folders = [""] if "/" in name else os.get_exec_path()
@@ -458,6 +484,8 @@ def _detach(order: Order, report: Path | None) -> int:
         def waiting(run: run_folders.Run, sentence: str) -> None:
             said(run.id, f"waiting in the background: {sentence}")
 
-        return _finish(_supervise(order, started, waiting), report, None)
+        with _refusal_in(report):
+            outcome = _supervise(order, started, waiting)
+        return _finish(outcome, report, None)
 
     return run_in_background(work)

@@ -13,7 +13,10 @@ SCHEMA = 1
 Certainty = Literal["proven", "likely", "possible"]
 Basis = Literal["measured", "predicted", "rule"]
 
-_COUNTED_KILLS = "counter.memcg_oom_kill"
+_LOST = (
+    "counter.memcg_oom_kill",
+    "agent.program-lost",
+)  # evidence that a process of the job died of memory on the way
 
 PHASES = ("load", "train", "eval", "generate", "save", "unknown")
 
@@ -165,8 +168,9 @@ class Verdict:
 
     @property
     def all_well(self) -> bool:
-        """It finished, and the kernel killed none of its processes on the way, by its log or by the job's own counter."""
-        counted = any(_COUNTED_KILLS in cause.evidence for cause in self.causes[:1])
+        """It finished, and none of its processes died of memory on the way: by the kernel's log, the job's own counter, or what
+        its programs told."""
+        counted = any(item.startswith(_LOST) for cause in self.causes[:1] for item in cause.evidence)
         return self.cause == "finished" and self.victim is None and not self.kills and not counted
 
     def knows_more_than(self, other: Verdict) -> bool:

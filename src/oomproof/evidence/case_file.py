@@ -424,6 +424,11 @@ class CaseFile:
             return self.started_wall
         return self.started_wall + max(0.0, self.last_sign - self.started)
 
+    @property
+    def lost_programs(self) -> list[str]:
+        """Programs inside the job that died of memory, oldest first."""
+        return [message.text for message in self.told if message.kind == "program-lost"]
+
     def evidence_from(self, *prefixes: str) -> tuple[str, ...]:
         """Ids of the evidence whose id starts with one of these, in order."""
         return tuple(item.id for item in self.evidence if item.id.startswith(prefixes))

@@ -93,14 +93,19 @@ def _blocks(parts: list[tuple[Path, int]], start: int, stop: int | None) -> Iter
                 yield block
 
 
-def last_lines(attempt: Attempt, count: int) -> list[str]:
-    """The last lines it printed that say anything; of a bar that was drawn over itself, as it stood last."""
+def tail_text(attempt: Attempt, most: int) -> str:
+    """The last bytes of what it printed, as text; nothing where there is none."""
     parts = _parts(attempt)
     try:
-        data = b"".join(_blocks(parts, max(0, sum(size for _, size in parts) - _END), None))
+        data = b"".join(_blocks(parts, max(0, sum(size for _, size in parts) - most), None))
     except OSError:
-        return []
-    lines = data.replace(b"\0", b"").decode("utf-8", "replace").split("\n")
+        return ""
+    return data.replace(b"\0", b"").decode("utf-8", "replace")
+
+
+def last_lines(attempt: Attempt, count: int) -> list[str]:
+    """The last lines it printed that say anything; of a bar that was drawn over itself, as it stood last."""
+    lines = tail_text(attempt, _END).split("\n")
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
     return [line for line in shown if line.strip()][-count:]
 

@@ -37,6 +37,7 @@ from oomproof.units import MIB, format_size
 _FAULT = re.compile(rf"([0-9]{{1,9}})-{re.escape(FAULT)}")
 _SITE = Path(__file__).parents[1] / "agent" / "site"
 _LONGEST = 100  # bytes of a socket's path: the kernel takes 107
+_LIVES_ON = 5.0  # seconds after which a job has outlived the program that died in it
 _TICK = 1.0  # seconds between two looks at the job's step and growth
 # While nobody in the job has said anything, after its first seconds: a wake-up costs half a millisecond of cold caches.
 _TICK_ALONE, _FIRST_SECONDS = 4.0, 10.0
@@ -46,6 +47,7 @@ _EVENTS = 1000  # of one kind: a job that tells more has told it, and takes noth
 _KINDS = 40  # further ones share one count
 _MATTERS = (
     "exception",
+    "program-lost",
     "saved",
     "stacks",
     "worker-lost",
@@ -117,11 +119,13 @@ class AgentFeed:
         note_phase: Callable[[str, int | None], None] | None = None,
         census_every: float | None = None,
         note_pinning: Callable[[bool], None] | None = None,
+        leader: int = 0,
     ) -> None:
-        """``held``: what the job holds, and what it can still get. ``note_pinning``: host memory is being pinned for --spill."""
+        """``held``: what the job holds, and what it can still get. ``note_pinning``: host memory is being pinned for --spill.
+        ``leader``: the job's first process."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
-        self._note_pinning = note_pinning
+        self._note_pinning, self._leader = note_pinning, leader
         self._pinning: int | None = None  # the process that pins memory now
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
@@ -250,7 +254,7 @@ class AgentFeed:
         elif kind == "census":
             self._take_census(pid, fields, t)
         elif kind == "exception":
-            self._store(t, "exception", exception_text(fields), pid, fields)
+            self._take_exception(pid, fields, t)
         elif kind == "trace":
             if not fields.get("more"):
                 self._unasked.traced()
@@ -284,6 +288,28 @@ class AgentFeed:
         if many:
             data = json.dumps({"pid": pid})
         self._writer.put("event", (t, kind, text[: _SHORT if many else _STORED], data))
+
+    def _take_exception(self, pid: int, fields: dict[str, Any], t: float) -> None:
+        text = exception_text(fields)
+        argv = fields.pop("argv", None)
+        self._store(t, "exception", text, pid, fields)
+        if not fields.get("memory") or fields.get("thread") or pid == self._leader or not self._leader:
+            return
+        from oomproof.runner.lost_programs import (
+            PROGRAM_LOST,
+            exception_of_program,
+        )  # most jobs are one program
+
+        says = exception_of_program({"argv": argv}, pid, text.partition(";")[0])
+        self._store(t, PROGRAM_LOST, says, pid, {})
+        # most jobs end with it, and say so themselves; an agent that runs trial after trial does not
+        later = threading.Timer(_LIVES_ON, self._tell_program_lost, (says,))
+        later.daemon = True
+        later.start()
+
+    def _tell_program_lost(self, says: str) -> None:
+        if not self._over.is_set():
+            self._tell(f"{says}; the job that started it continues")
 
     def _phase(self, pid: int, fields: dict[str, Any], t: float, rank: int | None) -> None:
         """Of several processes one speaks for the job: the one that has come furthest, on rank 0."""

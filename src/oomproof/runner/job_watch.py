@@ -149,6 +149,7 @@ class Watch:
                     self._note_phase,
                     chosen.census,
                     self._note_pinning,
+                    self.job.leader,
                 ),
             )
         self._next_step = 0.0

@@ -17,6 +17,7 @@ from oomproof.recording.row_filter import RowFilter
 from oomproof.recording.writer import Writer
 from oomproof.records import dataclass
 from oomproof.runner.leak_watch import LeakWatch, TrendQuestion
+from oomproof.runner.lost_programs import PROGRAM_LOST, LostPrograms, kill_text
 from oomproof.runner.swap_growth import SwapGrowth
 from oomproof.trend.growth import WarmUp
 from oomproof.units import MIB, format_size
@@ -75,6 +76,7 @@ class Sampler:
         self._shared: dict[int, int] = {}  # pid → what of its memory others count too, as of the last walk
         self._alerted: set[str] = set()
         self._kills = job.kernel_kills()  # `watch` comes to a job whose old kills were told
+        self._programs = LostPrograms(job.leader)
         wanted = thresholds.swap_growth
         self._swap_growth = SwapGrowth(wanted) if wanted is not None else None
         self._gpu_held: dict[int, tuple[int, int]] = {}  # card → what the job holds there, and what is free
@@ -138,7 +140,7 @@ class Sampler:
         self._moment.largest_rss = max(self._moment.largest_rss, largest)
         # the guard writes them with its row
         self._moment.processes, self._moment.shm = len(samples), self._shm(samples[:1])
-        self._look_at_kills()
+        self._look_at_kills(t, samples)
         gpu_use = self._sample_gpu(t, set(pids))
         self._check_alerts(t, gpu_use)
         self._look_for_a_leak(t)
@@ -185,16 +187,17 @@ class Sampler:
                 self._next_libraries = float("inf")
                 return
 
-    def _look_at_kills(self) -> None:
+    def _look_at_kills(self, t: float, samples: list[processes.ProcessMemory]) -> None:
         """A pool that lost a worker hangs without a word: said while it hangs, not when somebody has had enough of it."""
+        gone = self._programs.note(samples)
         kills = self._job.kernel_kills()
         if kills > self._kills:
             self._kills = kills
-            self._alert(
-                "worker-killed",
-                f"the kernel killed a process of the job for memory ({kills} so far). If the job waits for its result, as "
-                "multiprocessing.Pool does, it never ends: stop it, then fewer or smaller workers",
-            )
+            text, program = kill_text(gone, kills)
+            if program is not None:
+                says = f"{program.shown} was killed by the kernel for memory"
+                self._writer.event(t, PROGRAM_LOST, says, pid=program.pid, held=program.held)
+            self._alert("worker-killed", text)
 
     def _shm(self, heaviest: list[processes.ProcessMemory]) -> tuple[int, int] | None:
         """/dev/shm as the job sees it: in a container or a mount namespace it is another one than ours, and than its

@@ -14,6 +14,7 @@ import pytest
 from oomproof.causes import cause_of
 from oomproof.cli import resume, stop
 from oomproof.cli.exit_status import exit_status
+from oomproof.cli.main import main
 from oomproof.evidence.stop_answer import may_listen
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run
@@ -149,3 +150,17 @@ def test_a_verb_that_acts_means_the_newest_of_that_name_it_applies_to(
     assert run_folders.find("twin", ("paused", "unguarded")).id == "oldest"
     assert run_folders.find("newest", run_folders.ALIVE).id == "newest", "an id is that run and no other"
     assert run_folders.find("twin", ("unguarded",)).id == "middle", "one that lives before one that has ended"
+
+
+def test_a_report_tells_also_why_nothing_was_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert main(["run", "--need", "900T", "--report", str(report), "--", "true"]) == 69
+    told = json.loads(report.read_text())
+    assert (
+        told["verdict"] is None
+        and told["refused"]["status"] == 69
+        and "never fits" in told["refused"]["message"]
+    )
+    assert "never fits" in capsys.readouterr().err

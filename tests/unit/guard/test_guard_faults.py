@@ -396,10 +396,10 @@ def test_the_sampler_tells_no_kills_of_before_it_came(scene: Scene) -> None:
         WarmUp(),
         "none",
     )
-    sampler._look_at_kills()
+    sampler._look_at_kills(1.0, [])
     assert not alerts
     kills[0] = 3
-    sampler._look_at_kills()
+    sampler._look_at_kills(2.0, [])
     [(kind, text)] = alerts
     assert kind == "worker-killed" and "(3 so far)" in text
 

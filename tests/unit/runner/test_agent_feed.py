@@ -534,3 +534,31 @@ def test_a_census_by_time(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     feed._look_after_census(1001.0)
     feed._look_after_census(1002.0)
     assert asked == [census_watch.BY_TIME]
+
+
+def test_a_program_of_the_job_that_a_memory_error_ended(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told when the job has outlived it; the job's own end it tells itself. Nothing secret is written down."""
+    monkeypatch.setattr(agent_feed, "_LIVES_ON", 0.0)
+    feed._leader = 1
+    frames = [{"file": "t.py", "line": 3, "name": "step", "locals": []}]
+    own = {
+        "type": "torch.OutOfMemoryError",
+        "frames": frames,
+        "memory": True,
+        "argv": ["python", "t.py", "--token=hunter2"],
+    }
+    feed.handle("exception", 1, dict(own), 5.0)
+    feed.handle("exception", 8, {**own, "thread": "loader"}, 5.0)
+    feed.handle("exception", 8, {"type": "builtins.ValueError", "frames": frames}, 5.0)
+    lost = [row for row in feed.notes.of("event") if row[1] == "program-lost"]
+    assert not lost
+    feed.handle("exception", 9, dict(own), 6.0)
+    ((_, _, text, _),) = [row for row in feed.notes.of("event") if row[1] == "program-lost"]
+    assert text.startswith("python t.py '--token=") and text.endswith(
+        "(pid 9) ran out of memory: torch.OutOfMemoryError at t.py:3 in step"
+    )
+    deadline = time.monotonic() + 30
+    while not feed.said and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert feed.said == [f"{text}; the job that started it continues"]
+    assert "hunter2" not in str(feed.notes.rows) + str(feed.said)

@@ -14,6 +14,7 @@ from oomproof.units import format_duration, format_size
 
 _EXIT_CODE_0 = Weight(1000, "exit code 0 is the job's own word")
 _WAITING = Weight(1000, "its front lives and has started nothing")
+_SHOWN = 2  # programs that died, of those that are named
 _RUNNING = Weight(1000, "the keeper lives and there is no exit status")
 
 
@@ -43,6 +44,11 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
         why += "; the results may lack what those processes worked on"
         next_step = f"check the results; to give each process more memory: {with_workers(case)}"
         victim = Victim.of(kills[-1]) if kills else None
+    programs = case.lost_programs
+    if programs:
+        headline = f"finished, but {_programs(len(programs))} that it started died of memory on the way"
+        why += f"; {_listed(programs)}"
+        next_step = "start those smaller; trials of a search: oomproof sweep, which skips what cannot fit"
     return [
         WeightedCause(
             "finished",
@@ -52,12 +58,25 @@ def weigh(case: CaseFile) -> list[WeightedCause]:
             why,
             next_step,
             evidence=case.evidence_from(
-                "exit", "sample.peak", "kernel.kill", "counter.memcg_oom_kill" if lost else "exit"
+                "exit",
+                "sample.peak",
+                "kernel.kill",
+                "agent.program-lost",
+                "counter.memcg_oom_kill" if lost else "exit",
             ),
             test="the exit code",
             victim=victim,
         )
     ]
+
+
+def _programs(count: int) -> str:
+    return "a program" if count == 1 else f"{count} programs"
+
+
+def _listed(programs: list[str]) -> str:
+    more = f" (and {len(programs) - _SHOWN} before)" if len(programs) > _SHOWN else ""
+    return "; ".join(programs[-_SHOWN:]) + more
 
 
 def _waiting(case: CaseFile) -> WeightedCause:
@@ -78,14 +97,19 @@ def _running(case: CaseFile) -> WeightedCause:
     next_step = f"oomproof resume {case.called}" if stands and case.run else "wait for its end"
     if case.unguarded and not stands:
         next_step = f"it runs unguarded; to guard it again: oomproof watch {case.called}"
+    state = "still running"
+    why = "its keeper is alive and no exit status has been written"
+    if programs := case.lost_programs:
+        state += f", but {_programs(len(programs))} that it started died of memory"
+        why += f"; {_listed(programs)}"
     return WeightedCause(
         "not-a-crash",
         _RUNNING,
         "proven",
         "paused, not hanging: it resumes when memory is available, or by oomproof resume"
         if stands
-        else "still running",
-        "its keeper is alive and no exit status has been written",
+        else state,
+        why,
         next_step,
         test="the keeper's pid and start time",
     )
