@@ -6,7 +6,7 @@
 A truth line has `file`, `kind` (a cause slug), and where the text says them `victim_pid`, `victim_name`, `total_vm_kb`,
 `anon_rss_kb`, `file_rss_kb`, `shmem_rss_kb`, `requested_bytes`, `gpu_total_bytes`, `gpu_free_bytes`, `gpu_allocated_bytes`,
 `gpu_reserved_unallocated_bytes`, `phase`; `also` lists other fair kinds, `phase_also` other fair phases. A phase is right if it is
-the one that a reader can tell from the text; where the label has none, none can be told, and only "unknown" is right.
+the one that a reader can tell from the text; where the label says "unknown", none can be told, and only "unknown" is right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.text_case import read_texts
 
 HERE = Path(__file__).resolve().parent.parent
-DECOYS = {"not-a-crash"}
 SIZES = ("total_vm", "anon_rss", "file_rss", "shmem_rss")
 GPU = ("total_bytes", "free_bytes", "allocated_bytes", "reserved_unallocated_bytes")
 
@@ -97,18 +96,18 @@ def main() -> int:
         bins.setdefault(min(9, int(said["verdict"]["probability"] * 10)), []).append(good)
         fields = figures(truth, said)
         known, exact = known + len(fields), exact + sum(ok for _, ok in fields)
-        phase, told = said["verdict"]["phase"], truth.get("phase") or "unknown"
-        fair = phase == told or phase in (truth.get("phase_also") or [])
-        if told != "unknown":
-            phases["right" if fair else "unknown" if phase == "unknown" else "wrong"] += 1
-        elif truth["kind"] not in DECOYS:
+        phase, told = said["verdict"]["phase"], truth.get("phase")
+        fair = told in (None, phase) or phase in (truth.get("phase_also") or [])
+        if told == "unknown":
             untold["right" if fair else "wrong"] += 1
+        elif told:
+            phases["right" if fair else "unknown" if phase == "unknown" else "wrong"] += 1
         if not cause_of(truth["kind"]).memory:
             decoys += 1
             if cause_of(cause).memory and not good:
                 false_oom += 1
         bad = [name for name, ok in fields if not ok]
-        if not fair and (told != "unknown" or truth["kind"] not in DECOYS):
+        if not fair:
             bad.append(f"phase {told} → {phase}")
         if not arguments.quiet and (not good or bad):
             note = f"  wrong: {', '.join(bad)}" if bad else ""
