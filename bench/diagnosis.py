@@ -107,7 +107,7 @@ def main() -> int:
             if cause_of(cause).memory and not good:
                 false_oom += 1
         bad = [name for name, ok in fields if not ok]
-        if not fair:
+        if not fair and told != "unknown":
             bad.append(f"phase {told} → {phase}")
         if not arguments.quiet and (not good or bad):
             note = f"  wrong: {', '.join(bad)}" if bad else ""

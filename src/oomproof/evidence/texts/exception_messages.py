@@ -21,6 +21,7 @@ _WRAPPER = re.compile(
 _ECHO_TYPES = (
     "ConnectionResetError", "BrokenPipeError", "EOFError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "BrokenProcessPool",
 )  # fmt: skip
+_ECHO_WORDS = ("handle is closed", "Bad file descriptor")  # of workers whose parent has gone
 _BENIGN = ("StopIteration", "TrialPruned", "GeneratorExit", "SystemExit")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 
@@ -82,7 +83,8 @@ class Message:
             hit = replace(hit, pids=(int(dead[1]),))
         if raised.survived:
             return replace(hit, kind="talk", strength=0.1)
-        return replace(hit, facts=replace(hit.facts, echo=True)) if name in _ECHO_TYPES else hit
+        echo = name in _ECHO_TYPES or raised.message.endswith(_ECHO_WORDS)
+        return replace(hit, facts=replace(hit.facts, echo=True)) if echo else hit
 
     def _recognised(self, said: FailureText) -> Hit | None:
         wrapper = _WRAPPER.search(said.text)

@@ -34,6 +34,7 @@ _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
 _INVOKED = re.compile(r"(?P<name>\S.{0,63}?) invoked oom-killer:(?: |$)(?:.*?\border=(?P<order>\d{1,2})\b)?")
+_SENTENCE = re.compile(r"(?:\b[a-z]{2,12}[ ,.:]{1,2}){4}")
 # Mem-Info: swap in kB, the rest in pages; zones repeat "free:4480kB" with a unit, which is left alone
 _MACHINE = re.compile(
     r"(?P<swap>Free|Total) swap\s*[=:]\s*(?P<kb>\d{1,15})kB|(?P<pages>\d{1,15}) (?:pages (?:of )?(?P<of>RAM|reserved)|reserved pages)\b"
@@ -338,7 +339,9 @@ def only_of_a_report(message: str) -> bool:
 
 
 def is_invoked(message: str) -> bool:
-    return _INVOKED.search(message) is not None
+    """A manual's sentence may name the line: "you may get results like app invoked oom-killer: …"."""
+    match = _INVOKED.search(message)
+    return match is not None and _SENTENCE.search(message[: match.start("name") + 40]) is None
 
 
 def read_reaped(message: str) -> tuple[int, str] | None:

@@ -21,9 +21,9 @@ _CODE = (
 _CALLS = (
     ("generate", re.compile(r"\.generate\(")),
     ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(")),
-    ("load", re.compile(r"\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
+    ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
     ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|\btrain(?:ing)?_step\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
-    ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(")),
+    ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(|\b(?:self|trainer)\.(?:evaluate|validate|predict|test)\(")),
 )  # fmt: skip
 _SETTINGS_READ = re.compile(r"(?:yaml|json)\.\w{0,8}load\(|parse_args\(|\bopen\([\w.]*(?:cfg|config|args)")
 _TOP = ("<module>", "main", "run", "wrapper")
@@ -31,7 +31,7 @@ _IMPORT = re.compile(r"^(?:from\s+\S+\s+import|import)\s")
 # Library plumbing whose names say nothing of the phase ("test" in unittest, "eval" in eval_jaxpr, "predict" in gradio)
 _PLUMBING = re.compile(
     r"/(?:torch/(?:nn|autograd/function|utils/_contextlib|amp|distributed|multiprocessing|_dynamo|_inductor|_functorch)|runpy|threading|queue|multiprocessing/|importlib|lib/python3[.\d]*/\w+\.py$|click/|typer/|hydra/|fire/)"
-    r"|-packages/(?:jax|jaxlib|flax|gradio|pydantic|sklearn/utils)/"
+    r"|-packages/(?:jax|jaxlib|flax|gradio|pydantic|sklearn/utils|wandb|captum|absl|omegaconf|blobfile|matplotlib|h5py|mmgp)/|^h5py/"
 )
 _TRAINING_FILES = re.compile(
     r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/"
@@ -52,6 +52,7 @@ _MAKES = re.compile(
     r"/torch/nn/|/models?/|modeling_|/diffusers/|/vllm/|/deepspeed/runtime/engine|/torchvision/|/timm/|/transformers/|/trl/"
 )
 _MADE = ("__init__", "_init_", "init", "new_init")  # markdown eats underscores
+_RUNS_WHOLE = re.compile(r"cli\.py$")  # a command line made an object: Lightning's trains inside its making
 # A batch being fetched: what reads a file here serves the loop around it
 _FETCH = ("__getitem__", "_worker_loop", "__next__", "_next_data", "collate_fn")
 
@@ -94,7 +95,9 @@ def _of_functions(frames: Sequence[Frame]) -> str:
             return "train"
         if function == "<module>" and _IMPORT.match(code):
             return _of_functions(frames[:index]) or "load"
-        if function in _MADE and (_MAKES.search(file) or not _LIBRARY.search(file)):
+        if function in _MADE and (
+            _MAKES.search(file) or not (_LIBRARY.search(file) or _RUNS_WHOLE.search(file))
+        ):
             return "load"
         if phase := _of_file(file, function):
             return phase

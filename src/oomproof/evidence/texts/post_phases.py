@@ -19,10 +19,10 @@ _WORKS = r"(?![^.!?\n]{0,30}\b(?:fine|well|ok|okay|normal|normally|works?)\b)"
 # Where several fit, the part of a training wins over the training
 WHEN = (
     ToldPhase("save", re.compile(
-        rf"(?i){_AT}(?:saving|save[sd]?|dumping|writing (?:the |a )?checkpoint|checkpointing)\b|\b(?:not|cannot|can't) save\b|保存"),
+        rf"(?i){_AT}(?:saving|save[sd]?|dumping|writing (?:the |a )?checkpoint|checkpointing)\b|\b(?:not|cannot|can't|(?:how|unable|fails?|failed|trying|try) to) save\b|\b(?:model|trainer)\.save\w*\b|\bsave_(?:pretrained|checkpoint|model|state)\b|保存"),
         "Every time I train a model it crashes when saving the checkpoint"),
     ToldPhase("eval", re.compile(
-        rf"(?i){_AT}(?:validat(?:ion|ing|e|es)|evaluat(?:ion|ing|e|es)|testing|(?:test|eval|val)(?: time| phase| step| set|ing)?)\b(?!\.sh){_WORKS}|\bto the (?:\w+ )?(?:validation|evaluation)\b|\btrainer\.(?:evaluate|predict|test|validate)\b|(?<![a-z])(?:eval(?:uate|uation)?|predict|test)(?:失败|报错|时)|验证|评估"),
+        rf"(?i){_AT}(?:predict(?:ing|ion|s)?|validat(?:ion|ing|e|es)|evaluat(?:ion|ing|e|es)|testing|compute_metrics|computing (?:the )?(?:\w+ )?(?:metrics?|scores?)|(?:test|eval|val)(?: time| phase| step| set|ing)?)\b(?!\.sh){_WORKS}|\bto the (?:\w+ )?(?:validation|evaluation)\b|\btrainer\.(?:evaluate|predict|test|validate)\b|(?<![a-z])(?:eval(?:uate|uation)?|predict|test)(?:失败|报错|时)|验证|评估"),
         "first 5 epochs finish, but when the validation step kicks in, I get the exception"),
     ToldPhase("generate", re.compile(
         rf"(?i){_AT}(?:generating|generation|generates?|(?:unconditional )?sampling|decoding)\b|\bgeneration (?:runs?|image)\b|\b(?:txt|text|img)2img\b|\b(?:can ?not|can't|cant|trying to|try to|unable to) generate\b"),
@@ -32,8 +32,8 @@ WHEN = (
         r"|\b(?:loading|importing|reading|preprocessing) .{0,40}(?:gets? killed|fails|crashes|is killed)|加载|预处理"),
         "it runs out of memory while loading the checkpoint"),
     ToldPhase("train", re.compile(
-        rf"(?i){_AT}(?<!resuming )(?<!resume )(?<!resume the )(?<!resuming the )(?:train(?:ing)?|fine-?tun(?:e|ing)|back-?prop\w*|epochs? \d+)\b(?!\.py|\.sh|_|-){_WORKS}|\bto (?:the )?(?:\w+ )?epoch\b|\btraining (?:stops?|stopped|crash\w*|fails?|failed|died|dies|hangs?|has died|is killed|was killed)\b"
-        r"|\bloss\.backward\b|\btrainer\.(?:train|fit)\b|\bI(?:'m| am| was) (?:trying to )?train(?:ing)?\b|\bI try to train\b|\bI train\b.{0,60}\bbut I (?:meet|met|get|got)\b|\bback-?propagat\w+|\btraining process\b|\bduring (?:the |my )?(?:training|learning)\b|\b(?:the|my|a) training code\b|\b(?:after|for|about|first|exceeds?|around|than) (?:about |the first |\w+ing )?(?:\d+k?|some|several|multiple|few|a few) ?(?:successful )?(?:epochs?|iters?|iterations?|steps?|batch(?:es)?)\b|\bworker\.train\b|训练"),
+        rf"(?i){_AT}(?<!resuming )(?<!resume )(?<!resume the )(?<!resuming the )(?:train(?:ing)?|fine-?tun(?:e|ing)|back-?prop\w*|epochs? \d+|\d{{1,4}}(?:st|nd|rd|th) epoch|re-?training)\b(?!\.py|\.sh|_|-){_WORKS}|\bto (?:the )?(?:\w+ )?epoch\b|^(?:the )?train(?:ing)? (?:process |code |script )?(?:gets |get |is |was )?(?:killed|freezes|stuck|hangs)\b|\b(?:hours?|days?|minutes?) of training\b|\btraining (?:loss|stops?|stopped|crash\w*|fails?|failed|died|dies|hangs?|has died|is killed|was killed)\b"
+        r"|\bloss\.backward\b|\btrainer\.(?:train|fit)\b|\bI(?:'m| am| was) (?:trying to )?train(?:ing)?\b|\bI try to train\b|\bI train\b.{0,60}\bbut I (?:meet|met|get|got)\b|\bback-?propagat\w+|\btraining process\b|\bduring (?:the |my )?(?:training|learning)\b|\b(?:the|my|a) training code\b|\b(?:after|for|about|first|exceeds?|around|than) (?:about |the first |\w+ing )?(?:\d+k?|some|several|multiple|few|a few) ?(?:successful )?(?:epochs?|iters?|iterations?|steps?|batch(?:es)?)\b|\bworker\.train\b|\b(?:required|needed|enough|requirements?|consumption|usage|memory|GPUs?) (?:to|for|of|in) (?:the )?(?:pre-?)?train(?:ing)?\b|训练"),
         "when the code runs to epoch 2, loss.backward() shows the error"),
 )  # fmt: skip
 _TROUBLE = re.compile(

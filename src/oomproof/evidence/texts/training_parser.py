@@ -18,6 +18,7 @@ from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND
 from oomproof.evidence.texts.log_tail import LogTail
 from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.root_failure import root
+from oomproof.evidence.texts.run_restarts import RestartWatch
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 from oomproof.evidence.texts.wrapped_lines import Edge, WrappedLine, go_on, join_wrapped, wrapped_line
 from oomproof.records import replace
@@ -58,6 +59,7 @@ class TrainingParser:
         self._nan = False  # the last loss that was printed is no number
         self._wrapped: WrappedLine | None = None  # a line that may go on in the next
         self._edge = Edge()
+        self._restarts = RestartWatch()
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
     # -- in -------------------------------------------------------------------------------------------
@@ -97,7 +99,9 @@ class TrainingParser:
             if line.strip():
                 self.end = line.strip()[-600:]
                 break
+        self._restarts.begin(block)
         text = "\n".join([line for _, line in block])
+        reopens = self._restarts.may_open(text)
         self._edge.look([len(line) for _, line in block])
         gate = GATE if text.isascii() else GATE_BEYOND_ASCII
         present = [anchor for anchor in gate if anchor in text]
@@ -106,11 +110,15 @@ class TrainingParser:
         self._tail.recent.extend(block[-200:])
         busy = bool(present) or self._pending is not None or self._wrapped is not None or self._in_traceback()
         if not busy:
+            if reopens:
+                self._look_for_restarts(block)
             self._chains.ordinary += len(block)
             self._quick_progress(block, text)
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
+            if reopens:
+                self._look_for_restarts([(number, line)])
             if (
                 len(line) > 2000
                 or "\r" in line
@@ -122,6 +130,13 @@ class TrainingParser:
                     self._line(number, piece, present, marks)
             else:
                 self._line(number, line, present, marks)
+
+    def _look_for_restarts(self, block: Sequence[tuple[int, str]]) -> None:
+        failed = bool(self._chains.last) or self._pending is not None
+        for _, line in block:
+            if self._restarts.opens(line, failed):
+                self._settle()
+                self._chains.run_began()
 
     def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""

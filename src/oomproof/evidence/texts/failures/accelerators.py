@@ -138,4 +138,7 @@ ACCELERATORS = (
          Row("Chunks of size ", "2017-05-09 13:13:15.97: I tensorflow/core/common_runtime/bfc_allocator.cc:696] 31 Chunks of size 256 totalling 7.8KiB",
              r"\] \d+ Chunks of size \d"),
          refine=_whose),
+    Rule("jax-oom", "XLA lists its largest buffers, as it does when a program does not fit", 0.45,
+         Row("XLA Label: ", "                XLA Label: fusion", r"^\s*XLA Label: \w"),
+         Row("XLA label: %", "     XLA label: %fusion.13507 = (f32[524288]{0:T(1024)}) fusion(f32[256]{0:T(256)} %fusion.9281)")),
 )  # fmt: skip

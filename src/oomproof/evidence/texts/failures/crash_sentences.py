@@ -80,7 +80,7 @@ CONTAINER = Rule(
     Row("memory limit of ", "Job has gone over memory limit of 4096 megabytes. Peak usage: 4200 megabytes.", r"Job has gone over (?:\w+ )?memory limit of \d"),  # HTCondor
     Row("ran out-of-memory and exited with a non-zero status", "The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)."),  # Vertex AI
     Row("emory limit exceeded (", "Memory limit exceeded (16Gi)", r"^Memory limit exceeded \(\d"),  # Hugging Face Spaces
-    kind="summary", loud=True, unless=r"OOMKilled\W+[Ff]alse", pids=pids_in,
+    kind="summary", loud=True, unless=r"OOMKilled\W+[Ff]alse|\b(?:prevent|avoid|fix|stop|address|handle|because of|if|when)\b[\w ]{0,30}OOM ?Killed", pids=pids_in,
 )  # fmt: skip
 ABORTED = Rule(
     "abort", "native code ended the process (abort)", 0.75,
