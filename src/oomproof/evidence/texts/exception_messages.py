@@ -81,6 +81,8 @@ class Message:
             hit = Hit("other-error", says, 0.7 if raised.loose else 0.85)
         if hit.cause == "killed-unknown" and not hit.pids and (dead := _DEAD.search(self.text)):
             hit = replace(hit, pids=(int(dead[1]),))
+        if raised.survived and name == "KeyboardInterrupt":
+            return replace(hit, strength=0.5)  # a finalizer swallowed it, and yet somebody pressed Ctrl-C
         if raised.survived:
             return replace(hit, kind="talk", strength=0.1)
         echo = name in _ECHO_TYPES or raised.message.endswith(_ECHO_WORDS)

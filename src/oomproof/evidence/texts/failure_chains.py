@@ -149,6 +149,10 @@ class FailureChains:
         """The log goes on with another run. Without a failure of its own it does not take back what is told above."""
         self._restarted = True
 
+    def only_examples(self) -> None:
+        """The text explains how things die: its sentences name failures, only a traceback shows one."""
+        self.last[:] = [finding for finding in self.last if finding.job.heard in ("traceback", "exception")]
+
     def close(self, last: bool) -> None:
         """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
         chain = sorted(self.last, key=lambda finding: finding.line)

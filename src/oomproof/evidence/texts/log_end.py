@@ -24,7 +24,7 @@ _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_MESSAGE = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
-    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
+    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
 )
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _CUT = JobFacts(heard="cut")

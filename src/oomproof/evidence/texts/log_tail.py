@@ -50,12 +50,16 @@ class LogTail:
         nodes += [line for line in above[-_NODES:] if "op_name=" in line]
         if any(map(phases.OF_GRADIENTS.search, (finding.text, *nodes))):
             return "train"
+        if phases.AT_SAVING.search(finding.text):
+            return "save"
         for code in reversed(above[-_CODE:]):  # the end of a traceback whose frames are cut off
             if phase := phase_frames.of_call(code.partition("#")[0]):
                 return phase
         for stack in (below, above):  # "Aborted (core dumped)" stands below its own
             if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
                 return phase
+        if any(map(phases.GENERATED.search, below[:2])):
+            return "generate"
         # a title stands above the log that it is about
         if (phase := self.loop_above(self.end if finding.line == self.title else finding.line)) != "unknown":
             return phase

@@ -59,6 +59,11 @@ NAMES = (
     ToldName("slurm-oom", _OOM_KILLED, _OOM_KILL, "I run it with sbatch, and I get jobs OOM killed.", about=_SLURM, kill=True),
     ToldName("oom-kill-memcg", _OOM_KILLED, _OOM_KILL, "We set a limit, and the container started to be OOMkilled.", about=_CONTAINER, kill=True),
     ToldName("oom-kill-global", _OOM_KILLED, _OOM_KILL, "My screen hangs, followed by the kernel's oom killer killing off all of it.", kill=True),
+    ToldName("jax-oom", "the post tells of XLA out of memory", re.compile(r"\bRESOURCE_EXHAUSTED\b"),
+        "I run the Flax example and get RESOURCE_EXHAUSTED.", about=re.compile(r"(?i)\bjax\b|\bflax\b|\bxla\b|\bTPU\b")),
+    ToldName("device-assert", "the post tells of an assertion inside a GPU kernel", re.compile(
+        r"(?i)\bdevice-side assert|\bAssertion `[^`\n]{0,120}(?:index|sizes?\[|n_classes|num_embeddings|input_val)[^`\n]{0,120}` failed"),
+        "I get Assertion `index >= -sizes[i] && index < sizes[i]` failed in my second epoch."),
     ToldName("segfault", "the post tells of a segmentation fault", re.compile(
         r"(?i)\bsegmentation fault\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
         "I have met a 'Segmentation fault' when I ran the script."),
@@ -105,10 +110,10 @@ _HAPPENS = re.compile(
 # an if, a rule, advice, a wish, what was mended
 _SUPPOSED = re.compile(
     r"(?i)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )try|please (?:reduce|set|use)"
-    r"|no longer|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
+    r"|no longer|the output (?:includes|shows)|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
-    r"\bI\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|!\[\w|<img "
+    r"(?m)\bI\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|steps to reproduce|current behavio)|训练)"
 )
 # titles of requests, changes and manuals
 _ASKS = re.compile(
@@ -131,9 +136,12 @@ _GENERAL = re.compile(
     r"(?i)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"
 )
 _OURS = re.compile(r"(?i)\b(?:I|we|my|our|me|us|it|the|this|these|all|kernel)\b")
-_TRACE = re.compile(r'^\s*File "[^"\n]{1,400}", line \d|^[│|> ]{1,6}❱', re.MULTILINE)
+_TRACE = re.compile(
+    r'^\s*File "[^"\n]{1,400}", line \d|^[│|> ]{1,6}❱|^-{1,4}> ?\d{1,6} |^File \S{1,300}:\d+, in ',
+    re.MULTILINE,
+)
 _LOG = re.compile(
-    r"\d%\||^\w{3} [ \d]\d \d\d:\d\d:\d\d \S|\bkernel: |^\[ *\d+\.\d+\]|^\[[^\]\n]{4,40}\d\d:\d\d:\d\d",
+    r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d|\d%\||^\w{3} [ \d]\d \d\d:\d\d:\d\d \S|\bkernel: |^\[ *\d+\.\d+\]|^\[[^\]\n]{4,40}\d\d:\d\d:\d\d",
     re.MULTILINE,
 )
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|[。！？；]\s*")

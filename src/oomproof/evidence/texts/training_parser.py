@@ -16,6 +16,7 @@ from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, clean, pieces, unquoted
 from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND_ASCII
 from oomproof.evidence.texts.log_tail import LogTail
+from oomproof.evidence.texts.manual_pages import explains
 from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.root_failure import root
 from oomproof.evidence.texts.run_restarts import RestartWatch
@@ -48,6 +49,7 @@ class TrainingParser:
         self.source = source
         self.progress = Progress()
         self.end = ""
+        self.explains = False  # a manual, which names failures that did not happen here
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
@@ -80,6 +82,9 @@ class TrainingParser:
         log_end.told_in_a_sentence(chains, tail)
         log_end.last_words(chains, tail, self._around)
         log_end.trouble(chains, tail)
+        self.explains = tail.whole and explains(tail.recent)
+        if self.explains:
+            chains.only_examples()
         chains.close(last=True)
         self.progress = tail.progress(root(chains.last))
         return chains.findings
