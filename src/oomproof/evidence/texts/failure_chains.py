@@ -201,7 +201,7 @@ class FailureChains:
         if phase == "unknown" or (phase == "train" and all(map(_cut, chain))):
             told_phase = self._tail.phase_told(same[-1].line)
             phase = told_phase if told_phase != "unknown" else phase
-        if phase == "unknown" and finding.cause == "nan" and finding.job.heard in ("told", "loss"):
+        if phase in ("unknown", "load") and finding.cause == "nan" and finding.job.heard in ("told", "loss"):
             phase = "train"  # a loss that is no number
         return phase
 

@@ -51,6 +51,8 @@ _TRACE = re.compile(
     r"\boom_kill_process(?:\.\w+)?(?:\+0x[0-9a-f]| from out_of_memory)|\bmem_cgroup_out_of_memory\+0x[0-9a-f]"
 )
 
+# before 3.13 the killer was called from where the page was charged
+_CHARGE = re.compile(r"\b__mem_cgroup_try_charge\+0x")
 _UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
 _TEXT = 600
 
@@ -209,7 +211,7 @@ class Report:
         elif match := _TASK_IN.search(message):
             self.memcg = True
             self.task_in = (match["task"], match["limit"])
-        elif "mem_cgroup_out_of_memory" in message or "mem_cgroup_oom" in message:
+        elif "mem_cgroup_out_of_memory" in message or "mem_cgroup_oom" in message or _CHARGE.search(message):
             self.memcg = True  # the call trace of a cgroup's shortage
         else:
             return False

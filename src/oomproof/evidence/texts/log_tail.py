@@ -58,6 +58,8 @@ class LogTail:
         for stack in (below, above):  # "Aborted (core dumped)" stands below its own
             if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
                 return phase
+        if finding.line == self.title and (phase := phase_frames.of_notebook(below)) != "unknown":
+            return phase
         if any(map(phases.GENERATED.search, below[:2])):
             return "generate"
         # a title stands above the log that it is about

@@ -45,7 +45,10 @@ _FILES = (  # where the file says it, whatever the function
 )  # fmt: skip
 # An engine tries its model out before it serves: the frames inside look like serving
 _TRIES = re.compile(r"^(?:profile_run|_dummy_run|determine_(?:num_)?available_\w+|capture_model)$")
+_WARMS = re.compile(r"_*warm_?up$")
 _SERVES = re.compile(r"-packages/gradio/|/comfy(?:ui)?/", re.IGNORECASE)
+_NEAR = 3  # frames
+_OWN_PREDICT = re.compile(r"(?:predict|infer|score)(?!\w*_step)")
 # What a thing's making is: its own code's, a model library's
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d")
 _MAKES = re.compile(
@@ -103,15 +106,25 @@ def _of_functions(frames: Sequence[Frame]) -> str:
             return phase
         if _PLUMBING.search(file):
             continue
-        if phase := of_call(code):
-            return phase
-        if phase := of_words(function):
+        if phase := _of_own_code(frames, index):
+            if _WARMS.match(function) and (outer := _of_functions(frames[:index])) == "eval":
+                return outer  # the first image of a prediction
             return phase
         if function in _TOP and (named_phase := _of_code(code)):
             return named_phase
         if _SETTINGS_READ.search(code):
             return "load"
     return ""
+
+
+def _of_own_code(frames: Sequence[Frame], index: int) -> str:
+    _, function, code = frames[index]
+    called, named = of_call(code), of_words(function)
+    # a model whose forward calls its own predict: the loop around it tells what that is for
+    if any(name == "forward" for _, name, _ in frames[max(0, index - _NEAR) : index + 1]):
+        called = "" if called == "eval" and _OWN_PREDICT.search(code) else called
+        named = "" if named == "eval" and _OWN_PREDICT.search(function) else named
+    return called or named
 
 
 def _of_file(file: str, function: str) -> str:
@@ -139,6 +152,23 @@ _NATIVE = (
     ("train", re.compile(r"caffe::Solver<.{0,20}>::S(?:tep|olve)|torch::autograd::Engine::|torch::autograd::\w*Backward|\w_backward_\w*cuda|\btrain\(\)$")),
 )  # fmt: skip
 _STACK_LINE = re.compile(r"^\s*(?:@ +0x[0-9a-f]|#\d+ |frame #\d+|\[bt\] )")
+
+
+_NOTEBOOK = re.compile(
+    r"^(?:File )?(?P<file>[^\s:\"'()]{1,300}\.py)(?::\d{1,6})?,? in (?P<function>[\w.<>]{1,120})\("
+)
+_ARROW = re.compile(r"^-{1,5}> ?\d{1,6} (?P<code>.{1,400})")
+
+
+def of_notebook(lines: Iterable[str]) -> str:
+    """IPython's frames, outermost first, of a traceback whose ends were left out."""
+    frames: list[Frame] = []
+    for line in lines:
+        if match := _NOTEBOOK.match(line):
+            frames.append((match["file"], match["function"], ""))
+        elif frames and (arrow := _ARROW.match(line)):
+            frames[-1] = (*frames[-1][:2], arrow["code"].strip())
+    return of_frames(frames) if frames else "unknown"
 
 
 def of_stack(lines: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ _WORDS = (
     ("generate", re.compile(r"generat(?:e|ing)(?!_(?:anchor|mask|propos|batch|data|grid|label|target|split|noise|feature|id))|beam_search|greedy_search|_sample$|chat_completion|text_completion|decoding|^transcribe|^(?:stream_)?chat$|^p_sample|^ddim_sampl|^process_images|^sampling|^synthesi[sz]e|^translate(?:_batch)?$|^(?:txt|img)2img", re.IGNORECASE)),
     ("save", re.compile(r"(?:^|(?<!_and)_)(?:[Ss]ave|[Dd]ump)(?:_(?!obs|for_backward|context|evaluate)|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
-    ("train", re.compile(r"train(?!ed|ing_func)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
+    ("train", re.compile(r"train(?!ed|ing_func)|(?:^|_)fit(?:_|$)|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
     ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|(?<!forward_)preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
 )  # fmt: skip
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -26,7 +26,7 @@ _SCRIPTS = (
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|test|valid|predict)", re.IGNORECASE)),
     ("train", re.compile(r"train|finetune|run_(?:clm|mlm|glue)", re.IGNORECASE)),
-    ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
+    ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|process_data|data_process|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
 )  # fmt: skip
 OF_GRADIENTS = re.compile(
     r"_grad_|gradients/|Backward\d' returned nan|is_training=true|Backprop|BackwardData|BackwardFilter|\bp?jit\(\w{0,20}train_step\)"

@@ -48,11 +48,14 @@ _OOM_KILLED = "the post tells of an OOM kill"
 
 NAMES = (
     ToldName("cuda-oom", "the post tells of a GPU out of memory", re.compile(
-        r"(?i)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]of[ -](?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b"
+        r"(?i)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]?of[ -]?(?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b|\b(?:CUDA|GPU|VRAM) memory (?:error|overflow|exhausted)"
         r"|显存(?:不足|溢出|不够|爆)|爆显存"),
         "When the loop comes to epoch 2, loss.backward() shows CUDA out of memory on my card."),
+    ToldName("python-memory-error", "the post tells of a host out of memory", re.compile(
+        r"(?i)\b(?:CPU|host|system)\b[^.!?\n]{0,12}\b(?:OOM|out of memory)\b(?![- _]?kill)|\bout of (?:CPU|host|system) (?:memory|RAM)\b|\bout of RAM\b"),
+        "I see CPU OOM errors during the partitioning, on a machine with two GPUs."),
     ToldName("cuda-oom", "the post tells of an out of memory on a GPU machine", re.compile(
-        r"(?i)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)"),
+        r"(?i)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)|(?<!cpu )\bmemory errors?\b"),
         "I get an OOM in loss.backward() on my V100.", about=_GPU),
     ToldName("systemd-oomd", "the post tells of systemd-oomd's kill", re.compile(r"(?i)\bsystemd-oomd\b[^.!?\n]{0,40}\bkill(?:s|ed|ing)\b"),
         "My desktop is slow, then systemd-oomd killed the whole session.", kill=True),
@@ -83,6 +86,8 @@ NAMES = (
     ToldName("shm-exhausted", "the post tells of too little shared memory", re.compile(r"(?i)\b(?:out of|insufficient|not enough) shared memory\b|共享内存不足"),
         "I get out of shared memory when I use eight workers."),
     ToldName("bus-error", "the post tells of a bus error", re.compile(r"(?i)\bbus error\b|\bSIGBUS\b"), "I got a bus error in my second epoch."),
+    ToldName("python-memory-error", "the post tells of memory that the host refused", re.compile(r"(?i)(?<!of )\bmemory ?errors?\b(?! (?:correct|rate|check))"),
+        "I run it, and while training the model it is giving a memory error."),
     ToldName("import-error", "the post tells of a failed import", re.compile(r"(?i)\bimport ?error\b|\bmodule ?not ?found ?error\b|\bno module named\b"),
         "I installed it, but I get an import error."),
     ToldName("assert", "the post tells of a failed assertion", re.compile(r"(?i)\bassertion ?error\b|\bassertion failed\b"), "I get an assertion error at the first batch."),
@@ -103,7 +108,7 @@ NAMES = (
 )  # fmt: skip
 
 _HAPPENS = re.compile(
-    r"(?i)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave"
+    r"(?i)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
     r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|results? in|started|starts|follow(?:s|ed)|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed"
     r"|becomes?|became|turns?|turned|goes|went|there (?:is|was)|keeps?|have|had)\b|发生|出现|报错|提示|遇到|被杀|被kill|显示"
 )
@@ -117,8 +122,8 @@ _PERSON = re.compile(
 )
 # titles of requests, changes and manuals
 _ASKS = re.compile(
-    r"(?i)\b(?:how (?:to|can|do|much|many)|feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
-    r"how|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|:\s*$"
+    r"(?i)\b(?:feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
+    r"how(?! (?:to|can|do|could|should) (?:i |we |you )?(?:solve|fix|resolve|overcome|deal))|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|:\s*$"
 )
 # The kernel lists its tasks when it is out of memory, and at no other time
 TABLE = ToldName(
@@ -147,7 +152,7 @@ _LOG = re.compile(
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|[。！？；]\s*")
 _LINE = 800  # characters of a paragraph
 _PROSE = re.compile(
-    r"^(?:[A-Za-z一-鿿#*>`'\"“(✗~-]|\d+[.)] )"
+    r"^ {0,3}(?:[A-Za-z一-鿿#*>`'\"“(✗~-]|\d+[.)] )"
 )  # no frame, table, stamp or code block's indent
 
 

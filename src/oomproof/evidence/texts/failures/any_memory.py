@@ -33,7 +33,7 @@ _ERROR_FIRST = re.compile(
 )
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(
-    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of"
+    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of|avail: \d"
 )
 
 
