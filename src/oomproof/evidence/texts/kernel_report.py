@@ -18,8 +18,8 @@ _BROKEN_OFF = re.compile(
     r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
 )
 _SIZE = re.compile(
-    r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) ?kB"
-)  # a paste may have commas in it
+    r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) {0,400}kB"
+)  # a paste may have commas in it, or a screen's width of blanks
 _WHY = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory in UB)|(?P<cpuset>No available memory in cpuset)"
     r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"

@@ -44,7 +44,8 @@ def cut_tracebacks(
             raised = Raised(writer.named, "", frames, writer.where, False, writer.survived, False)
             if tail.signs.last.line <= writer.begun:
                 chains.mark()  # what the run did before it does not mean that it went on after it
-            chains.add(writer.begun, HEADER, _cut(writer.named, library), tag, raised)
+            spoken = "tensorflow" if "tensorflow/" in raised.files else library
+            chains.add(writer.begun, HEADER, _cut(writer.named, spoken), tag, raised)
 
 
 def _cut(named: str, library: str) -> Hit:

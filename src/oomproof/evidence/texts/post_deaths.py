@@ -29,92 +29,95 @@ class ToldName(NamedTuple):
 
 # A change's subject, a request: what it speaks of did not happen here
 _CHANGE = re.compile(
-    r"(?i)^\W*(?:\[[^\]\n]{1,40}\] ?|[\w./-]{1,30}(?:\([\w./-]{1,30}\))?!?: ?)?(?:catch|decreas|increas|bump|updat|adjust|rais(?:e|ing)|lower|chang|us(?:e|ing) |mak(?:e|ing)|set |remov|refactor|report|retry|skip|log |print|introduc"
+    r"(?ai)^\W*(?:\[[^\]\n]{1,40}\] ?|[\w./-]{1,30}(?:\([\w./-]{1,30}\))?!?: ?)?(?:indicat|expos|provid|warn |tell |display|emit|consider |ensure|includ|explain|clarif|mention|error early|catch|decreas|increas|bump|updat|adjust|rais(?:e|ing)|lower|chang|us(?:e|ing) |mak(?:e|ing)|set |remov|refactor|report|retry|skip|log |print|introduc"
     r"|implement|revert|merge|release|document|detect|free |clear|limit |add|fix|handl|avoid|prevent|support|allow|enabl|disabl|improv|better|auto\b|automatic|think about|gracefully|propagat|interpret|generat|reduc|temporar)"
     r"|\bfeature request\b|\bRFC\b|\bproposal\b|\brecovery?\b|\bhints? (?:on|for|about)\b"
 )
 _GPU = re.compile(
-    r"(?i)\bGPUs?\b|\bcuda\b|\b(?:[AVHTPL]\d{2,3}|A6000|[GR]TX ?\d{3,4}|[1-5]0[5-9]0(?: ?ti)?|titan|tesla|4090|3090)\b|显存|loss\.backward|\bVRAM\b"
+    r"(?ai)\bGPUs?\b|\bcuda\b|\b(?:[AVHTPL]\d{2,3}|A6000|[GR]TX ?\d{3,4}|[1-5]0[5-9]0(?: ?ti)?|titan|tesla|4090|3090)\b|显存|loss\.backward|\bVRAM\b"
 )
-_SLURM = re.compile(r"(?i)\bslurm|\bsbatch\b|\bsrun\b")
+_SLURM = re.compile(r"(?ai)\bslurm|\bsbatch\b|\bsrun\b")
 _CONTAINER = re.compile(
-    r"(?i)\bpods?\b|\bcontainers?\b|\bkubernetes\b|\bk8s\b|\bdocker\b|\bcgroups?\b|\bkubectl\b"
+    r"(?ai)\bpods?\b|\bcontainers?\b|\bkubernetes\b|\bk8s\b|\bdocker\b|\bcgroups?\b|\bkubectl\b"
 )
 _OOM_KILL = re.compile(
-    r"(?i)\bOOM[- _]?kill(?:ed|s|ing)?\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
+    r"(?ai)\bOOM[- _]?kill(?:ed|s|ing)?\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
 )
 _OOM_KILLED = "the post tells of an OOM kill"
 
 
 NAMES = (
     ToldName("cuda-oom", "the post tells of a GPU out of memory", re.compile(
-        r"(?i)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]?of[ -]?(?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b|\b(?:CUDA|GPU|VRAM) memory (?:error|overflow|exhausted)"
+        r"(?ai)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]?of[ -]?(?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b|\b(?:CUDA|GPU|VRAM) memory (?:error|overflow|exhausted)"
         r"|显存(?:不足|溢出|不够|爆)|爆显存"),
         "When the loop comes to epoch 2, loss.backward() shows CUDA out of memory on my card."),
     ToldName("python-memory-error", "the post tells of a host out of memory", re.compile(
-        r"(?i)\b(?:CPU|host|system)\b[^.!?\n]{0,12}\b(?:OOM|out of memory)\b(?![- _]?kill)|\bout of (?:CPU|host|system) (?:memory|RAM)\b|\bout of RAM\b"),
+        r"(?ai)\b(?:CPU|host|system)\b[^.!?\n]{0,12}\b(?:OOM|out of memory)\b(?![- _]?kill)|\bout of (?:CPU|host|system) (?:memory|RAM)\b|\bout of RAM\b"),
         "I see CPU OOM errors during the partitioning, on a machine with two GPUs."),
     ToldName("cuda-oom", "the post tells of an out of memory on a GPU machine", re.compile(
-        r"(?i)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)|(?<!cpu )\bmemory errors?\b"),
+        r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)|(?<!cpu )\bmemory errors?\b"),
         "I get an OOM in loss.backward() on my V100.", about=_GPU),
-    ToldName("systemd-oomd", "the post tells of systemd-oomd's kill", re.compile(r"(?i)\bsystemd-oomd\b[^.!?\n]{0,40}\bkill(?:s|ed|ing)\b"),
+    ToldName("systemd-oomd", "the post tells of systemd-oomd's kill", re.compile(r"(?ai)\bsystemd-oomd\b[^.!?\n]{0,40}\bkill(?:s|ed|ing)\b"),
         "My desktop is slow, then systemd-oomd killed the whole session.", kill=True),
     ToldName("slurm-oom", _OOM_KILLED, _OOM_KILL, "I run it with sbatch, and I get jobs OOM killed.", about=_SLURM, kill=True),
     ToldName("oom-kill-memcg", _OOM_KILLED, _OOM_KILL, "We set a limit, and the container started to be OOMkilled.", about=_CONTAINER, kill=True),
     ToldName("oom-kill-global", _OOM_KILLED, _OOM_KILL, "My screen hangs, followed by the kernel's oom killer killing off all of it.", kill=True),
     ToldName("jax-oom", "the post tells of XLA out of memory", re.compile(r"\bRESOURCE_EXHAUSTED\b"),
-        "I run the Flax example and get RESOURCE_EXHAUSTED.", about=re.compile(r"(?i)\bjax\b|\bflax\b|\bxla\b|\bTPU\b")),
+        "I run the Flax example and get RESOURCE_EXHAUSTED.", about=re.compile(r"(?ai)\bjax\b|\bflax\b|\bxla\b|\bTPU\b")),
     ToldName("device-assert", "the post tells of an assertion inside a GPU kernel", re.compile(
-        r"(?i)\bdevice-side assert|\bAssertion `[^`\n]{0,120}(?:index|sizes?\[|n_classes|num_embeddings|input_val)[^`\n]{0,120}` failed"),
+        r"(?ai)\bdevice-side assert|\bAssertion `[^`\n]{0,120}(?:index|sizes?\[|n_classes|num_embeddings|input_val)[^`\n]{0,120}` failed"),
         "I get Assertion `index >= -sizes[i] && index < sizes[i]` failed in my second epoch."),
     ToldName("segfault", "the post tells of a segmentation fault", re.compile(
-        r"(?i)\bsegmentation fault\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
+        r"(?ai)\bsegmentation fault\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
         "I have met a 'Segmentation fault' when I ran the script."),
-    ToldName("illegal-access", "the post tells of an illegal memory access on a GPU", re.compile(r"(?i)\billegal memory access\b"),
+    ToldName("illegal-access", "the post tells of an illegal memory access on a GPU", re.compile(r"(?ai)\billegal memory access\b"),
         "I keep getting an illegal memory access after some steps."),
     ToldName("nccl", "the post tells of a collective that timed out", re.compile(r"\bNCCL (?:timed? ?out|timeouts?|errors?)\b|\bcollective operation timeout\b"),
         "We get an NCCL timeout after the first epoch."),
     ToldName("nan", "the post tells of a loss that is no number", re.compile(
-        r"(?i)\bloss(?:es)?\b[^.!?\n]{0,30}?(?<![a-z])(?:nan|inf)(?![a-z])|(?<![a-z])nan(?![a-z])[^.!?\n]{0,20}\bloss(?:es)?\b|(?:\bget(?:ting)?|\bgot|\bencounter\w*) (?:an? |the |weird )*nan\b|^nan (?:encounter|occur|appear|value)"),
+        r"(?ai)\bloss(?:es)?\b[^.!?\n]{0,30}?(?<![a-z])(?:nan|inf)(?![a-z])|(?<![a-z])nan(?![a-z])[^.!?\n]{0,20}\bloss(?:es)?\b|(?:\bget(?:ting)?|\bgot|\bencounter\w*) (?:an? |the |weird )*nan\b|^nan (?:encounter|occur|appear|value)"),
         "The loss becomes NaN in the second epoch and I cannot go on with my training."),
     ToldName("dataloader-killed", "the post tells of a DataLoader worker that was killed", re.compile(
-        r"(?i)\bdata ?loader\b[^.!?\n]{0,20} (?:(?:is|are|was|were|gets?|got|being|been) )?killed\b(?! by signal)"),
+        r"(?ai)\bdata ?loader\b[^.!?\n]{0,20} (?:(?:is|are|was|were|gets?|got|being|been) )?killed\b(?! by signal)"),
         "When I run it, the data loader worker is always killed after a while."),
     ToldName("disk-full", "the post tells of a full disk", re.compile(
-        r"(?i)\bno space left\b|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|磁盘空间不足|存储空间不足"),
+        r"(?ai)\bno space left\b|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|磁盘空间不足|存储空间不足"),
         "The training stopped because I ran out of disk space."),
-    ToldName("shm-exhausted", "the post tells of too little shared memory", re.compile(r"(?i)\b(?:out of|insufficient|not enough) shared memory\b|共享内存不足"),
+    ToldName("shm-exhausted", "the post tells of too little shared memory", re.compile(r"(?ai)\b(?:out of|insufficient|not enough) shared memory\b|共享内存不足"),
         "I get out of shared memory when I use eight workers."),
-    ToldName("bus-error", "the post tells of a bus error", re.compile(r"(?i)\bbus error\b|\bSIGBUS\b"), "I got a bus error in my second epoch."),
-    ToldName("python-memory-error", "the post tells of memory that the host refused", re.compile(r"(?i)(?<!of )\bmemory ?errors?\b(?! (?:correct|rate|check))"),
+    ToldName("bus-error", "the post tells of a bus error", re.compile(r"(?ai)\bbus error\b|\bSIGBUS\b"), "I got a bus error in my second epoch."),
+    ToldName("python-memory-error", "the post tells of memory that the host refused", re.compile(r"(?ai)(?<!of )\bmemory ?errors?\b(?! (?:correct|rate|check))"),
         "I run it, and while training the model it is giving a memory error."),
-    ToldName("import-error", "the post tells of a failed import", re.compile(r"(?i)\bimport ?error\b|\bmodule ?not ?found ?error\b|\bno module named\b"),
+    ToldName("import-error", "the post tells of a failed import", re.compile(r"(?ai)\bimport ?error\b|\bmodule ?not ?found ?error\b|\bno module named\b"),
         "I installed it, but I get an import error."),
-    ToldName("assert", "the post tells of a failed assertion", re.compile(r"(?i)\bassertion ?error\b|\bassertion failed\b"), "I get an assertion error at the first batch."),
+    ToldName("assert", "the post tells of a failed assertion", re.compile(r"(?ai)\bassertion ?error\b|\bassertion failed\b"), "I get an assertion error at the first batch."),
     ToldName("other-error", "the post tells of an exception", re.compile(
-        r"(?i)\b(?:key|value|type|index|attribute|runtime|name) ?error\b"),
+        r"(?ai)\b(?:key|value|type|index|attribute|runtime|name) ?error\b"),
         "I run the train script and then a keyerror of loss happens."),
     ToldName("killed-unknown", "the post tells of a process that was killed", re.compile(
-        r"(?i)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
+        r"(?ai)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
         r"|[\"'`“]killed[\"'`”]|\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w killed\W{0,3}$"
         r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|被(?:系统)?(?:杀死|杀掉|kill)"),
         "Loading checkpoint shards gets killed at 0%, and I have enough memory on my GPU."),
     ToldName("killed-unknown", "the post tells of a notebook's kernel that died", re.compile(
-        r"(?i)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying)\b"),
+        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying)\b"),
         "I try to train it on Colab, but the session keeps crashing."),
     ToldName("silent-end", "the post tells of an end without a word", re.compile(
-        r"(?i)\b(?:stop(?:s|ped)?|exit(?:s|ed)?|dies|died|end(?:s|ed)?|terminat(?:es|ed)|crash(?:es|ed)?|quits?|shut ?down|disappear\w*)\b[^.!?\n]{0,40}\bwithout (?:any |an? |showing )*(?:error|message|warning|exception|traceback|reason)"),
+        r"(?ai)\b(?:stop(?:s|ped)?|exit(?:s|ed)?|dies|died|end(?:s|ed)?|terminat(?:es|ed)|crash(?:es|ed)?|quits?|shut ?down|disappear\w*)\b[^.!?\n]{0,40}\bwithout (?:any |an? |showing )*(?:error|message|warning|exception|traceback|reason)"),
         "My training stops in epoch 3 without an error message."),
 )  # fmt: skip
 
 _HAPPENS = re.compile(
-    r"(?i)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
+    r"(?ai)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
     r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|results? in|started|starts|follow(?:s|ed)|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed"
     r"|becomes?|became|turns?|turned|goes|went|there (?:is|was)|keeps?|have|had)\b|发生|出现|报错|提示|遇到|被杀|被kill|显示"
 )
+_HAPPENED = re.compile(
+    r"(?ai)\b(?:occurr?ed|crashed|failed|died|got|became|stopped|encountered)\b"
+)  # a title that reports by itself
 # an if, a rule, advice, a wish, what was mended
 _SUPPOSED = re.compile(
-    r"(?i)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )try|please (?:reduce|set|use)"
+    r"(?ai)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )try|please (?:reduce|set|use)"
     r"|no longer|the output (?:includes|shows)|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
@@ -122,7 +125,7 @@ _PERSON = re.compile(
 )
 # titles of requests, changes and manuals
 _ASKS = re.compile(
-    r"(?i)\b(?:feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
+    r"(?ai)\b(?:feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
     r"how(?! (?:to|can|do|could|should) (?:i |we |you )?(?:solve|fix|resolve|overcome|deal))|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|:\s*$"
 )
 # The kernel lists its tasks when it is out of memory, and at no other time
@@ -138,9 +141,9 @@ _TASK_ROW = re.compile(
 _ROWS = 3
 # A manual's sentence: what happens to any process
 _GENERAL = re.compile(
-    r"(?i)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"
+    r"(?ai)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"
 )
-_OURS = re.compile(r"(?i)\b(?:I|we|my|our|me|us|it|the|this|these|all|kernel)\b")
+_OURS = re.compile(r"(?ai)\b(?:I|we|my|our|me|us|it|the|this|these|all|kernel)\b")
 _TRACE = re.compile(
     r'^\s*File "[^"\n]{1,400}", line \d|^[│|> ]{1,6}❱|^-{1,4}> ?\d{1,6} |^File \S{1,300}:\d+, in ',
     re.MULTILINE,
@@ -187,14 +190,15 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
     change = False
     for number, sentence, title in sentences(lines):
         change = change or (title and _CHANGE.search(sentence) is not None)
-        if not person or (title and _ASKS.search(sentence)):
+        happened = title and _HAPPENED.search(sentence)
+        if not (person or happened) or (title and _ASKS.search(sentence)):
             continue
         if not title and not _HAPPENS.search(sentence):
             continue
         for name in NAMES:
             match = name.pattern.search(sentence)
             if match and (name.about is None or name.about.search(whole)):
-                if change and cause_of(name.cause).memory:
+                if (change or not person) and (cause_of(name.cause).memory or name.kill):
                     break
                 if not title and _SUPPOSED.search(f"{sentence[: match.start()]} {sentence[match.end() :]}"):
                     break
