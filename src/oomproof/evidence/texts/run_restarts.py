@@ -41,7 +41,7 @@ class RestartWatch:
         return bool(self._key) and self._key in text
 
     def opens(self, line: str, failed: bool) -> bool:
-        if self._key not in line or _shape(line) != self._shape:
+        if not self.may_open(line) or _shape(line) != self._shape:
             return False
         self._quiet = 0 if failed else self._quiet + 1
         if self._quiet > _OFTEN:

@@ -125,7 +125,7 @@ VANISHED = Rule(
     Row("KilledWorker", "distributed.scheduler.KilledWorker: Attempted to run task on 4 different workers"),
     Row("process_executor.Termin", "joblib.externals.loky.process_executor.TerminatedWorkerError: x"),
     Row("TerminatedWorkerError", "TerminatedWorkerError", r"TerminatedWorkerError$"),
-    Row("was OOM", "The worker was OOM-killed", r"was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
+    Row("was OOM", "The worker was OOM-killed", r"(?<!\ba pod )(?<!\ba job )(?<!\ba container )(?<!\ba process )was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
         other="My run was OOM-killed yesterday, today it went through"),
     Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
     Row("tried to allocate more memory than is available. It has restarted", "Your notebook tried to allocate more memory than is available. It has restarted."),
