@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from oomproof.diagnosis.experiment_plan import Factor, Values
 from oomproof.errors import USAGE, OomproofError, did_you_mean
+from oomproof.plans import command_template
+from oomproof.plans.knobs import NAME
 
 UNSET = "unset"
-_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
-# {name}; or {{name}}, which is {name} as it stands. Any other brace is the command's own: JSON, a shell's function
-_PLACEHOLDER = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -33,7 +32,7 @@ def _factor(text: str, flag: str) -> Factor:
     is_env = flag == "--env"
     example = "--env OMP_NUM_THREADS=1" if is_env else "--vary bs=32,8"
     name, equals, listed = text.partition("=")
-    if not equals or not re.fullmatch(_NAME, name):
+    if not equals or not re.fullmatch(NAME, name):
         raise OomproofError(f"cannot read {flag} {text!r}", f"write NAME=VALUE,VALUE: {example}", USAGE)
     # a comma inside a value is written \,
     values = tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed))
@@ -51,7 +50,7 @@ def _factor(text: str, flag: str) -> Factor:
 
 
 def _check_placeholders(names: Sequence[str], command: Sequence[str]) -> None:
-    used = [match[2] for word in command for match in _PLACEHOLDER.finditer(word) if match[2]]
+    used = command_template.placeholders(command)
     for name in used:
         if name not in names:
             near = did_you_mean(name, names)
@@ -64,14 +63,8 @@ def _check_placeholders(names: Sequence[str], command: Sequence[str]) -> None:
 
 
 def filled(command: Sequence[str], factors: Sequence[Factor], values: Values) -> list[str]:
-    """Each word stays one word, whatever a value holds; one that is only a placeholder goes when its value is empty."""
     known = {factor.name: value for factor, value in zip(factors, values, strict=True) if not factor.is_env}
-    words = []
-    for word in command:
-        text = _PLACEHOLDER.sub(lambda match: known[match[2]] if match[2] else f"{{{match[1]}}}", word)
-        if text or not word:
-            words.append(text)
-    return words
+    return command_template.filled(command, known)
 
 
 def environment_of(factors: Sequence[Factor], values: Values, environment: dict[str, str]) -> dict[str, str]:
