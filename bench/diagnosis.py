@@ -4,7 +4,9 @@
     python bench/diagnosis.py --corpus DIR          another one: DIR/truth.jsonl names the files and their truth
 
 A truth line has `file`, `kind` (a cause slug), and where the text says them `victim_pid`, `victim_name`, `total_vm_kb`,
-`anon_rss_kb`, `file_rss_kb`, `shmem_rss_kb`, `requested_bytes`, `gpu_total_bytes`, `phase`; `also` lists other fair kinds.
+`anon_rss_kb`, `file_rss_kb`, `shmem_rss_kb`, `requested_bytes`, `gpu_total_bytes`, `gpu_free_bytes`, `gpu_allocated_bytes`,
+`gpu_reserved_unallocated_bytes`, `phase`; `also` lists other fair kinds, `phase_also` other fair phases. A phase is right if it is
+the one that a reader can tell from the text; where the label says "unknown", none can be told, and only "unknown" is right.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from oomproof.diagnosis.judge import judge_texts
 from oomproof.evidence.texts.text_case import read_texts
 
 HERE = Path(__file__).resolve().parent.parent
-DECOYS = {"not-a-crash"}
 SIZES = ("total_vm", "anon_rss", "file_rss", "shmem_rss")
+GPU = ("total_bytes", "free_bytes", "allocated_bytes", "reserved_unallocated_bytes")
 
 
 def truths(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -50,7 +52,7 @@ def figures(truth: dict[str, Any], said: dict[str, Any]) -> list[tuple[str, bool
     ]
     checks += [
         (name, truth.get(key), gpu.get(name))
-        for name, key in (("requested_bytes", "requested_bytes"), ("total_bytes", "gpu_total_bytes"))
+        for name, key in (("requested_bytes", "requested_bytes"), *((name, f"gpu_{name}") for name in GPU))
     ]
     found = []
     for name, right, ours in checks:
@@ -80,6 +82,7 @@ def main() -> int:
         return 1
     right = exact = known = false_oom = decoys = 0
     phases: Counter[str] = Counter()
+    untold: Counter[str] = Counter()  # deaths whose text shows no phase
     by_kind: Counter[str] = Counter()
     wrong_kind: Counter[str] = Counter()
     bins: dict[int, list[bool]] = {}
@@ -93,21 +96,27 @@ def main() -> int:
         bins.setdefault(min(9, int(said["verdict"]["probability"] * 10)), []).append(good)
         fields = figures(truth, said)
         known, exact = known + len(fields), exact + sum(ok for _, ok in fields)
-        if truth.get("phase") not in (None, "unknown"):
-            phase = said["verdict"]["phase"]
-            phases["right" if phase == truth["phase"] else "unknown" if phase == "unknown" else "wrong"] += 1
+        phase, told = said["verdict"]["phase"], truth.get("phase")
+        fair = told in (None, phase) or phase in (truth.get("phase_also") or [])
+        if told == "unknown":
+            untold["right" if fair else "wrong"] += 1
+        elif told:
+            phases["right" if fair else "unknown" if phase == "unknown" else "wrong"] += 1
         if not cause_of(truth["kind"]).memory:
             decoys += 1
             if cause_of(cause).memory and not good:
                 false_oom += 1
         bad = [name for name, ok in fields if not ok]
+        if not fair and told != "unknown":
+            bad.append(f"phase {told} → {phase}")
         if not arguments.quiet and (not good or bad):
             note = f"  wrong: {', '.join(bad)}" if bad else ""
             print(f"{path.parent.name}/{path.name}: {truth['kind']} → {cause}{note}")
     print(f"\nfirst cause right        {right}/{len(cases)}  {right / len(cases):.1%}")
     print(f"figures exact            {exact}/{known}  {exact / max(1, known):.1%}")
-    told = f"{phases['wrong']} wrong, {phases['unknown']} unknown"
-    print(f"phase right where told   {phases['right']}/{sum(phases.values())}  {told}")
+    others = f"{phases['wrong']} wrong, {phases['unknown']} unknown"
+    print(f"phase right where told   {phases['right']}/{sum(phases.values())}  {others}")
+    print(f"no phase where none told {untold['right']}/{sum(untold.values())}")
     print(f"OOM claimed on others    {false_oom}/{decoys}")
     print("calibration (said → right)")
     for share, outcomes in sorted(bins.items()):

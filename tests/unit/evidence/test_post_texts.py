@@ -71,11 +71,70 @@ def test_a_programs_own_words_come_first(verdict) -> None:
         "# Reply\n\nTry a smaller image: on my GPU that would run out of GPU memory as well.\n",
         "# Report\n\nThe job was killed in the lab yesterday. Today I ran it again and it finished.\n",
         "# Fixed\n\nI no longer get CUDA out of memory with the last commit, thanks!\n",
+        "# Indicate the size when an allocation gives a MemoryError\n\nI have seen many ask why it gives a MemoryError.\n",
+        "# Detect OOMKilled pods\n\nOur alert should fire when a pod was OOM killed, and I think we can read its state.\n",
+        "# Out of memory, explained\n\nIn this article: the kernel killed the process, exit code 137. Common causes follow.\n",
+        "# [feature request] retry on OOM\n\nIt would be nice: my job got CUDA out of memory and could have gone on.\n",
         "# Running out of GPU memory\n\nReduce `--batch-size`.\n\n# A segfault\n\nReinstall the driver.\n",
     ],
 )
 def test_talk_about_a_death_is_none(text: str, verdict) -> None:
     assert verdict(text)[0] == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    ("title", "sentence", "phase"),
+    [
+        ("CUDA out of memory for large image inference", "It occurs on my card.", "eval"),
+        ("CUDA out of memory", "I just run the test code, but get the error.", "eval"),
+        ("CUDA out of memory", "I want to test one image. But I meet the error on my GPU.", "eval"),
+        ("CUDA out of memory", "Training works fine, but when I use it to predict I get this.", "eval"),
+        ("CUDA out of memory", "I see the error while partitioning the states, before training can begin.", "load"),
+        ("CUDA out of memory", "My cross validation fails when training the second fold.", "train"),
+        ("CUDA out of memory", "The error happens on the line model.generate(prompt), I think.", "generate"),
+        ("CUDA out of memory", "I get the error at inference, in the generate script.", "generate"),
+        ("CUDA out of memory", "I had a problem when I trained it.", "train"),
+        ("CUDA out of memory", "Process_data.py gives me an error.", "load"),
+        ("CUDA out of memory", "When I run train.py I get an error.", "unknown"),  # which also loads and evaluates
+        ("CUDA out of memory", "I get an error with the training set of another project.", "unknown"),
+        ("训练时CUDA out of memory", "我用的是一张卡", "train"),
+    ],
+)  # fmt: skip
+def test_when_in_other_words(title: str, sentence: str, phase: str, verdict) -> None:
+    assert verdict(f"# {title}\n\n{sentence}\nThanks!\n") == ("cuda-oom", phase)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("# loss训练时候变成nan\n\n减小学习率也不行，请问怎么办\n", "nan"),
+        ("# Nan loss occured in the second epoch\n\nTry a smaller rate.\n", "nan"),
+        ("# The run shows memoryError, how to solve?\n\nI use 8G of memory.\n", "python-memory-error"),
+        ("# CPU OOM with offload\n\nI see CPU OOM errors on my machine with two GPUs.\n", "python-memory-error"),
+        ("# CUDA outofmemory\n\nI get it when I test one image.\n", "cuda-oom"),
+        ("# It is killed\n\nMy job gets killed, and then: `RuntimeError: CUDA error: out of memory` on my card.\n", "cuda-oom"),
+        ("# Strange end\n\nI see `KeyError: 'a'` in it, and I do not know why. It is no IndexError: 'b'.\n", "other-error"),
+    ],
+)  # fmt: skip
+def test_told_in_other_words(text: str, cause: str, verdict) -> None:
+    assert verdict(text)[0] == cause
+
+
+def test_a_title_above_frames_without_ends(verdict) -> None:
+    text = (
+        "# CUDA error: out of memory with offload\n\n```\n"
+        "File /env/site-packages/deepspeed/runtime/engine.py:1184, in Engine._configure_optimizer(self, client)\n"
+        "   1183 if wrapper == ZERO:\n-> 1184     self.optimizer = self._configure(basic)\n"
+    )
+    assert verdict(text) == ("cuda-oom", "load")
+
+
+def test_rows_of_the_task_table_are_the_kernels(verdict) -> None:
+    rows = "".join(
+        f"Dec 13 06:35:08 h kernel: [104.857394] [{pid}]   113 {pid}    73676      715      95       3        0             0 postgres\n"
+        for pid in (28240, 28241, 28242)
+    )
+    assert verdict(f"# The kernel ends my job\n\n{rows}")[0] == "oom-kill-global"
 
 
 def test_a_long_log_is_not_read_for_sentences(verdict) -> None:

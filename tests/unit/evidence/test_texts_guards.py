@@ -40,6 +40,16 @@ def test_earlyoom_says_the_memory_held() -> None:
     assert found.guard.held == 4962 << 20
 
 
+def test_the_first_earlyoom_spoke_of_badness() -> None:
+    first, last = guards(
+        "Out of memory! avail: 313 MiB < min: 314 MiB\n"
+        "Killing process 26967 (chrome) with badness 337 time_running=5323.8m\n"
+        "Killing process 8437 (tab (2)) with badness 332\nKilling process 8438 (python) with badness 9\n"
+    )
+    assert first.victim is not None and first.victim.name == "chrome" and first.cause == "earlyoom"
+    assert last.victim is not None and last.victim.pid == 8438
+
+
 def test_nohang_names_its_victim() -> None:
     (found,) = own("nohang-0.2")
     assert found.victim is not None and (found.victim.pid, found.victim.name) == (21011, "train_gpt")

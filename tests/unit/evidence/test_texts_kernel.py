@@ -376,3 +376,28 @@ def test_sizes_that_a_paste_put_commas_into() -> None:
     line = "Out of memory: Killed process 7899 (python) total-vm:26,184,840kB, anon-rss:15,370,088kB, file-rss:0kB, shmem-rss:0kB"
     (found,) = kernel(line)
     assert found.victim == Sizes(7899, "python", 26184840 * 1024, 15370088 * 1024, 0, 0)
+
+
+def test_a_trace_from_where_a_page_was_charged_is_a_cgroups() -> None:
+    (found,) = kernel(
+        "[1.0] php invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=0\n"
+        "[1.1]  [<ffffffff8115a32e>] oom_kill_process+0x24e/0x3b0\n"
+        "[1.2]  [<ffffffff811bd1ce>] __mem_cgroup_try_charge+0xb0/0xc0\n"
+    )
+    assert found.cause == "oom-kill-memcg"
+
+
+def test_figures_across_a_screens_width() -> None:
+    wide = " " * 165
+    (found,) = kernel(
+        f"[2.0] Out of memory: Killed process 25315 (python3) total-vm:53312244{wide}kB, anon-rss:31451456kB, "
+        "file-rss:74816kB, shmem-rss:12296kB, UID:0 oom_score_adj:0"
+    )
+    assert found.victim is not None
+    assert (found.victim.total_vm, found.victim.anon_rss) == (53312244 << 10, 31451456 << 10)
+
+
+def test_a_sentence_about_the_killer_is_no_report() -> None:
+    assert not kernel(
+        "we could see that it has invoked oom-killer: which is a thing that kernels do at times"
+    )

@@ -46,6 +46,13 @@ def phase_of(text: str) -> str:
         ([("aug.py", "main", "x"), ("aug.py", "process_and_save_features", "np.concatenate(a)")], "unknown"),
         ([("utils/preprocess.py", "<module>", "main()"), ("utils/preprocess.py", "main", "a[1]")], "load"),
         ([("run.py", "<module>", "net()"), (f"{LIBRARY}/keras/applications/e.py", "EfficientNetB0", "x")], "load"),
+        ([("t.py", "_do_train", "x"), ("nn/tasks.py", "forward", "return self.predict(x)"), ("nn/tasks.py", "predict", "x"), ("nn/tasks.py", "_predict_once", "x = m(x)")], "train"),
+        ([("p.py", "stream_inference", "x"), ("nn/backend.py", "warmup", "self.forward(im)")], "eval"),
+        ([("s.py", "serve", "x"), ("s.py", "warmup", "x")], "load"),
+        ([("t.py", "<module>", "losses = estimate_loss()"), ("t.py", "estimate_loss", "model(x)")], "eval"),
+        ([("t.py", "main", "x"), ("t.py", "DumpModels", "x")], "save"),
+        ([("t.py", "train", "x"), ("agent.py", "_save_obs", "x")], "train"),
+        ([("t.py", "train", "x"), (f"{LIBRARY}/wandb/sdk/lib/sock.py", "load_settings", "x")], "train"),
         ([("run.py", "<module>", "work()"), ("run.py", "work", "a / b")], "unknown"),
     ],
 )  # fmt: skip
@@ -137,3 +144,20 @@ def test_an_errors_own_lines_tell_the_phase(text: str, phase: str) -> None:
 def test_a_key_of_a_configuration_announces_nothing() -> None:
     assert phases.of_heading("evaluation:") == ""
     assert phases.of_heading("Evaluating on 100 images") == "eval"
+
+
+def test_a_loss_that_is_no_number_is_the_trainings() -> None:
+    text = (
+        "Epoch 0:   0%|    | 16/224174 [01:41<395:02:20,  0.16it/s, loss=1.0]\n"
+        "[Data] Loading video: /d/a.mp4\n[Module] training_step -> loss: nan\n"
+    )
+    assert phase_of(text) == "train"
+
+
+def test_a_wrapper_that_tells_nothing_does_not_hide_the_phase() -> None:
+    text = (
+        "Error executing job with overrides: []\n"
+        'Traceback (most recent call last):\n  File "run.py", line 3, in main\n    net = build()\n'
+        '  File "run.py", line 9, in build_model\n    x()\nValueError: bad width\n'
+    )
+    assert phase_of(text) == "load"

@@ -466,6 +466,7 @@ def test_the_parsers_own_words_in_any_order_are_survived(words: list[str]) -> No
 
 # beginnings of sentences that are known: what follows must not be tried again and again
 ENDLESS = [
+    "9",  # the sizes of a sentence about memory meet them below
     "rror ",
     "a",
     "Killed ",
@@ -519,6 +520,12 @@ def test_one_endless_line_takes_linear_time(unit: str) -> None:
     started = time.process_time()
     parse(unit * (500_000 // len(unit)))
     assert time.process_time() - started < 10  # under 1; hours, were it quadratic
+
+
+def test_a_size_of_a_thousand_digits() -> None:
+    started = time.process_time()
+    assert gpu_numbers("CUDA out of memory. " + "9" * 20_000) is None
+    assert time.process_time() - started < 5  # under 0.1; it was cubic
 
 
 def test_many_lines_take_seconds_and_little_memory() -> None:

@@ -20,7 +20,9 @@ _WRAPPER = re.compile(
 )
 _ECHO_TYPES = (
     "ConnectionResetError", "BrokenPipeError", "EOFError", "ConnectionRefusedError", "ConnectionAbortedError", "Empty", "BrokenProcessPool",
+    "CondaError",  # a batch script goes on with whatever Python it finds
 )  # fmt: skip
+_ECHO_WORDS = ("handle is closed", "Bad file descriptor")  # of workers whose parent has gone
 _BENIGN = ("StopIteration", "TrialPruned", "GeneratorExit", "SystemExit")
 _DEAD = re.compile(r"\bpid[:=] ?(\d{2,9})\b")  # Ray names the dead actor in the lines below its exception
 
@@ -80,9 +82,12 @@ class Message:
             hit = Hit("other-error", says, 0.7 if raised.loose else 0.85)
         if hit.cause == "killed-unknown" and not hit.pids and (dead := _DEAD.search(self.text)):
             hit = replace(hit, pids=(int(dead[1]),))
+        if raised.survived and name == "KeyboardInterrupt":
+            return replace(hit, strength=0.5)  # a finalizer swallowed it, and yet somebody pressed Ctrl-C
         if raised.survived:
             return replace(hit, kind="talk", strength=0.1)
-        return replace(hit, facts=replace(hit.facts, echo=True)) if name in _ECHO_TYPES else hit
+        echo = name in _ECHO_TYPES or raised.message.endswith(_ECHO_WORDS)
+        return replace(hit, facts=replace(hit.facts, echo=True)) if echo else hit
 
     def _recognised(self, said: FailureText) -> Hit | None:
         wrapper = _WRAPPER.search(said.text)

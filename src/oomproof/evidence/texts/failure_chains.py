@@ -38,6 +38,7 @@ class FailureChains:
         self._wrapped_phase = ""
         self._subprocesses: set[int] = set()  # that a launcher says it ends
         self._rank: int | None = None  # that MPI says is about to be told of
+        self._restarted = False  # another run began below the last failure
         self._last_hit: tuple[str, str] | None = None
         self._repeats = 0
 
@@ -99,7 +100,7 @@ class FailureChains:
         if hit.cause == "nan" and phase == "eval" and raised and phase_frames.trains(raised.frames):
             phase = "train"  # found when it was scored, made before
         if hit.kind == "wrapper":
-            self._wrapped_phase = phase
+            self._wrapped_phase = phase if phase != "unknown" else ""
         elif self._wrapped_phase and phase in ("unknown", "load"):
             phase, self._wrapped_phase = self._wrapped_phase, ""
         return phase
@@ -138,15 +139,24 @@ class FailureChains:
     def mark(self) -> None:
         """A failure stands here. Where the run had gone on since the last one, a new chain begins."""
         signs = self._tail.signs
-        if self.last and signs.advances - self._advances >= 2:
+        if self.last and (self._restarted or signs.advances - self._advances >= 2):
             self.close(last=False)
+        self._restarted = False
         signs.mark()
         self._advances = signs.advances
+
+    def run_began(self) -> None:
+        """The log goes on with another run. Without a failure of its own it does not take back what is told above."""
+        self._restarted = True
+
+    def only_examples(self) -> None:
+        """The text explains how things die: its sentences name failures, only a traceback shows one."""
+        self.last[:] = [finding for finding in self.last if finding.job.heard in ("traceback", "exception")]
 
     def close(self, last: bool) -> None:
         """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
         chain = sorted(self.last, key=lambda finding: finding.line)
-        went_on = self._tail.signs.advances - self._advances >= 2
+        went_on = self._tail.signs.advances - self._advances >= 2 or (self._restarted and not last)
         chosen = None if went_on else first_failure(chain, self._tail.title)
         if chosen is not None and last and self._faded(chain[chosen]):
             chosen = None
@@ -178,6 +188,8 @@ class FailureChains:
 
     def _phase_of_root(self, finding: Finding, chain: Sequence[Finding]) -> str:
         phase = finding.job.phase
+        if finding.job.heard == "told":  # who tells what it was also tells when
+            phase = self._tail.phase_told(finding.line)
         if phase == "unknown":
             # a kernel's assertion has no frames, the exception that follows from it has
             told = (other.job.phase for other in chain if other.job.kind in ("failure", "wrapper"))
@@ -189,6 +201,8 @@ class FailureChains:
         if phase == "unknown" or (phase == "train" and all(map(_cut, chain))):
             told_phase = self._tail.phase_told(same[-1].line)
             phase = told_phase if told_phase != "unknown" else phase
+        if phase in ("unknown", "load") and finding.cause == "nan" and finding.job.heard in ("told", "loss"):
+            phase = "train"  # a loss that is no number
         return phase
 
 

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 class Earlyoom(GuardReader):
     anchors = (
-        "sending SIG", "escalating to SIGKILL", "dryrun", "kill failed: ", "illing process", "ow memory! ", "ow Memory! ",
+        "sending SIG", "escalating to SIGKILL", "dryrun", "kill failed: ", "illing process", "ow memory! ", "ow Memory! ", "ut of memory! avail",
     )  # fmt: skip
 
     # 1.7: … "x": badness 1, VmRSS 2 MiB; newer: … "x": oom_score 1, oom_score_adj 0, VmRSS 2 MiB, cmdline "…"
@@ -28,6 +28,9 @@ class Earlyoom(GuardReader):
         r"""illing process (?:(?P<pid>\d{1,10}) "(?P<name>.{0,64}?)"|'(?P<name_first>.{0,64}?)') with signal (?P<number>\d{1,2})"""
         r"""(?:, pid: (?P<pid_last>\d{1,10}))?.{0,40}badness"""
     )
+    _OLD_BADNESS = re.compile(
+        r"Killing process (?P<pid>\d{1,10}) \((?P<name>[^()\n]{1,64})\) with badness \d"
+    )
     _OLD_NAMED = re.compile(r"Killing process: (?P<name>.{1,64}?), pid: (?P<pid>\d{1,10}), badness")
 
     def __init__(self, source: str) -> None:
@@ -39,7 +42,11 @@ class Earlyoom(GuardReader):
         if "ow memory! at" in message.lower() or "ut of memory! avail" in message:
             self._warned = number
         ours = number - self._warned < 20 or (stamp.tag or "").startswith("earlyoom")
-        match = self._SENDING.search(message) or self._OLD_SIGNAL.search(message)
+        match = (
+            self._SENDING.search(message)
+            or self._OLD_SIGNAL.search(message)
+            or self._OLD_BADNESS.search(message)
+        )
         if match is None and ours:
             match = self._OLD.search(message) or self._OLD_NAMED.search(message)
         if match is not None:

@@ -12,7 +12,8 @@ _CONTAINER = re.compile(r"^(?:docker|cri-containerd|crio|libpod|podman|kubepods|
 
 
 class SystemdOomd(GuardReader):
-    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ", "attempting to kill ", "Killed /")  # fmt: skip
+    anchors = ("due to memory pressure for", "due to memory used", "systemd-oomd killed ", "attempting to kill ", "Killed /",
+               "cgroups for killing, top")  # fmt: skip
 
     _KILLED = re.compile(
         r"(?:Killed|Marked) (?P<cgroup>\S{1,1024}) (?:for killing )?due to memory "
@@ -28,10 +29,15 @@ class SystemdOomd(GuardReader):
         super().__init__(source)
         self._pids: list[int] = []  # told before the cgroup they belong to
         self._tried: tuple[int, Stamped] | None = None  # where the last of them was told
+        self._chose: tuple[int, Stamped] | None = (
+            None  # where it lists whom it may kill: it does so as it kills
+        )
 
     def feed(self, number: int, stamp: Stamped) -> None:
         message = stamp.message
-        if match := self._ATTEMPT.search(message):
+        if "cgroups for killing, top candidates" in message:
+            self._chose = (number, stamp)
+        elif match := self._ATTEMPT.search(message):
             self._pids = [*self._pids[-255:], int(match["pid"])]
             self._tried = (number, stamp)
         elif match := self._KILLED.search(message):
@@ -65,6 +71,9 @@ class SystemdOomd(GuardReader):
             number, stamp = self._tried
             said = f"systemd-oomd sent SIGKILL to pid {self._pids[-1]}; no line says for which cgroup"
             self.add("systemd-oomd", number, stamp, said, 0.9, self._victim())
+        if self._chose is not None and not self.found:
+            said = "systemd-oomd chose whom to kill; the text ends before it says whom"
+            self.add("systemd-oomd", *self._chose, said, 0.75)
         return self.found
 
 

@@ -63,7 +63,9 @@ _FAULT_BROKEN_OFF = re.compile(
 )
 _FOLLOWS_SEGFAULT = re.compile(r"\berror:? ?\d+\b")
 # a patch or a manual shows what a report looks like
-_EXAMPLE = re.compile(r"(?i)\b(?:for example|an? example|example (?:of|output)|looks? like this|e\.g\.)")
+_EXAMPLE = re.compile(
+    r"(?i)\b(?:for example|an? example|example (?:of|output)|looks? like this|e\.g\.|the output (?:includes|shows|is similar)|for this output|on this page)"
+)
 _LEAD_IN = 3  # lines
 
 
@@ -140,7 +142,8 @@ class KernelParser:
             return
         report = self._report(number)
         if "ill process " in message and (announced := read_announcement(number, stamp, message)):
-            report.announced = announced
+            if not self._shown():
+                report.announced = announced
         elif "invoked oom-killer" in message and is_invoked(message):
             if report.invoked is not None or report.used:
                 report = self._renew(number)

@@ -18,8 +18,8 @@ _BROKEN_OFF = re.compile(
     r"(?:ut of [Mm]emory\b.{0,60}\b[Kk]illed|\b[Kk]illed process)(?: process)?(?: \d+)?$"
 )
 _SIZE = re.compile(
-    r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) ?kB"
-)  # a paste may have commas in it
+    r"\b(?P<key>total-vm|vsz|anon-rss|file-rss|shmem-rss): ?(?P<kb>\d[\d,]{0,25}) {0,400}kB"
+)  # a paste may have commas in it, or a screen's width of blanks
 _WHY = re.compile(
     r"(?P<memcg>Memory cgroup out of memory|Out of memory in UB)|(?P<cpuset>No available memory in cpuset)"
     r"|(?P<mempolicy>No available memory \(MPOL_BIND\))|(?P<all>Out of [Mm]emory)"
@@ -34,6 +34,7 @@ _TASK_IN = re.compile(r"Task in (?P<task>\S+) killed as a result of limit of (?P
 _USAGE = re.compile(r"\bmemory: usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB")
 _STATS = re.compile(r"Memory cgroup stats for (?P<path>[^\s:]+(?::[^\s:]+)*?):?(?:\s|$)")
 _INVOKED = re.compile(r"(?P<name>\S.{0,63}?) invoked oom-killer:(?: |$)(?:.*?\border=(?P<order>\d{1,2})\b)?")
+_SENTENCE = re.compile(r"(?:\b[a-z]{2,12}[ ,.:]{1,2}){4}")
 # Mem-Info: swap in kB, the rest in pages; zones repeat "free:4480kB" with a unit, which is left alone
 _MACHINE = re.compile(
     r"(?P<swap>Free|Total) swap\s*[=:]\s*(?P<kb>\d{1,15})kB|(?P<pages>\d{1,15}) (?:pages (?:of )?(?P<of>RAM|reserved)|reserved pages)\b"
@@ -50,6 +51,8 @@ _TRACE = re.compile(
     r"\boom_kill_process(?:\.\w+)?(?:\+0x[0-9a-f]| from out_of_memory)|\bmem_cgroup_out_of_memory\+0x[0-9a-f]"
 )
 
+# before 3.13 the killer was called from where the page was charged
+_CHARGE = re.compile(r"\b__mem_cgroup_try_charge\+0x")
 _UNLIMITED = 1 << 60  # the kernel prints "no limit" as 9007199254740988kB
 _TEXT = 600
 
@@ -208,7 +211,7 @@ class Report:
         elif match := _TASK_IN.search(message):
             self.memcg = True
             self.task_in = (match["task"], match["limit"])
-        elif "mem_cgroup_out_of_memory" in message or "mem_cgroup_oom" in message:
+        elif "mem_cgroup_out_of_memory" in message or "mem_cgroup_oom" in message or _CHARGE.search(message):
             self.memcg = True  # the call trace of a cgroup's shortage
         else:
             return False
@@ -338,7 +341,9 @@ def only_of_a_report(message: str) -> bool:
 
 
 def is_invoked(message: str) -> bool:
-    return _INVOKED.search(message) is not None
+    """A manual's sentence may name the line: "you may get results like app invoked oom-killer: …"."""
+    match = _INVOKED.search(message)
+    return match is not None and _SENTENCE.search(message[: match.start("name") + 40]) is None
 
 
 def read_reaped(message: str) -> tuple[int, str] | None:

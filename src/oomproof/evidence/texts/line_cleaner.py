@@ -42,7 +42,9 @@ _LOGGED_AT = re.compile(
     + r"(?:\s+(?:\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )?\[[\w./ :-]{1,80}\]:? ?|\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w./-]{1,120}:\d+\] ?)"
 )
 _DATED = re.compile(rf"{_STAMP.pattern}|[EWIF]\d{{4}} \d\d:\d\d:\d\d\.|\[rank\d{{1,5}}\]: ")
-_CELL = re.compile(r'\s*(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s*"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$')
+_CELL = re.compile(
+    r'\s{0,80}(?:"(?![Rr]eason|[Ss]tate)\w{1,20}": ?)?\[?\s{0,20}"(?P<body>.*?)(?:\\n)?"\s*,?\]?\s*$'
+)
 _RULES = re.compile(
     r"^(?:> )+|^#{1,4} (?=\S)|^[│|] (?=\S|  | \*)|^<(?!ipython|frozen|string|stdin|module)[a-zA-Z/][^>]{0,40}>"
 )

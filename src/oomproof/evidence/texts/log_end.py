@@ -24,7 +24,7 @@ _CLOSED = re.compile(r"closing signal SIG(?:TERM|INT|HUP)")
 _LAST_MESSAGE = 6  # lines that say something, from the end
 _COMPLAINT = re.compile(
     r"^(?:\w[\w./-]{0,40}: )?(?:fatal|FATAL|[Pp]anic|Error|ERROR|error)(?: ?ERROR| error)?:\s*\S|panicked at|\bcore dumped\)|^Uncaught exception|^uncaught exception"
-    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped"
+    r"|^\W{0,4}Unhandled exception|^Abort(?:ed|ing)\b|pthread_create failed|build stopped|^(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60}(?:Error|Exception):$"
 )
 _CUT_HEADER = re.compile(r"Traceback(?: \([a-z ]{0,20})?$")
 _CUT = JobFacts(heard="cut")
@@ -44,7 +44,8 @@ def cut_tracebacks(
             raised = Raised(writer.named, "", frames, writer.where, False, writer.survived, False)
             if tail.signs.last.line <= writer.begun:
                 chains.mark()  # what the run did before it does not mean that it went on after it
-            chains.add(writer.begun, HEADER, _cut(writer.named, library), tag, raised)
+            spoken = "tensorflow" if "tensorflow/" in raised.files else library
+            chains.add(writer.begun, HEADER, _cut(writer.named, spoken), tag, raised)
 
 
 def _cut(named: str, library: str) -> Hit:

@@ -16,7 +16,7 @@ _SYSLOG = re.compile(r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}: ")
 _HEAD = 2000  # characters of a line that may announce a phase
 _AFTER_THE_SIGN = 3  # lines: a loss, a warning, an empty bar
 _STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|DEBUG)")
-_NODES = 8  # lines in which TensorFlow names the nodes of its graph that failed
+_NODES = 8  # lines in which TensorFlow and XLA name the nodes of the graph that failed
 _CODE = 2  # lines: the code, and the marks below it
 _STACK = 60  # lines of a stack beside a fatal line
 
@@ -47,15 +47,23 @@ class LogTail:
         below = [line for number, line in self.recent if number > finding.line][:_STACK]
         above = [line for number, line in self.recent if number < finding.line][-_STACK:]
         nodes = [line for line in below[:_NODES] if line.lstrip().startswith("[[")]
+        nodes += [line for line in above[-_NODES:] if "op_name=" in line]
         if any(map(phases.OF_GRADIENTS.search, (finding.text, *nodes))):
             return "train"
+        if phases.AT_SAVING.search(finding.text):
+            return "save"
         for code in reversed(above[-_CODE:]):  # the end of a traceback whose frames are cut off
             if phase := phase_frames.of_call(code.partition("#")[0]):
                 return phase
         for stack in (below, above):  # "Aborted (core dumped)" stands below its own
             if (phase := phase_frames.of_stack(clean(line[:600]).text for line in stack)) != "unknown":
                 return phase
-        if (phase := self.loop_above(finding.line)) != "unknown":
+        if finding.line == self.title and (phase := phase_frames.of_notebook(below)) != "unknown":
+            return phase
+        if any(map(phases.GENERATED.search, below[:2])):
+            return "generate"
+        # a title stands above the log that it is about
+        if (phase := self.loop_above(self.end if finding.line == self.title else finding.line)) != "unknown":
             return phase
         return "load" if finding.cause == "import-error" else phases.of_error(finding.text)
 

@@ -21,9 +21,9 @@ _CODE = (
 _CALLS = (
     ("generate", re.compile(r"\.generate\(")),
     ("save", re.compile(r"\btorch\.save\(|(?<![a-z])save_(?:checkpoint|pretrained|weights|file)\w{0,20}\(")),
-    ("load", re.compile(r"\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
+    ("load", re.compile(r"\bwandb\.init\(|\btorch\.load\(|\bload_state_dict\(|\bfrom_pretrained\(|\bload_checkpoint\(")),
     ("train", re.compile(r"\.backward\(|\brun_backward\(|\boptimi[sz]er\w{0,20}\.step\(|\bscaler\.step\(|\btrain(?:ing)?_step\(|\bopt_state\w{0,20}\b|\bin (?:enumerate\(|tqdm\(){0,2}train\w{0,12}_?loader")),
-    ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(")),
+    ("eval", re.compile(r"\bin (?:enumerate\(|tqdm\(){0,2}(?:val|valid|test|eval)\w{0,12}_?loader|\b(?:validation|eval|evaluation|prediction)_step\(|\brun_(?:validation|evaluation)\(|\b(?:self|trainer)\.(?:evaluate|validate|predict|test)\(")),
 )  # fmt: skip
 _SETTINGS_READ = re.compile(r"(?:yaml|json)\.\w{0,8}load\(|parse_args\(|\bopen\([\w.]*(?:cfg|config|args)")
 _TOP = ("<module>", "main", "run", "wrapper")
@@ -31,7 +31,7 @@ _IMPORT = re.compile(r"^(?:from\s+\S+\s+import|import)\s")
 # Library plumbing whose names say nothing of the phase ("test" in unittest, "eval" in eval_jaxpr, "predict" in gradio)
 _PLUMBING = re.compile(
     r"/(?:torch/(?:nn|autograd/function|utils/_contextlib|amp|distributed|multiprocessing|_dynamo|_inductor|_functorch)|runpy|threading|queue|multiprocessing/|importlib|lib/python3[.\d]*/\w+\.py$|click/|typer/|hydra/|fire/)"
-    r"|-packages/(?:jax|jaxlib|flax|gradio|pydantic|sklearn/utils)/"
+    r"|-packages/(?:jax|jaxlib|flax|gradio|pydantic|sklearn/utils|wandb|captum|absl|omegaconf|blobfile|matplotlib|h5py|mmgp)/|^h5py/"
 )
 _TRAINING_FILES = re.compile(
     r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/"
@@ -45,13 +45,17 @@ _FILES = (  # where the file says it, whatever the function
 )  # fmt: skip
 # An engine tries its model out before it serves: the frames inside look like serving
 _TRIES = re.compile(r"^(?:profile_run|_dummy_run|determine_(?:num_)?available_\w+|capture_model)$")
+_WARMS = re.compile(r"_*warm_?up$")
 _SERVES = re.compile(r"-packages/gradio/|/comfy(?:ui)?/", re.IGNORECASE)
+_NEAR = 3  # frames
+_OWN_PREDICT = re.compile(r"(?:predict|infer|score)(?!\w*_step)")
 # What a thing's making is: its own code's, a model library's
 _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d")
 _MAKES = re.compile(
     r"/torch/nn/|/models?/|modeling_|/diffusers/|/vllm/|/deepspeed/runtime/engine|/torchvision/|/timm/|/transformers/|/trl/"
 )
 _MADE = ("__init__", "_init_", "init", "new_init")  # markdown eats underscores
+_RUNS_WHOLE = re.compile(r"cli\.py$")  # a command line made an object: Lightning's trains inside its making
 # A batch being fetched: what reads a file here serves the loop around it
 _FETCH = ("__getitem__", "_worker_loop", "__next__", "_next_data", "collate_fn")
 
@@ -94,21 +98,33 @@ def _of_functions(frames: Sequence[Frame]) -> str:
             return "train"
         if function == "<module>" and _IMPORT.match(code):
             return _of_functions(frames[:index]) or "load"
-        if function in _MADE and (_MAKES.search(file) or not _LIBRARY.search(file)):
+        if function in _MADE and (
+            _MAKES.search(file) or not (_LIBRARY.search(file) or _RUNS_WHOLE.search(file))
+        ):
             return "load"
         if phase := _of_file(file, function):
             return phase
         if _PLUMBING.search(file):
             continue
-        if phase := of_call(code):
-            return phase
-        if phase := of_words(function):
+        if phase := _of_own_code(frames, index):
+            if _WARMS.match(function) and (outer := _of_functions(frames[:index])) == "eval":
+                return outer  # the first image of a prediction
             return phase
         if function in _TOP and (named_phase := _of_code(code)):
             return named_phase
         if _SETTINGS_READ.search(code):
             return "load"
     return ""
+
+
+def _of_own_code(frames: Sequence[Frame], index: int) -> str:
+    _, function, code = frames[index]
+    called, named = of_call(code), of_words(function)
+    # a model whose forward calls its own predict: the loop around it tells what that is for
+    if any(name == "forward" for _, name, _ in frames[max(0, index - _NEAR) : index + 1]):
+        called = "" if called == "eval" and _OWN_PREDICT.search(code) else called
+        named = "" if named == "eval" and _OWN_PREDICT.search(function) else named
+    return called or named
 
 
 def _of_file(file: str, function: str) -> str:
@@ -136,6 +152,23 @@ _NATIVE = (
     ("train", re.compile(r"caffe::Solver<.{0,20}>::S(?:tep|olve)|torch::autograd::Engine::|torch::autograd::\w*Backward|\w_backward_\w*cuda|\btrain\(\)$")),
 )  # fmt: skip
 _STACK_LINE = re.compile(r"^\s*(?:@ +0x[0-9a-f]|#\d+ |frame #\d+|\[bt\] )")
+
+
+_NOTEBOOK = re.compile(
+    r"^(?:File )?(?P<file>[^\s:\"'()]{1,300}\.py)(?::\d{1,6})?,? in (?P<function>[\w.<>]{1,120})\("
+)
+_ARROW = re.compile(r"^-{1,5}> ?\d{1,6} (?P<code>.{1,400})")
+
+
+def of_notebook(lines: Iterable[str]) -> str:
+    """IPython's frames, outermost first, of a traceback whose ends were left out."""
+    frames: list[Frame] = []
+    for line in lines:
+        if match := _NOTEBOOK.match(line):
+            frames.append((match["file"], match["function"], ""))
+        elif frames and (arrow := _ARROW.match(line)):
+            frames[-1] = (*frames[-1][:2], arrow["code"].strip())
+    return of_frames(frames) if frames else "unknown"
 
 
 def of_stack(lines: Iterable[str]) -> str:

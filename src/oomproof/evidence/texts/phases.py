@@ -15,25 +15,33 @@ _MAKING = re.compile(
 )
 _WORDS = (
     ("generate", re.compile(r"generat(?:e|ing)(?!_(?:anchor|mask|propos|batch|data|grid|label|target|split|noise|feature|id))|beam_search|greedy_search|_sample$|chat_completion|text_completion|decoding|^transcribe|^(?:stream_)?chat$|^p_sample|^ddim_sampl|^process_images|^sampling|^synthesi[sz]e|^translate(?:_batch)?$|^(?:txt|img)2img", re.IGNORECASE)),
-    ("save", re.compile(r"(?:^|(?<!_and)_)(?:save|dump)(?:_|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
-    ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
-    ("train", re.compile(r"train(?!ed|ing_func)|^fit$|_fit$|^fit_|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
-    ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
+    ("save", re.compile(r"(?:^|(?<!_and)_)(?:[Ss]ave|[Dd]ump)(?:_(?!obs|for_backward|context|evaluate)|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
+    ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|estimate_loss|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
+    ("train", re.compile(r"train(?!ed|ing_func)|(?:^|_)fit(?:_|$)|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
+    ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|(?<!forward_)preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
 )  # fmt: skip
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
 _SCRIPTS = (
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|test|valid|predict)", re.IGNORECASE)),
     ("train", re.compile(r"train|finetune|run_(?:clm|mlm|glue)", re.IGNORECASE)),
-    ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
+    ("load", re.compile(r"(?:^|_)(?:pre-?process|prepare|tokenize|download|data_?aug|augment|process_data|data_process|make_data|build_(?:data|vocab|index))", re.IGNORECASE)),
 )  # fmt: skip
 OF_GRADIENTS = re.compile(
-    r"_grad_|gradients/|Backward\d' returned nan|Backprop|BackwardData|BackwardFilter"
+    r"_grad_|gradients/|Backward\d' returned nan|is_training=true|Backprop|BackwardData|BackwardFilter|\bp?jit\(\w{0,20}train_step\)"
 )  # names of kernels
+
+
+GENERATED = re.compile(
+    r"^Output generated in \d|\btokens/s\b"
+)  # what a server says once it has answered, or failed to
 
 
 def of_words(name: str) -> str:
     """The phase in a function's name, or in a description with "_" for its blanks; "" where it shows none."""
+    if not name.islower():
+        name = _HUMP.sub("_", name)  # DumpModels
     if _MAKING.search(name):
         return "load"
     if _LOADERS.search(name):
@@ -56,8 +64,8 @@ _AT_START = re.compile(
 )
 
 
-_AT_SAVING = re.compile(
-    r"Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos"
+AT_SAVING = re.compile(
+    r"Failed to clone\(\) tensor with name|after returning from state_dict\(\) call|Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos"
 )
 
 
@@ -70,7 +78,7 @@ def of_error(text: str) -> str:
     """Errors in settings, imports and what is read first belong to the start, where nothing else shows a phase."""
     if during := _DURING.search(text[:400]):
         return of_words(during["what"]) or "unknown"
-    if _AT_SAVING.search(text):
+    if AT_SAVING.search(text):
         return "save"
     return "load" if _AT_START.search(text) else "unknown"
 
@@ -79,7 +87,7 @@ def of_error(text: str) -> str:
 
 # datasets, TRL, ultralytics, vLLM: "Tokenizing train dataset", "train: Scanning …" prepare, whatever they prepare for
 _PREPARING = re.compile(
-    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|scanning|caching|pre-?processing"
+    r"(?i)^\W*(?:(?:train|val|test): )?(?:loading|tokenizing|generating \w+ (?:split|examples)|generating \w{0,30}(?:_indices|_index|dataset|features|graph|vocab|cache)|scanning|caching|pre-?processing"
     r"|preparing|downloading|fetching|resolving|map\b|filter\b|extracting (?:prompt|data|archive|features?)|quantizing|packing|truncating|applying chat"
     r"|adding eos|converting|grouping texts|running tokenizer|formatting|reading|parsing|building|creating|initiali[sz]ing"
     r"|constructing|setting up|materializing|capturing cuda|casting|flattening the|unpacking)\b"

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from oomproof.causes import cause_of
 from oomproof.evidence.texts.line_cleaner import clean, unquoted
 from oomproof.evidence.texts.quoted_source import only_mentions
 
@@ -20,65 +21,141 @@ class ToldName(NamedTuple):
     says: str
     pattern: re.Pattern[str]
     example: str
-    of_gpu: bool = False  # only where the text is about a GPU: "OOM" alone may be the host's
+    about: re.Pattern[str] | None = (
+        None  # only where the text is about it: "OOM" alone may be a GPU's or the host's
+    )
+    kill: bool = False  # what manuals explain as often as people report it
+
+
+# A change's subject, a request: what it speaks of did not happen here
+_CHANGE = re.compile(
+    r"(?ai)^\W*(?:\[[^\]\n]{1,40}\] ?|[\w./-]{1,30}(?:\([\w./-]{1,30}\))?!?: ?)?(?:indicat|expos|provid|warn |tell |display|emit|consider |ensure|includ|explain|clarif|mention|error early|catch|decreas|increas|bump|updat|adjust|rais(?:e|ing)|lower|chang|us(?:e|ing) |mak(?:e|ing)|set |remov|refactor|report|retry|skip|log |print|introduc"
+    r"|implement|revert|merge|release|document|detect|free |clear|limit |add|fix|handl|avoid|prevent|support|allow|enabl|disabl|improv|better|auto\b|automatic|think about|gracefully|propagat|interpret|generat|reduc|temporar)"
+    r"|\bfeature request\b|\bRFC\b|\bproposal\b|\brecovery?\b|\bhints? (?:on|for|about)\b"
+)
+_GPU = re.compile(
+    r"(?ai)\bGPUs?\b|\bcuda\b|\b(?:[AVHTPL]\d{2,3}|A6000|[GR]TX ?\d{3,4}|[1-5]0[5-9]0(?: ?ti)?|titan|tesla|4090|3090)\b|显存|loss\.backward|\bVRAM\b"
+)
+_SLURM = re.compile(r"(?ai)\bslurm|\bsbatch\b|\bsrun\b")
+_CONTAINER = re.compile(
+    r"(?ai)\bpods?\b|\bcontainers?\b|\bkubernetes\b|\bk8s\b|\bdocker\b|\bcgroups?\b|\bkubectl\b"
+)
+_OOM_KILL = re.compile(
+    r"(?ai)\bOOM[- _]?kill(?:ed|s|ing)?\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
+)
+_OOM_KILLED = "the post tells of an OOM kill"
 
 
 NAMES = (
     ToldName("cuda-oom", "the post tells of a GPU out of memory", re.compile(
-        r"(?i)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]of[ -](?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b"
+        r"(?ai)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]?of[ -]?(?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b|\b(?:CUDA|GPU|VRAM) memory (?:error|overflow|exhausted)"
         r"|显存(?:不足|溢出|不够|爆)|爆显存"),
         "When the loop comes to epoch 2, loss.backward() shows CUDA out of memory on my card."),
+    ToldName("python-memory-error", "the post tells of a host out of memory", re.compile(
+        r"(?ai)\b(?:CPU|host|system)\b[^.!?\n]{0,12}\b(?:OOM|out of memory)\b(?![- _]?kill)|\bout of (?:CPU|host|system) (?:memory|RAM)\b|\bout of RAM\b"),
+        "I see CPU OOM errors during the partitioning, on a machine with two GPUs."),
     ToldName("cuda-oom", "the post tells of an out of memory on a GPU machine", re.compile(
-        r"(?i)(?<![a-z])OOM(?![a-z]|[- ]?kill| score)|\bout[ -]of[ -]memory\b"),
-        "I get an OOM in loss.backward() on my V100.", of_gpu=True),
+        r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)|(?<!cpu )\bmemory errors?\b"),
+        "I get an OOM in loss.backward() on my V100.", about=_GPU),
+    ToldName("systemd-oomd", "the post tells of systemd-oomd's kill", re.compile(r"(?ai)\bsystemd-oomd\b[^.!?\n]{0,40}\bkill(?:s|ed|ing)\b"),
+        "My desktop is slow, then systemd-oomd killed the whole session.", kill=True),
+    ToldName("slurm-oom", _OOM_KILLED, _OOM_KILL, "I run it with sbatch, and I get jobs OOM killed.", about=_SLURM, kill=True),
+    ToldName("oom-kill-memcg", _OOM_KILLED, _OOM_KILL, "We set a limit, and the container started to be OOMkilled.", about=_CONTAINER, kill=True),
+    ToldName("oom-kill-global", _OOM_KILLED, _OOM_KILL, "My screen hangs, followed by the kernel's oom killer killing off all of it.", kill=True),
+    ToldName("jax-oom", "the post tells of XLA out of memory", re.compile(r"\bRESOURCE_EXHAUSTED\b"),
+        "I run the Flax example and get RESOURCE_EXHAUSTED.", about=re.compile(r"(?ai)\bjax\b|\bflax\b|\bxla\b|\bTPU\b")),
+    ToldName("device-assert", "the post tells of an assertion inside a GPU kernel", re.compile(
+        r"(?ai)\bdevice-side assert|\bAssertion `[^`\n]{0,120}(?:index|sizes?\[|n_classes|num_embeddings|input_val)[^`\n]{0,120}` failed"),
+        "I get Assertion `index >= -sizes[i] && index < sizes[i]` failed in my second epoch."),
     ToldName("segfault", "the post tells of a segmentation fault", re.compile(
-        r"(?i)\bsegmentation fault\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
+        r"(?ai)\bsegmentation fault\b|\bsegfault(?:s|ed|ing)?\b|\bSIGSEGV\b|段错误"),
         "I have met a 'Segmentation fault' when I ran the script."),
-    ToldName("illegal-access", "the post tells of an illegal memory access on a GPU", re.compile(r"(?i)\billegal memory access\b"),
+    ToldName("illegal-access", "the post tells of an illegal memory access on a GPU", re.compile(r"(?ai)\billegal memory access\b"),
         "I keep getting an illegal memory access after some steps."),
     ToldName("nccl", "the post tells of a collective that timed out", re.compile(r"\bNCCL (?:timed? ?out|timeouts?|errors?)\b|\bcollective operation timeout\b"),
         "We get an NCCL timeout after the first epoch."),
     ToldName("nan", "the post tells of a loss that is no number", re.compile(
-        r"(?i)\bloss(?:es)?\b[^.!?\n]{0,30}?(?<![a-z])(?:nan|inf)(?![a-z])|(?<![a-z])nan(?![a-z])[^.!?\n]{0,20}\bloss(?:es)?\b|(?:\bget(?:ting)?|\bgot|\bencounter\w*) (?:an? |the |weird )*nan\b|^nan (?:encounter|occur|appear|value)"),
+        r"(?ai)\bloss(?:es)?\b[^.!?\n]{0,30}?(?<![a-z])(?:nan|inf)(?![a-z])|(?<![a-z])nan(?![a-z])[^.!?\n]{0,20}\bloss(?:es)?\b|(?:\bget(?:ting)?|\bgot|\bencounter\w*) (?:an? |the |weird )*nan\b|^nan (?:encounter|occur|appear|value)"),
         "The loss becomes NaN in the second epoch and I cannot go on with my training."),
     ToldName("dataloader-killed", "the post tells of a DataLoader worker that was killed", re.compile(
-        r"(?i)\bdata ?loader\b[^.!?\n]{0,20} (?:(?:is|are|was|were|gets?|got|being|been) )?killed\b(?! by signal)"),
+        r"(?ai)\bdata ?loader\b[^.!?\n]{0,20} (?:(?:is|are|was|were|gets?|got|being|been) )?killed\b(?! by signal)"),
         "When I run it, the data loader worker is always killed after a while."),
+    ToldName("disk-full", "the post tells of a full disk", re.compile(
+        r"(?ai)\bno space left\b|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|磁盘空间不足|存储空间不足"),
+        "The training stopped because I ran out of disk space."),
+    ToldName("shm-exhausted", "the post tells of too little shared memory", re.compile(r"(?ai)\b(?:out of|insufficient|not enough) shared memory\b|共享内存不足"),
+        "I get out of shared memory when I use eight workers."),
+    ToldName("bus-error", "the post tells of a bus error", re.compile(r"(?ai)\bbus error\b|\bSIGBUS\b"), "I got a bus error in my second epoch."),
+    ToldName("python-memory-error", "the post tells of memory that the host refused", re.compile(r"(?ai)(?<!of )\bmemory ?errors?\b(?! (?:correct|rate|check))"),
+        "I run it, and while training the model it is giving a memory error."),
+    ToldName("import-error", "the post tells of a failed import", re.compile(r"(?ai)\bimport ?error\b|\bmodule ?not ?found ?error\b|\bno module named\b"),
+        "I installed it, but I get an import error."),
+    ToldName("assert", "the post tells of a failed assertion", re.compile(r"(?ai)\bassertion ?error\b|\bassertion failed\b"), "I get an assertion error at the first batch."),
     ToldName("other-error", "the post tells of an exception", re.compile(
-        r"(?i)\b(?:key|value|type|index|attribute|runtime|assertion|name|import) ?error\b"),
+        r"(?ai)\b(?:key|value|type|index|attribute|runtime|name) ?error\b"),
         "I run the train script and then a keyerror of loss happens."),
     ToldName("killed-unknown", "the post tells of a process that was killed", re.compile(
-        r"(?i)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
-        r"|\bexit(?:ed|s)?(?: with)?(?: the)?(?: status| code){0,2} 137\b|\b137 exit code\b|被(?:系统)?(?:杀死|杀掉|kill)"),
+        r"(?ai)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
+        r"|[\"'`“]killed[\"'`”]|\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w killed\W{0,3}$"
+        r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|被(?:系统)?(?:杀死|杀掉|kill)"),
         "Loading checkpoint shards gets killed at 0%, and I have enough memory on my GPU."),
+    ToldName("killed-unknown", "the post tells of a notebook's kernel that died", re.compile(
+        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying)\b"),
+        "I try to train it on Colab, but the session keeps crashing."),
+    ToldName("silent-end", "the post tells of an end without a word", re.compile(
+        r"(?ai)\b(?:stop(?:s|ped)?|exit(?:s|ed)?|dies|died|end(?:s|ed)?|terminat(?:es|ed)|crash(?:es|ed)?|quits?|shut ?down|disappear\w*)\b[^.!?\n]{0,40}\bwithout (?:any |an? |showing )*(?:error|message|warning|exception|traceback|reason)"),
+        "My training stops in epoch 3 without an error message."),
 )  # fmt: skip
 
 _HAPPENS = re.compile(
-    r"(?i)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave"
-    r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed"
+    r"(?ai)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
+    r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|results? in|started|starts|follow(?:s|ed)|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed"
     r"|becomes?|became|turns?|turned|goes|went|there (?:is|was)|keeps?|have|had)\b|发生|出现|报错|提示|遇到|被杀|被kill|显示"
 )
+_HAPPENED = re.compile(
+    r"(?ai)\b(?:occurr?ed|crashed|failed|died|got|became|stopped|encountered)\b"
+)  # a title that reports by itself
 # an if, a rule, advice, a wish, what was mended
 _SUPPOSED = re.compile(
-    r"(?i)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|try|please (?:reduce|set|use)"
-    r"|no longer|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
+    r"(?ai)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )try|please (?:reduce|set|use)"
+    r"|no longer|the output (?:includes|shows)|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
-    r"\bI\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好"
+    r"(?m)\bI\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|steps to reproduce|current behavio)|训练)"
 )
 # titles of requests, changes and manuals
 _ASKS = re.compile(
-    r"(?i)\b(?:how (?:to|can|do|much|many)|feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
-    r"how|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|:\s*$"
+    r"(?ai)\b(?:feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
+    r"how(?! (?:to|can|do|could|should) (?:i |we |you )?(?:solve|fix|resolve|overcome|deal))|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|:\s*$"
 )
-_GPU = re.compile(
-    r"(?i)\bGPUs?\b|\bcuda\b|\b(?:[AVHTPL]\d{2,3}|A6000|[GR]TX ?\d{3,4}|[1-5]0[5-9]0(?: ?ti)?|titan|tesla|4090|3090)\b|显存|loss\.backward|\bVRAM\b"
+# The kernel lists its tasks when it is out of memory, and at no other time
+TABLE = ToldName(
+    "oom-kill-global",
+    "rows of the kernel's list of tasks, which it prints when it is out of memory",
+    re.compile("$^"),
+    "",
 )
-_TRACE = re.compile(r'^\s*File "[^"\n]{1,400}", line \d|^[│|> ]{1,6}❱', re.MULTILINE)
+_TASK_ROW = re.compile(
+    r"\[ {0,8}\d{1,8}\] {1,8}\d{1,8} {1,8}\d{1,8}(?: {1,12}\d{1,16}){4,8} {1,16}-?\d{1,4} \S"
+)
+_ROWS = 3
+# A manual's sentence: what happens to any process
+_GENERAL = re.compile(
+    r"(?ai)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"
+)
+_OURS = re.compile(r"(?ai)\b(?:I|we|my|our|me|us|it|the|this|these|all|kernel)\b")
+_TRACE = re.compile(
+    r'^\s*File "[^"\n]{1,400}", line \d|^[│|> ]{1,6}❱|^-{1,4}> ?\d{1,6} |^File \S{1,300}:\d+, in ',
+    re.MULTILINE,
+)
+_LOG = re.compile(
+    r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d|\d%\||^\w{3} [ \d]\d \d\d:\d\d:\d\d \S|\bkernel: |^\[ *\d+\.\d+\]|^\[[^\]\n]{4,40}\d\d:\d\d:\d\d",
+    re.MULTILINE,
+)
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|[。！？；]\s*")
 _LINE = 800  # characters of a paragraph
 _PROSE = re.compile(
-    r"^(?:[A-Za-z一-鿿#*>`'\"“(✗-]|\d+[.)] )"
+    r"^ {0,3}(?:[A-Za-z一-鿿#*>`'\"“(✗~-]|\d+[.)] )"
 )  # no frame, table, stamp or code block's indent
 
 
@@ -105,13 +182,29 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
     if sum(bool(raw.strip()) for _, raw in lines) < 2:
         return None  # one sentence is no post
     whole = "\n".join(raw[:_LINE] for _, raw in lines)
-    person, of_gpu = _PERSON.search(whole) is not None, _GPU.search(whole) is not None
+    rows = [number for number, raw in lines if _TASK_ROW.search(raw[:400])]
+    if len(rows) >= _ROWS:
+        return rows[0], "the kernel's list of tasks", TABLE
+    person = _PERSON.search(whole) or _TRACE.search(whole) or _LOG.search(whole)
+    silent: tuple[int, str, ToldName] | None = None
+    change = False
     for number, sentence, title in sentences(lines):
-        if title and (_ASKS.search(sentence) or not (person or _TRACE.search(whole))):
+        change = change or (title and _CHANGE.search(sentence) is not None)
+        happened = title and _HAPPENED.search(sentence)
+        if not (person or happened) or (title and _ASKS.search(sentence)):
             continue
-        if not title and (not person or _SUPPOSED.search(sentence) or not _HAPPENS.search(sentence)):
+        if not title and not _HAPPENS.search(sentence):
             continue
         for name in NAMES:
-            if (of_gpu or not name.of_gpu) and name.pattern.search(sentence):
-                return number, sentence, name
-    return None
+            match = name.pattern.search(sentence)
+            if match and (name.about is None or name.about.search(whole)):
+                if (change or not person) and (cause_of(name.cause).memory or name.kill):
+                    break
+                if not title and _SUPPOSED.search(f"{sentence[: match.start()]} {sentence[match.end() :]}"):
+                    break
+                if name.cause == "silent-end":  # unless another sentence says what it was
+                    silent = silent or (number, sentence, name)
+                elif not name.kill or title or (_OURS.search(sentence) and not _GENERAL.search(sentence)):
+                    return number, sentence, name
+                break
+    return silent

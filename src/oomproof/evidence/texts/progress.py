@@ -50,7 +50,7 @@ _ELAPSED = re.compile(r"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<")
 _TRACKING = re.compile(rf"\[(?:train|val): {_INT}, {_INT} / {_INT}\]")  # [train: 35, 950 / 1000]
 _FAIRSEQ = re.compile(rf"epoch {_INT}:\s+{_INT} / {_INT}")
 _SETTINGS = re.compile(
-    r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
+    r"(?i)batch[ _-]?size|num_epochs|max_steps|total (?:train|optimization)|save_steps|eval_steps|logging_steps|warmup|per_device|num[ _]epochs|steps_per|accumulation|--epochs?\b|\bepochs['\"]?\s{0,3}[:=]\s{0,3}\d{1,9},?$"
 )
 _BEST = re.compile(r"(?i)\bbest\b.{0,40}\bepoch\b")  # looks back
 _FINISHED = re.compile(

@@ -6,7 +6,7 @@ import re
 
 # GB is 2**30 here: PyTorch, MPS, TensorFlow and Ray divide by 1024 whichever unit they print.
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
-SIZE = r"(\d[\d,]*\.?\d*) ?((?:[KMGTPE]i?)?B|[Bb]ytes)\b"
+SIZE = r"((?<!\d)\d[\d,]{0,24}(?:\.\d{0,12})?) ?((?:[KMGTPE]i?)?B|[Bb]ytes)\b"  # bounded: a text may be all digits
 
 
 def amount(number: str, unit: str) -> int | None:

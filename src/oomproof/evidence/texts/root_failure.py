@@ -62,7 +62,9 @@ def first_failure(chain: Sequence[Finding], title: int = 0) -> int | None:
 
 def _speaks(finding: Finding) -> bool:
     """In a program's own words that say what it was: an exception of no known meaning may wrap what a title names."""
-    return not cause_of(finding.cause).generic and finding.job.heard in ("traceback", "exception", "line")
+    heard = finding.job.heard
+    named = heard in ("traceback", "exception", "line") or (heard == "summary" and bool(finding.pids))
+    return named and not cause_of(finding.cause).generic
 
 
 def _tier(finding: Finding) -> int:

@@ -48,6 +48,7 @@ _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest((*CUT_ANCHORS, *guard_anchors))
 _OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
+_SURE = 0.6  # of the kernel's and the guards' words in a manual: less may be a sentence of its own
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -105,10 +106,12 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             notes = [note.removeprefix(f"{path} ") for note in raw.notes]
             missing.extend(Missing(path, note, "copy or unpack it again") for note in notes)
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
+        told = [true(finding) for finding in job.finish()]
+        if job.explains:
+            findings = [finding for finding in findings if finding.strength >= _SURE]
         written = _written(path)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}
-        told = [true(finding) for finding in job.finish()]
         # the kernel's own line is no complaint of a job
         told = [finding for finding in told if finding.line not in known or finding.cause != "other-error"]
         training.extend(told)

@@ -39,7 +39,9 @@ _NAME = (
     r"(?:[A-Za-z_]\w*\.){0,12}_?[A-Za-z]\w{0,80}?(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Iteration|Expired|Failure|Failed|Abort|"
     r"Pruned|NotFound|BadZipFile|Unavailable|Exceeded|Refused|Denied|Lost|Died|Stop|Killed|ExceptionGroup|KilledWorker|Panic)"
 )
-_EXCEPTION = re.compile(rf"^(?P<type>{_NAME})(?P<inner>\(\w+\))?(?::(?P<message>(?:\s.*)?)|\s*)$")
+_EXCEPTION = re.compile(
+    rf"^(?P<type>{_NAME}|(?:Base)?Exception)(?P<inner>\(\w+\))?(?::(?P<message>(?:\s.*)?)|\s*)$"
+)
 _DOTTED = re.compile(
     r"^(?P<type>(?:[a-z_]\w*\.){1,12}(?:[A-Z]\w{0,80}|error|timeout|gaierror|herror))(?P<inner>)(?:: (?P<message>.*)|:?\s*)$"
 )
@@ -132,7 +134,10 @@ class Writer:
             or (not match["quote"] and stripped.startswith("["))
         ):
             return None
-        return Raised(match["type"], match["message"].rstrip("`'\"*”’"), (), "", False, False, True)
+        message = match["message"]
+        if (match["quote"] or "")[:1] in ("`", "“"):  # what follows the closing mark is the sentence's own
+            message = re.split(r"[`”]", message, maxsplit=1)[0]
+        return Raised(match["type"], message.rstrip("`'\"*”’"), (), "", False, False, True)
 
     @property
     def cut(self) -> bool:

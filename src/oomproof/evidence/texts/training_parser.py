@@ -16,8 +16,10 @@ from oomproof.evidence.texts.finding import Finding, Progress
 from oomproof.evidence.texts.line_cleaner import FLATTENED, Line, after_bar, clean, pieces, unquoted
 from oomproof.evidence.texts.line_gate import AFTER_A_FAILURE, GATE, GATE_BEYOND_ASCII
 from oomproof.evidence.texts.log_tail import LogTail
+from oomproof.evidence.texts.manual_pages import explains
 from oomproof.evidence.texts.quoted_source import Surroundings
 from oomproof.evidence.texts.root_failure import root
+from oomproof.evidence.texts.run_restarts import RestartWatch
 from oomproof.evidence.texts.tracebacks import CHAINS, HEADER, Raised, Writer
 from oomproof.evidence.texts.wrapped_lines import Edge, WrappedLine, go_on, join_wrapped, wrapped_line
 from oomproof.records import replace
@@ -47,6 +49,7 @@ class TrainingParser:
         self.source = source
         self.progress = Progress()
         self.end = ""
+        self.explains = False  # a manual, which names failures that did not happen here
         self._block: list[tuple[int, str]] = []
         self._size = 0
         self._writers: dict[str, Writer] = {}
@@ -58,6 +61,7 @@ class TrainingParser:
         self._nan = False  # the last loss that was printed is no number
         self._wrapped: WrappedLine | None = None  # a line that may go on in the next
         self._edge = Edge()
+        self._restarts = RestartWatch()
         self._dull: set[str] = set()  # lines, less their digits, that say nothing in spite of their words
 
     # -- in -------------------------------------------------------------------------------------------
@@ -78,6 +82,9 @@ class TrainingParser:
         log_end.told_in_a_sentence(chains, tail)
         log_end.last_words(chains, tail, self._around)
         log_end.trouble(chains, tail)
+        self.explains = tail.whole and explains(tail.recent)
+        if self.explains:
+            chains.only_examples()
         chains.close(last=True)
         self.progress = tail.progress(root(chains.last))
         return chains.findings
@@ -97,7 +104,9 @@ class TrainingParser:
             if line.strip():
                 self.end = line.strip()[-600:]
                 break
+        self._restarts.begin(block)
         text = "\n".join([line for _, line in block])
+        reopens = self._restarts.may_open(text)
         self._edge.look([len(line) for _, line in block])
         gate = GATE if text.isascii() else GATE_BEYOND_ASCII
         present = [anchor for anchor in gate if anchor in text]
@@ -106,11 +115,15 @@ class TrainingParser:
         self._tail.recent.extend(block[-200:])
         busy = bool(present) or self._pending is not None or self._wrapped is not None or self._in_traceback()
         if not busy:
+            if reopens:
+                self._look_for_restarts(block)
             self._chains.ordinary += len(block)
             self._quick_progress(block, text)
             return
         marks = [anchor for anchor in signs.ANCHORS if anchor in text]
         for number, line in block:
+            if reopens:
+                self._look_for_restarts([(number, line)])
             if (
                 len(line) > 2000
                 or "\r" in line
@@ -122,6 +135,13 @@ class TrainingParser:
                     self._line(number, piece, present, marks)
             else:
                 self._line(number, line, present, marks)
+
+    def _look_for_restarts(self, block: Sequence[tuple[int, str]]) -> None:
+        failed = bool(self._chains.last) or self._pending is not None
+        for _, line in block:
+            if self._restarts.opens(line, failed):
+                self._settle()
+                self._chains.run_began()
 
     def _quick_progress(self, block: Sequence[tuple[int, str]], text: str) -> None:
         """Nothing failed here: the last signs of the block stand for all of them."""

@@ -12,6 +12,7 @@ _NARROWEST = 70  # characters: terminals and mails break no shorter lines
 _WIDEST = 250  # … and longer ones are a program's own
 _PIECES = 4
 _LONGEST = 1000
+_SENTENCE = 4
 _ENDS = (".", ":", ";", "!", "?")
 
 
@@ -66,7 +67,14 @@ def go_on(before: WrappedLine, text: str, hit: Hit) -> WrappedLine | None:
 
 def _has_more(hit: Hit) -> bool:
     memory = hit.cause.endswith(("-oom", "-memory-error")) and hit.kind == "failure"
-    return memory and (hit.gpu is None or hit.gpu.total is None)
+    return memory and _figures(hit) < _SENTENCE
+
+
+def _figures(hit: Hit) -> int:
+    """How many of a GPU's figures the pieces tell; a whole sentence tells three and more."""
+    gpu = hit.gpu
+    told = (gpu.total, gpu.free, gpu.requested, gpu.allocated) if gpu is not None else ()
+    return sum(figure is not None for figure in told)
 
 
 def join_wrapped(
@@ -99,4 +107,4 @@ def _says_more(old: Hit | None, new: Hit, glue: str) -> bool:
         return new.cause == old.cause and bool(new.pids) and new.pids != old.pids and not glue
     if new.kind == "talk":  # "ran out of memory trying to allocate" / "… this is not a failure"
         return True
-    return new.gpu is not None and new.gpu.total is not None
+    return new.gpu is not None and new.gpu.total is not None and _figures(new) > _figures(old)

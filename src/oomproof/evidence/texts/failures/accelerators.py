@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 
 from oomproof.evidence.texts.cuda_sentence import gpu_numbers
 from oomproof.evidence.texts.failures.recogniser import FailureText, Hit
@@ -29,6 +30,10 @@ _BYTES = re.compile(
 )
 _SIZED = re.compile(rf"(?:allocate|allocating|request for|reserve) {SIZE}")
 _SHORT = re.compile(r"[Aa]ttempting to (?:allocate|reserve) (\d[\d.]*)([KMGT])\b")  # of a TPU
+_WIDTHS = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "int32": 4, "int64": 8, "bool": 1, "uint8": 1, "int8": 1, "complex64": 8}  # fmt: skip
+_TENSOR = re.compile(
+    rf"tensor (?:with|of) shape ?\[(?P<shape>\d{{1,12}}(?:,\d{{1,12}}){{0,9}})\] and type (?P<type>{'|'.join(_WIDTHS)})\b"
+)
 _HBM = re.compile(r"Used \d[\d.]*[KMGT]? of (?P<total>\d[\d.]*)(?P<unit>[KMGT]) hbm")
 _XLA_WORDS = re.compile(r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to allocate|allocating) [\d*]")
 _NOT_A_FAILURE = re.compile(r"not a failure|performance gains if more memory|^Stats|will be retried|retrying")
@@ -74,7 +79,8 @@ def _recognise(said: FailureText) -> Hit | None:
         xla = False
     if (exhausted and _MEMORY.search(text)) or driver or (said.raised and "Dst tensor is not init" in text):
         return _memory(said, xla, bool(exhausted))
-    if exhausted and said.raised.endswith("ResourceExhaustedError") and text != said.raised:
+    bare = text == said.raised and said.library != "tensorflow"  # a name that other libraries have too
+    if exhausted and said.raised.endswith("ResourceExhaustedError") and not bare:
         return Hit("tf-oom", "TensorFlow ran out of a resource, most often GPU memory", 0.8, gpu=_asked(text))
     if "OOM when allocating tensor" in text:
         return Hit("tf-oom", "TensorFlow could not allocate a tensor", 0.95, gpu=_asked(text))
@@ -118,6 +124,8 @@ def _asked(text: str) -> GpuNumbers | None:
         return GpuNumbers(requested=amount(match[1], match[2]))
     if match := _SHORT.search(text):
         return GpuNumbers(requested=amount(match[1], f"{match[2]}B"))
+    if match := _TENSOR.search(text):
+        return GpuNumbers(requested=prod(map(int, match["shape"].split(","))) * _WIDTHS[match["type"]])
     if match := _HBM.search(text):
         return GpuNumbers(total=amount(match["total"], f"{match['unit']}B"))
     return None
@@ -138,4 +146,7 @@ ACCELERATORS = (
          Row("Chunks of size ", "2017-05-09 13:13:15.97: I tensorflow/core/common_runtime/bfc_allocator.cc:696] 31 Chunks of size 256 totalling 7.8KiB",
              r"\] \d+ Chunks of size \d"),
          refine=_whose),
+    Rule("jax-oom", "XLA lists its largest buffers, as it does when a program does not fit", 0.45,
+         Row("XLA Label: ", "                XLA Label: fusion", r"^\s*XLA Label: \w"),
+         Row("XLA label: %", "     XLA label: %fusion.13507 = (f32[524288]{0:T(1024)}) fusion(f32[256]{0:T(256)} %fusion.9281)")),
 )  # fmt: skip

@@ -21,7 +21,7 @@ _GPU = re.compile(
     r"GPU|[Cc]uda|CUDA|VRAM|[Vv]ideo memory|[Dd]evice memory|\bHIP\b|\bhip|ROCm|TensorRT|\[TRT\]|DirectML|[Vv]ulkan|OpenCL|CL_|MPS|Metal|\bNPU\b|\bXPU\b|\bTPU\b|HBM|BFCArena|cudnn|\.cu[h:(]"
 )
 _TOLD = re.compile(
-    rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b|memory of (\d{{3,16}}) size"
+    rf"\b(\d{{3,16}})[ -]?bytes?\b|{SIZE}|buffer of size (\d{{3,16}})|size (\d{{5,16}})\b|memory of (\d{{3,16}}) size|[Rr]equested memory: (\d{{3,16}})\b"
     r"|vector of size ([\d.]{1,12}) ([KMGT])b\b"  # R
 )
 # It goes on, or tells how to avoid it
@@ -33,7 +33,7 @@ _ERROR_FIRST = re.compile(
 )
 # the kernel's and other guards' words have readers of their own
 _NOT_MEMORY = re.compile(
-    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of"
+    r"No space left|[Tt]oo many open files|heap|thread|semaphore|\bport\b|address|TLS block|SIG|[Kk]ill|Perhaps out of|avail: \d"
 )
 
 
@@ -72,9 +72,9 @@ def _size(text: str) -> int | None:
     match = _TOLD.search(text)
     if match is None:
         return None
-    if plain := match[1] or match[4] or match[5] or match[6]:
+    if plain := match[1] or match[4] or match[5] or match[6] or match[7]:
         return int(plain)
-    return amount(match[7], f"{match[8]}B") if match[7] else amount(match[2], match[3])
+    return amount(match[8], f"{match[9]}B") if match[8] else amount(match[2], match[3])
 
 
 ANY_MEMORY = (CodeRule(_ANCHORS, _recognise),)

@@ -80,7 +80,7 @@ CONTAINER = Rule(
     Row("memory limit of ", "Job has gone over memory limit of 4096 megabytes. Peak usage: 4200 megabytes.", r"Job has gone over (?:\w+ )?memory limit of \d"),  # HTCondor
     Row("ran out-of-memory and exited with a non-zero status", "The replica workerpool0-0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)."),  # Vertex AI
     Row("emory limit exceeded (", "Memory limit exceeded (16Gi)", r"^Memory limit exceeded \(\d"),  # Hugging Face Spaces
-    kind="summary", loud=True, unless=r"OOMKilled\W+[Ff]alse", pids=pids_in,
+    kind="summary", loud=True, unless=r"OOMKilled\W+[Ff]alse|\b(?:prevent|avoid|fix|stop|address|handle|because of|if|when)\b[\w ]{0,30}OOM ?Killed", pids=pids_in,
 )  # fmt: skip
 ABORTED = Rule(
     "abort", "native code ended the process (abort)", 0.75,
@@ -125,7 +125,7 @@ VANISHED = Rule(
     Row("KilledWorker", "distributed.scheduler.KilledWorker: Attempted to run task on 4 different workers"),
     Row("process_executor.Termin", "joblib.externals.loky.process_executor.TerminatedWorkerError: x"),
     Row("TerminatedWorkerError", "TerminatedWorkerError", r"TerminatedWorkerError$"),
-    Row("was OOM", "The worker was OOM-killed", r"was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
+    Row("was OOM", "The worker was OOM-killed", r"(?<!\ba pod )(?<!\ba job )(?<!\ba container )(?<!\ba process )was OOM[- ]killed(?! (?:yesterday|before|earlier|last|once|until|when I))",
         other="My run was OOM-killed yesterday, today it went through"),
     Row("DeadKernelError", "nbclient.exceptions.DeadKernelError: Kernel died"),
     Row("tried to allocate more memory than is available. It has restarted", "Your notebook tried to allocate more memory than is available. It has restarted."),

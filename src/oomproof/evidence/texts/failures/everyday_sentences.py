@@ -79,6 +79,7 @@ EVERYDAY = (
     Rule("import-error", "a module or library could not be loaded", 0.93,
          Row("Error", "ModuleNotFoundError: No module named 'flash_attn'", r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b"),
          Row("undefined symbol: ", "python: symbol lookup error: libx.so: undefined symbol: cublasLt"),
+         Row(".so: undefined symbol: ", "/opt/env/lib/lltm_cpp.cpython-36m-x86_64-linux-gnu.so: undefined symbol: THPVariableClass"),
          Row("cannot open shared object", "OSError: libcudart.so.11.0: cannot open shared object file: No such file or directory", r"^OSError: .{0,120}cannot open shared object file"),
          Row("DLL load failed", "ImportError: DLL load failed while importing _C"),
          Row("Failed to import ", "RuntimeError: Failed to import transformers.models", r"^RuntimeError: Failed to import "),

@@ -20,7 +20,10 @@ _SHM_FILES = re.compile(
 
 def _by_signal(cause: str, says: str, signal: str) -> Rule:
     example = f"RuntimeError: DataLoader worker (pid 4242) is killed by signal: {signal}."
-    row = Row("killed by signal: ", example, rf"{_WORKER}killed by signal: {signal}\b", {"pids": (4242,)})
+    named = (
+        rf"{signal}\b" if " " not in signal else rf"(?:{signal}\b|{signal.partition(' ')[0]}$)"
+    )  # … broken behind "Bus"
+    row = Row("killed by signal: ", example, rf"{_WORKER}killed by signal: {named}", {"pids": (4242,)})
     return Rule(cause, says, 0.9, row)
 
 

@@ -19,7 +19,7 @@ _SHELL = re.compile(
 )
 # … and inside a quotation: 'StdErr: "/var/spool/job/script: line 28:  8156 Killed      python3 main.py'
 _SHELL_QUOTED = re.compile(
-    r": line \d+: +(?P<pid>\d{2,9}) (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)(?: ?\(core dumped\))?(?P<rest>\s.{0,3500}|)$"
+    r": line \d+: +(?P<pid>\d{1,9}) (?P<word>Killed|Segmentation fault|Bus error|Aborted|Terminated)(?: ?\(core dumped\))?(?P<rest>\s.{0,3500}|)$"
 )
 _COMMAND = re.compile(
     r"\s+(?:\(core dumped\)\s+)?(?:\( )?(?:[A-Z_]\w*=\S* )*(?:[^\s/]*/)*(?P<name>[\w.+-]{1,64})(?=\s|$)"

@@ -1,0 +1,109 @@
+"""Logs as jobs leave them: several runs in one file, stray complaints, broken lines, exceptions without words."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomproof.diagnosis.judge import judge_texts
+from oomproof.evidence.texts.finding import Finding
+from oomproof.evidence.texts.root_failure import root
+from oomproof.evidence.texts.text_case import read_texts
+from oomproof.evidence.texts.training_parser import TrainingParser
+
+OPENS = "2024-05-01 10:00:0{} INFO Starting the experiment with seed {}\n"
+FAILS = 'Traceback (most recent call last):\n  File "run.py", line 3, in train\n    x()\n{}\n'
+
+
+@pytest.fixture
+def cause(tmp_path):
+    def judge(text: str) -> str:
+        path = tmp_path / "log.txt"
+        path.write_text(text)
+        return judge_texts(read_texts([str(path)])).cause
+
+    return judge
+
+
+def dies_of(text: str) -> Finding:
+    parser = TrainingParser("-")
+    for number, line in enumerate(text.splitlines(), 1):
+        parser.feed(number, line)
+    found = root(parser.finish())
+    assert found is not None
+    return found
+
+
+def test_the_last_of_several_runs_counts() -> None:
+    text = (
+        OPENS.format(1, 1) + FAILS.format("KeyError: 'a'") + OPENS.format(2, 2) + FAILS.format("MemoryError")
+    )
+    assert dies_of(text).cause == "python-memory-error"
+
+
+def test_a_run_that_says_nothing_more_takes_nothing_back() -> None:
+    text = OPENS.format(1, 1) + FAILS.format("KeyError: 'a'") + OPENS.format(2, 2) + "reading\n"
+    assert dies_of(text).cause == "other-error"
+
+
+def test_a_line_of_every_step_opens_no_run() -> None:
+    steps = "".join(OPENS.format(second, 1) for second in range(9))
+    text = steps + FAILS.format("KeyError: 'a'") + steps + FAILS.format("MemoryError")
+    assert dies_of(text).cause == "other-error"  # the first failure, of one run
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (FAILS.format("Exception: the loader gave nothing"), "other-error"),
+        (FAILS.format("Exception"), "other-error"),
+        (FAILS.format("lib.errors.ParserError: \nthe file is empty"), "other-error"),
+        ("CondaError: Run 'conda init' before 'conda activate'\n" + FAILS.format("ModuleNotFoundError: No module named 'a'"), "import-error"),
+        ("CondaError: Run 'conda init' before 'conda activate'\n", "other-error"),
+        ("./run.sh: line 8:     7 Killed                  python a.py\n", "killed-unknown"),
+        ("libx.so: undefined symbol: f\n", "import-error"),
+        ("RuntimeError: DataLoader worker (pid 47) is killed by signal: Bus\nerror. It is possible that workers are out of shared\n", "shm-exhausted"),
+        ("ResourceExhaustedError                    Traceback (most recent call last)\n"
+         "~/env/tensorflow/python/client/session.py in _do_call(self, fn, *args)\n   1321     try:\n-> 1322       return fn(*args)\n", "tf-oom"),
+        ("  Buffer 15:\n    Size: 506.25MiB\n    XLA Label: custom-call\n    Shape: f32[1,64,1080]\n" + FAILS.format("").rstrip() + "\n", "jax-oom"),
+    ],
+)  # fmt: skip
+def test_what_it_was(text: str, kind: str, cause) -> None:
+    assert cause(text) == kind
+
+
+def test_ctrl_c_that_a_finalizer_swallowed(cause) -> None:
+    text = 'Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n  File "pool.py", line 1, in __del__\n    x()\nKeyboardInterrupt: \n'
+    assert cause(text) == "interrupted"
+
+
+def test_ray_names_the_cure_where_its_report_is_cut(cause) -> None:
+    text = "(raylet) Refer to the documentation on how to address the out of memory issue: https://docs.ray.io/x.html. Consider provisioning more memory.\n"
+    assert cause(text) == "ray-oom"
+
+
+def test_a_manual_that_shows_the_kernels_words_reports_nothing(cause) -> None:
+    text = "# Exit code 137\n\nIn this article we look at it. The output includes:\n\nMemory cgroup out of memory: Kill process 7 (a) score 9\n"
+    assert cause(text) == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "asked"),
+    [
+        ("OOM when allocating tensor of shape [171164,200] and type float", 171164 * 200 * 4),
+        ("OOM when allocating tensor with shape[2,3] and type half on /job:a by allocator GPU_0_bfc", 12),
+        ("OOM when allocating tensor with shape[2,3]", None),  # of an unknown type
+    ],
+)
+def test_a_tensors_size_by_its_shape(sentence: str, asked: int | None) -> None:
+    found = dies_of(FAILS.format(f"tensorflow.errors.ResourceExhaustedError: {sentence}"))
+    assert found.cause == "tf-oom"
+    assert (found.gpu.requested if found.gpu else None) == asked
+
+
+def test_a_sentence_broken_inside_its_figures() -> None:
+    text = FAILS.format(
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 \nGiB (GPU 0; 11.93 GiB total\n"
+        "capacity; 8.75 GiB already allocated; 763.06 MiB free; 10.74 GiB reserved in total by PyTorch)"
+    )
+    gpu = dies_of(text).gpu
+    assert gpu is not None and gpu.requested == 2 << 30 and gpu.total == round(11.93 * (1 << 30))
