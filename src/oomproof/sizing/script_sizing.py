@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import NOT_FOUND, OomproofError
-from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
@@ -23,6 +22,7 @@ from oomproof.runner import limit_backends
 from oomproof.sizing import measured_workspaces, private_files, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD, HOST_CUDA
+from oomproof.sizing.child_start import started
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.sizing.loader_memory import Loader, loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
@@ -98,15 +98,15 @@ def _run(
     ram = memory.read()
     limit = max(1 << 30, ram.available - budget.default_floor(ram.total))
     output = os.path.join(folder, "output")
-    with _limited(limit) as join, open(output, "wb") as file:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+    with (
+        _limited(limit) as join,
+        open(output, "wb") as file,
+        started(
+            command, stdout=file, stderr=subprocess.STDOUT,
             env=_environment(folder, time_limit, gpu_total), preexec_fn=lambda: _enter(join),
-        )  # fmt: skip
-        try:
-            return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
-        finally:
-            _end(child)
+        ) as child,
+    ):  # fmt: skip
+        return _watch(child, limit, time_limit, folder, is_wrapped=not allow_writes)
 
 
 def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[str, str]:
@@ -209,14 +209,6 @@ def _look(pid: int, watched: Watched) -> bool:
         watched.workers = total - watched.main
     watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
     return True
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """With everybody below it: launchers give their ranks a session of their own."""
-    while child.poll() is None:
-        signal_all((child.pid, *processes.descendants(child.pid)), signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
 
 
 def _answer(
