@@ -24,9 +24,9 @@ _ONLY_FOR_LEAKS = {
     "oomproof.runner.stack_request",
     "oomproof.trend.leaks",
 }
-# These folders load the same on every machine: 60 modules when this was written. Whoever needs one more for each run raises it.
+# These folders load the same on every machine: 60 modules when this was written, then those that name the runtime folder and the spare files. Whoever needs one more for each run raises it.
 _SAME_EVERYWHERE = ("diagnosis", "evidence", "recording", "reports", "trend")
-_MOST = 62
+_MOST = 64
 
 
 def test_a_run_that_ends_well_imports_little(tmp_path: Path) -> None:
