@@ -217,10 +217,15 @@ class Series:
         return highest_rows
 
     def living(self, begin: float, end: float) -> list[ProcessRow]:
-        """Each process as last seen between two times, those seen longest ago first."""
+        """Each process as last seen between two times, those seen longest ago first; not as it died, when it held nothing."""
         columns = _columns(ProcessRow).replace("t, ", "max(t), ", 1)
         rows = self._within(
-            "process", columns, begin, min(end, self.teardown), tail="GROUP BY pid, start ORDER BY max(t)"
+            "process",
+            columns,
+            begin,
+            min(end, self.teardown),
+            f"{USE}+coalesce(file,0) > 0",
+            "GROUP BY pid, start ORDER BY max(t)",
         )
         return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
 
