@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from oomproof.recording.position_record import best, read_all
 from oomproof.recording.schema import VERSION
 from oomproof.recording.series import USE, Series
 from oomproof.recording.sqlite_files import UNREADABLE, connect, empty, pieces
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.records import dataclass, field
 
 Row = tuple[Any, ...]

@@ -5,11 +5,12 @@ answered by SQLite from the pieces that it touches: to bring their rows into Pyt
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
 from itertools import pairwise
 from math import inf, nextafter
 from typing import Any
+
+from oomproof.recording.sqlite_module import sqlite3
 
 _ROWS = 128  # of a piece
 _BESIDE = 32  # rows by which one may stand beside its place: a burst is written behind the sample that came after it

@@ -5,7 +5,6 @@ there, has no rows, and a row with text where a number belongs is left out. Time
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +14,7 @@ from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import PositionRecord
 from oomproof.recording.samples import NUMBERS, Samples, Table
 from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces
+from oomproof.recording.sqlite_module import sqlite3
 
 Unreadable = UNREADABLE  # what ``exported`` may raise half-way
 _PIECE = 20_000  # rows that are grouped at once
