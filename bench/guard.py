@@ -9,6 +9,7 @@ import argparse
 import bisect
 import json
 import os
+import random
 import shutil
 import signal
 import struct
@@ -164,10 +165,20 @@ class Case:
     own_limit: bool
     prefix: Sequence[str] = ()
     speeds: Sequence[tuple[int, int]] = SPEEDS
+    still: float = 0.8  # seconds before it fills
 
 
 CASES = (
     Case("limit", "`--limit 1G`", GIB, 0, own_limit=True, speeds=(*SPEEDS, *MANY)),
+    Case(
+        "still",
+        "`--limit 1G`, after 18 s without growth",
+        GIB,
+        0,
+        own_limit=True,
+        speeds=((500, 1), (0, 1), (0, 2), (0, -1), *MANY),
+        still=18.0,
+    ),
     Case(
         "machine",
         "machine of 2 GiB, no limit",
@@ -299,13 +310,14 @@ def fill_once(
 ) -> Fill:
     log = here.folder / f"{number}.log"
     prefill = case.prefill_mib or (512 if rate == 100 else 0)
+    still = case.still + (random.random() if case.still > 1 else 0.0)  # at any moment between two looks
     job = [
         here.compile("fill.c"),
         str(log),
         str(rate),
         str(2 * case.size // MIB),
         str(prefill),
-        "800",
+        str(round(1000 * still)),
         str(threads),
     ]
     limit = ["--limit", str(case.size)] if case.own_limit else []
@@ -314,6 +326,7 @@ def fill_once(
         words = ["--name", number, *limit, "--", *job]
         process = here.start(*words, prefix=[*(inside(outer) if outer else []), *case.prefix])
         until(log.exists, "the job to begin")
+        time.sleep(max(0.0, still - 1.0))
         if warmer is not None:
             end(warmer)
         process.wait(120)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,20 +100,63 @@ def test_the_runtime_folder_is_no_folder(lab: Lab, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (5, "done\n"), done.stderr
 
 
-def test_a_disk_with_one_page_left_costs_the_verdict_not_the_status(lab: Lab, tmp_path: Path) -> None:
-    """run.json takes that page; neither the start nor the end can be written."""
-    disk, page = tmp_path / "disk", os.sysconf("SC_PAGE_SIZE")
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={32 * page}", "tmpfs", str(disk)]
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def nearly_full(folder: Path, pages: int) -> Iterator[Path]:
+    """A disk of its own that has so many pages left; ``filler`` takes the others."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={64 * PAGE}", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("cannot mount a small disk here (needs root)")
     try:
-        (disk / "oomproof").mkdir(0o700)
-        (disk / "filler").write_bytes(bytes(31 * page))
-        lab.environment["XDG_STATE_HOME"] = str(disk)
-        done = lab.run("run", "--", PYTHON, "-c", ENDS)
+        (folder / "oomproof").mkdir(0o700)
+        (folder / "filler").write_bytes(bytes((64 - pages) * PAGE))
+        yield folder
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_nearly_full_at_the_start_loses_no_status(lab: Lab, tmp_path: Path) -> None:
+    """Whichever of its files takes the last page: nobody sees a detached job end but its keeper."""
+    with ExitStack() as stack:
+        labs = []
+        for pages in range(1, 9):
+            disk = stack.enter_context(nearly_full(tmp_path / f"disk-{pages}", pages))
+            small = Lab(disk, {**lab.environment, "XDG_STATE_HOME": str(disk)})
+            begun = small.run("run", "--detach", "--name", "scarce", "--", PYTHON, "-c", ENDS)
+            if begun.returncode == 125 and "hint: free some space" in begun.stderr:
+                continue  # not even run.json: nothing was started
+            assert begun.returncode == 0, begun.stderr
+            labs.append(small)
+        for small in labs:
+            waited = small.run("wait", "scarce")
+            assert waited.returncode == 5, (small.state, waited.stderr)
+            (row,) = json.loads(small.run("runs", "--json").stdout)["runs"]
+            assert (row["state"], row["code"]) == ("ended", 5), small.state
+            assert json.loads(small.run("why", "--json").stdout)["verdict"]["cause"] == "other-error"
+        spare = tmp_path / "runtime" / "oomproof" / "spare"
+        assert list(spare.rglob("exit.json")), "none of the disks was too full for it: the test shows nothing"
+        # once there is space again, the next run, of whichever state folder, puts them where they belong
+        for small in labs:
+            (small.state / "filler").unlink()
+        assert lab.run("run", "--", "true").returncode == 0
+        assert not list(spare.rglob("*"))
+        for small in labs:
+            folder = small.folder_of("scarce")
+            assert folder is not None and small.read(folder / "1" / "exit.json")["code"] == 5
+            assert small.read(folder / "1" / "started.json")["job"]["pid"]
+
+
+def test_where_no_disk_takes_anything_the_status_still_comes_back(lab: Lab, tmp_path: Path) -> None:
+    """run.json takes the last page; neither the start nor the end can be written, there or elsewhere."""
+    with nearly_full(tmp_path / "disk", 1) as disk:
+        (disk / "run").mkdir(0o700)
+        lab.environment |= {"XDG_STATE_HOME": str(disk), "XDG_RUNTIME_DIR": str(disk / "run")}
+        no_memory = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
+        lab.prefix = ["unshare", "-m", "--propagation", "private", "sh", "-c", no_memory, "sh"]
+        done = lab.run("run", "--", PYTHON, "-c", ENDS)
     assert (done.returncode, done.stdout) == (5, "done\n"), done.stderr
     assert "the job exited with code 5; nothing of it could be recorded" in done.stderr
     assert "Traceback" not in done.stderr and "verdict  " not in done.stderr

@@ -38,9 +38,9 @@ from oomproof.guard.unmanaged_guard import Choice
 from oomproof.guard.view import JobKey
 from oomproof.ledger import guard_lease, paused_jobs
 from oomproof.ledger.paused_jobs import SYSTEM_FOLDER
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import daemon_thresholds, daemons, nvidia
 from oomproof.own_command import OWN_COMMAND
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import asdict, replace
 from oomproof.remedies import other_guards
 from oomproof.runner import guard_service

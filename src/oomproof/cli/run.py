@@ -41,9 +41,9 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofE
 from oomproof.guard.guard_actions import STOP_TEXT
 from oomproof.guard.host_view import HostView
 from oomproof.leaf.command_lines import script_of
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.printable import printable
 from oomproof.recording import run_folders, state_files
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import replace
 from oomproof.runner.admission_request import Ticket, ask
 from oomproof.runner.front import FORWARDED

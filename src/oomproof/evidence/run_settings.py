@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 ACCUMULATION = re.compile(
     r"^(?:gradient_|grad_)?(?:accum(?:ulation|ulate)?)(?:_grad)?(?:_steps|_batches|_iter(?:s|ations)?)?$|^update_freq$"
@@ -146,6 +145,8 @@ def _at(match: re.Match[str]) -> float | None:
     zone = {None: "", "Z": "+00:00", "UTC": "+00:00"}.get(match[7], match[7])
     date = f"{match[1]}-{match[2]}-{match[3]}T{match[4]}:{match[5]}:{match[6] or '00'}{zone}"
     try:
+        from datetime import datetime  # only for a run whose settings hold a date
+
         return datetime.fromisoformat(date).timestamp()
     except (ValueError, OverflowError, OSError):
         return None

@@ -7,7 +7,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oomproof.guard import detect_resume, guard_policy, poll_interval
 from oomproof.guard.actuator import Actuator
@@ -149,26 +149,52 @@ class Guard:
                 self._state[action.job] = guard_policy.carried_out(self._settings[action.job], action, state)
                 actuator.afterwards(action, action.facts, state.done.paused_at is not None)
 
-    def seconds_to_next_look(self, view: View | None, now: float) -> float:
+    def seconds_to_next_look(self, view: View | None, now: float, glanced_at: Collection[str] = ()) -> float:
         """The soonest that any job or any row calls for."""
         if view is None:
             return poll_interval.POLL_MIN_CALM
         settings = self._settings
         seconds = min(
-            poll_interval.poll_seconds(settings[job.name], view, job, job.still) for job in view.jobs
+            poll_interval.poll_seconds(settings[job.name], view, job, job.still, job.name in glanced_at)
+            for job in view.jobs
         )
         rows = min(tasks.next_row for tasks in self._background)
         return min(seconds, max(poll_interval.POLL_MIN, rows - now))
 
     def _sleep(self, view: View | None) -> bool:
-        seconds = self.seconds_to_next_look(view, boottime())
-        if self._wake_read is None:  # no descriptor was left for it
-            self._stopping.wait(seconds)
+        watch = self._glances(view)
+        seconds = self.seconds_to_next_look(view, boottime(), watch.keys())
+        if not watch:
+            self._doze(seconds)
             return True
-        for fd, event in self._poller.poll(seconds * 1000):
+        every, end = min(glances.every for _, glances in watch.values()), time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._doze(min(left, every)) or any(
+                (charge := self._jobs[name].job.charge()) is None or charge > most + glances.growth
+                for name, (most, glances) in watch.items()
+            ):
+                break
+        return True
+
+    def _glances(self, view: View | None) -> dict[str, tuple[int, poll_interval.Glances]]:
+        """The jobs that are only glanced at until the next look, by name: the count to compare with, and how often."""
+        watch = {}
+        for job in view.jobs if view is not None else ():
+            glances = poll_interval.glances(self._settings[job.name], job)
+            charge = self._jobs[job.name].job.charge() if glances is not None else None
+            if glances is not None and charge is not None:
+                watch[job.name] = (charge, glances)
+        return watch
+
+    def _doze(self, seconds: float) -> bool:
+        """Whether something woke us before its time."""
+        if self._wake_read is None:  # no descriptor was left for it
+            return self._stopping.wait(seconds)
+        woken = self._poller.poll(seconds * 1000)
+        for fd, event in woken:
             if fd != self._wake_read and event & (select.POLLERR | select.POLLHUP):
                 self._poller.unregister(fd)  # PSI was switched off under us
-        return True
+        return bool(woken)
 
     def pause_terms(self, job: GuardedJob) -> str:
         """For the user: what the pause brings, and when it ends. Right after a pause."""

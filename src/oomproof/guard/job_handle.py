@@ -79,6 +79,11 @@ class Job:
         memory = self._cgroup.memory() if self._cgroup is not None else None
         return memory if memory is not None else self._tree.memory(available, headroom)
 
+    def charge(self) -> int | None:
+        """What its cgroup is charged with now, page cache and all: one number of the kernel's, read in microseconds. None where
+        there is none."""
+        return self._cgroup.charge() if self._cgroup is not None else None
+
     def most_charged(self) -> int | None:
         """The most its cgroup was ever charged with, page cache and all; None where nobody counts that."""
         return self._cgroup.most_charged() if self._cgroup is not None else None

@@ -18,9 +18,9 @@ from oomproof.guard.unmanaged_growth import UnmanagedGrowth
 from oomproof.guard.view import Action, Done, JobKey, Settings, UnmanagedView, View, is_near
 from oomproof.leaf.proc_files import ancestors, owner_of
 from oomproof.ledger import guard_lease, paused_jobs
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_size
 

@@ -26,10 +26,10 @@ from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import paused_jobs
 from oomproof.ledger.paused_jobs import PausedJob
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.machine.job_ties import member_tie
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import dataclass
 
 NOT_YET = "the process that resumes it after us is not ready yet"

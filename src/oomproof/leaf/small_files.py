@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +78,15 @@ def read_object(path: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def is_own_folder(path: str | os.PathLike[str]) -> bool:
+    """A folder of ours, no link, that nobody else may write to."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
 def is_locked(path: str | os.PathLike[str]) -> bool:
     """Whether a living process holds its flock: true for just as long as that process lives."""
     try:
@@ -97,7 +107,10 @@ def hold_lock(path: str) -> int | None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        return None
+        try:  # a disk that has turned read-only since the file was made
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
     except OSError:  # a file system without locks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from oomproof.ledger.ledger_entries import Entry, Peak
 from oomproof.machine import processes
 from oomproof.recording.schema import storable
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.records import asdict, fields
 
 VERSION = 1

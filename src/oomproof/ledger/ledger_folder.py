@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.recording.run_folders import state_folder
+from oomproof.recording.runtime_folder import runtime_folder
 
 SHARED = Path("/var/lib/oomproof")
 

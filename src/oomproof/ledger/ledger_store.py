@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from oomproof.ledger.ledger_file import (
     save_rows,
 )
 from oomproof.ledger.ledger_folder import ledger_folder, ledger_name, spare_file
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.records import asdict
 
 LOCK_SECONDS = (

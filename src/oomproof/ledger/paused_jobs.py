@@ -11,8 +11,8 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.leaf.proc_files import is_stopped
 from oomproof.leaf.small_files import read_object
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.recording.state_files import write_json
 from oomproof.records import asdict, dataclass
 

@@ -12,9 +12,9 @@ from oomproof.ledger.admission import Claim
 from oomproof.ledger.forecast import RECORD
 from oomproof.ledger.ledger_entries import Entry
 from oomproof.ledger.live_runs import held_by_all
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import processes
 from oomproof.machine.cgroups import CgroupV1, CgroupV2
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.recording.state_files import read_json
 from oomproof.records import dataclass
 

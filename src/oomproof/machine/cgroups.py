@@ -37,6 +37,7 @@ class Cgroup(Protocol):
     version: int
 
     def memory(self) -> JobMemory | None: ...
+    def charge(self) -> int | None: ...
     def most_charged(self) -> int | None: ...
     def pids(self) -> list[int]: ...
     def close(self) -> None: ...
@@ -151,6 +152,9 @@ class CgroupV2:
             charged=charged,
         )
 
+    def charge(self) -> int | None:
+        return _number(_pread(self._current, 64)) or None
+
     def most_charged(self) -> int | None:
         return _number(_pread(self._peak, 64)) or None
 
@@ -205,6 +209,9 @@ class CgroupV1:
             kernel=kernel,
             charged=charged,
         )
+
+    def charge(self) -> int | None:
+        return _number(_pread(self._usage, 64)) or None
 
     def most_charged(self) -> int | None:
         return _number(_pread(self._peak, 64)) or None

@@ -94,10 +94,20 @@ class Attempt:
         return self.folder / "extra" / name
 
     def started(self) -> dict[str, Any]:
-        return json_shapes.shaped(read_json(self.started_file), json_shapes.STARTED)
+        value = read_json(self.started_file) or self._spare(self.started_file)
+        return json_shapes.shaped(value, json_shapes.STARTED)
 
     def exit(self) -> dict[str, Any]:
-        return json_shapes.shaped(read_json(self.exit_file), json_shapes.EXIT)
+        value = read_json(self.exit_file) or self._spare(self.exit_json_file)
+        return json_shapes.shaped(value, json_shapes.EXIT)
+
+    def _spare(self, file: Path) -> dict[str, Any]:
+        """The same file where the keeper put it when the disk took no more."""
+        if file.exists():  # damaged: then nothing else stands for it
+            return {}
+        from oomproof.recording import spare_files  # which knows the runs' folder, and that the attempts
+
+        return spare_files.read(self.folder, file.name)
 
     def has_ended(self) -> bool:
         """Also when what its keeper wrote cannot be read any more."""

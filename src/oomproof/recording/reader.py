@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from oomproof.recording.position_record import best, read_all
 from oomproof.recording.schema import VERSION
 from oomproof.recording.series import USE, Series
 from oomproof.recording.sqlite_files import UNREADABLE, connect, empty, pieces
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.records import dataclass, field
 
 Row = tuple[Any, ...]
@@ -86,15 +86,40 @@ class Recording:
             return []
 
     def figures(self) -> Figures:
+        """Judge and history ask for them in turn: of a file that has not changed since, as they were read then."""
+        stand = _stand(self.path)
+        if self.problem is None and stand is not None and _newest.get(self.path, (None,))[0] == stand:
+            return _newest[self.path][1]
         try:
             with closing(self._opened()) as connection:
-                return read_figures(connection)
+                figures = read_figures(connection)
         except UNREADABLE:
             return Figures()
+        _newest.clear()
+        if stand is not None and _stand(self.path) == stand:  # else somebody wrote meanwhile
+            _newest[self.path] = (stand, figures)
+        return figures
 
     def last_sample_time(self) -> float | None:
         """Boottime of the newest sample."""
         return self.figures().last
+
+
+_Stand = tuple[tuple[int, int] | None, ...]
+_newest: dict[Path, tuple[_Stand, Figures]] = {}  # those that were read last
+
+
+def _stand(path: Path) -> _Stand | None:
+    """When the file and its WAL were last changed, and their sizes. None: there is no such file."""
+    stamps: list[tuple[int, int] | None] = []
+    for name in (path, f"{path}-wal"):
+        try:
+            status = os.stat(name)
+            # SQLite makes an empty WAL for a reader
+            stamps.append((status.st_mtime_ns, status.st_size) if status.st_size else None)
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps) if stamps[0] is not None else None
 
 
 def read_figures(connection: sqlite3.Connection) -> Figures:

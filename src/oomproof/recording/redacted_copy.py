@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from oomproof.recording.sqlite_files import UNREADABLE, connect
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.units import format_size
 
 CAP = 32 << 20

@@ -5,20 +5,22 @@ answered by SQLite from the pieces that it touches: to bring their rows into Pyt
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
 from itertools import pairwise
 from math import inf, nextafter
 from typing import Any
 
+from oomproof.recording.sqlite_module import sqlite3
+
 _ROWS = 128  # of a piece
+_BESIDE = 32  # rows by which one may stand beside its place: a burst is written behind the sample that came after it
 _LAST = (1 << 63) - 1  # the highest rowid there can be
 NUMBERS = "typeof(t) = 'real'"  # as the column makes of every number; a damaged row may have anything there
 
 
 class Table:
     """Where in a table a time lies, from the first row of each piece: no pass over it. Writers keep the order of time; a row
-    that stands a piece beside its place is found all the same. To compare all rows of a recording at its cap takes a second."""
+    that stands a little beside its place is found all the same. To compare all rows of a recording at its cap takes a second."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self.connection, self.name = connection, name
@@ -60,13 +62,13 @@ class Table:
         self, columns: str, begin: float, end: float, where: str = "1", tail: str = ""
     ) -> list[tuple[Any, ...]]:
         """Of the times from ``begin`` to before ``end``."""
-        first, after = max(0, bisect_left(self._begins, begin) - 2), bisect_left(self._begins, end) + 1
-        if after <= first or not self._firsts:
+        if not self._firsts:
             return []
-        last = self._firsts[after] - 1 if after < len(self._firsts) else _LAST
+        first, after = max(0, bisect_left(self._begins, begin) - 1), bisect_left(self._begins, end)
+        last = self._firsts[after] + _BESIDE if after < len(self._firsts) else _LAST
         return self.connection.execute(
             f"SELECT {columns} FROM {self.name} WHERE rowid BETWEEN ? AND ? AND t >= ? AND t < ? AND {where} {tail}",
-            (self._firsts[first], last, begin, end),
+            (self._firsts[first] - _BESIDE, last, begin, end),
         ).fetchall()
 
     def first(self, columns: str, where: str = "1") -> tuple[Any, ...] | None:
@@ -81,7 +83,7 @@ class Table:
 
     def last(self, columns: str, t: float, where: str = "1") -> tuple[Any, ...] | None:
         """The last row at that time or before it."""
-        reach, piece = 2, bisect_left(self._begins, t)
+        reach, piece = 1, bisect_left(self._begins, t)
         while True:
             begin = self._begins[piece - reach] if piece > reach else -inf
             rows = self.rows(columns, begin, nextafter(t, inf), where, "ORDER BY t DESC, rowid DESC LIMIT 1")

@@ -5,7 +5,6 @@ there, has no rows, and a row with text where a number belongs is left out. Time
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +14,7 @@ from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import PositionRecord
 from oomproof.recording.samples import NUMBERS, Samples, Table
 from oomproof.recording.sqlite_files import UNREADABLE, empty, pieces
+from oomproof.recording.sqlite_module import sqlite3
 
 Unreadable = UNREADABLE  # what ``exported`` may raise half-way
 _PIECE = 20_000  # rows that are grouped at once
@@ -217,10 +217,15 @@ class Series:
         return highest_rows
 
     def living(self, begin: float, end: float) -> list[ProcessRow]:
-        """Each process as last seen between two times, those seen longest ago first."""
+        """Each process as last seen between two times, those seen longest ago first; not as it died, when it held nothing."""
         columns = _columns(ProcessRow).replace("t, ", "max(t), ", 1)
         rows = self._within(
-            "process", columns, begin, min(end, self.teardown), tail="GROUP BY pid, start ORDER BY max(t)"
+            "process",
+            columns,
+            begin,
+            min(end, self.teardown),
+            f"{USE}+coalesce(file,0) > 0",
+            "GROUP BY pid, start ORDER BY max(t)",
         )
         return list({row.pid: row for row in _clean(ProcessRow, rows)}.values())
 

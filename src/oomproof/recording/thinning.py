@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.units import format_size
 
 CAP = 256 << 20  # a calm job writes 20 MB a day, one under pressure ten times that

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from oomproof.machine.clock import boottime
 from oomproof.recording.schema import ADDED, INSERTS, TABLES, VERSION, storable
+from oomproof.recording.sqlite_module import sqlite3
 from oomproof.recording.thinning import CAP, Thinner
 
 Row = tuple[object, ...]

@@ -20,12 +20,12 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.leaf.attempt_names import CENSUS_ON, FAULT, NOW
 from oomproof.leaf.proc_files import is_working
-from oomproof.ledger.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import memory
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
+from oomproof.recording.runtime_folder import TEMPORARY, runtime_folder, temporary_folder
 from oomproof.recording.spill_record import SPILLS
 from oomproof.recording.writer import Writer
 from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch

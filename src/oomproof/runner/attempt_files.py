@@ -10,31 +10,70 @@ import json
 import os
 import time
 
-from oomproof.leaf.attempt_names import EXIT, KEEPER_EVENTS, RESERVED_EXIT, STARTED
+from oomproof.leaf.attempt_names import EXIT, KEEPER_EVENTS, RESERVED_EXIT, SPARE, SPARE_OF, STARTED
 from oomproof.leaf.proc_files import boottime
-from oomproof.leaf.small_files import append, replace_file
+from oomproof.leaf.small_files import append, is_own_folder, replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EXIT_BYTES = 4096
 
 
 def reserve_exit(folder: str) -> int | None:
     """Space for exit.json, taken at the start: a disk that fills later must not lose how the job ended."""
+    fd = None
     try:
         fd = os.open(f"{folder}/{RESERVED_EXIT}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.pwrite(fd, b" " * EXIT_BYTES, 0)
-        return fd
+        if os.pwrite(fd, b" " * EXIT_BYTES, 0) == EXIT_BYTES:
+            return fd
     except OSError:
-        return None
+        pass
+    if fd is not None:
+        os.close(fd)
+    return None
 
 
-def write_exit(folder: str, fd: int | None, record: dict[str, object]) -> None:
-    """Into the reserved space, synced, then under its real name: whole or not there."""
-    if fd is None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def write_exit(folder: str, fd: int | None, record: dict[str, object], spares: Sequence[str] = ()) -> None:
+    """Into the reserved space, synced, then under its real name: whole or not there. Where there was no space at the start,
+    or it is not to be had any more: where there is some now."""
     text = json.dumps(record, indent=1).encode()
-    os.pwrite(fd, text.ljust(EXIT_BYTES), 0)
-    os.fsync(fd)
+    try:
+        if fd is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.pwrite(fd, text.ljust(EXIT_BYTES), 0)
+        os.fsync(fd)
+    except OSError:
+        write_somewhere(folder, spares, EXIT, record, synced=True)
+        return
     os.replace(f"{folder}/{RESERVED_EXIT}", f"{folder}/{EXIT}")
+
+
+def write_somewhere(
+    folder: str, spares: Sequence[str], name: str, record: dict[str, object], synced: bool
+) -> None:
+    """At its place, else in the first spare folder that takes it: with the name of its place, so that it is found and brought
+    there later. Raises what its place said when none does."""
+    try:
+        replace_file(f"{folder}/{name}", json.dumps(record, indent=1).encode(), synced)
+        return
+    except OSError as error:
+        reason = error
+    if not os.path.isdir(folder):  # removed with its run: nobody will look for it
+        raise reason
+    text = json.dumps({SPARE_OF: folder, **record}, indent=1).encode()
+    for spare in spares:
+        base = spare[: spare.rindex(f"/{SPARE}/")]
+        try:
+            os.makedirs(base, 0o700, exist_ok=True)
+            if is_own_folder(base):  # in /dev/shm anybody may have made it
+                os.makedirs(spare, 0o700, exist_ok=True)
+                replace_file(f"{spare}/{name}", text, synced)
+                return
+        except OSError:
+            pass
+    raise reason
 
 
 def append_event(folder: str, **event: object) -> None:
@@ -42,10 +81,10 @@ def append_event(folder: str, **event: object) -> None:
     append(f"{folder}/{KEEPER_EVENTS}", json.dumps(event).encode() + b"\n")
 
 
-def write_started(folder: str, record: dict[str, object]) -> str | None:
+def write_started(folder: str, record: dict[str, object], spares: Sequence[str] = ()) -> str | None:
     """Whole or not there; why not, in words. Not synced: the front does that when nobody waits for it."""
     try:
-        replace_file(f"{folder}/{STARTED}", json.dumps(record, indent=1).encode(), synced=False)
+        write_somewhere(folder, spares, STARTED, record, synced=False)
     except OSError as error:
         return error.strerror
     return None

@@ -11,10 +11,10 @@ from pathlib import Path
 from oomproof.errors import NEVER, NOT_NOW, USAGE, OomproofError
 from oomproof.guard.gpu_pause import GpuPause, Result, held_by
 from oomproof.ledger.gpu_turns import ON, WAITING, GpuSlot, GpuTurns
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpu
 from oomproof.recording.attempt import Attempt
+from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import replace
 from oomproof.runner import gpu_feed
 from oomproof.runner.gpu_feed import GpuFeed

@@ -14,8 +14,8 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, OUR_FAILURE, OomproofErro
 from oomproof.leaf import start_by_path
 from oomproof.leaf.process_signals import become_subreaper
 from oomproof.machine import cgroups, processes, systemd_manager
-from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
+from oomproof.recording.spare_files import spare_folders
 from oomproof.records import dataclass
 from oomproof.runner import keeper, limit_backends
 from oomproof.runner.attempt_files import remove_cgroups
@@ -123,7 +123,7 @@ class Launcher:
 
     def _started_without_keeper(self, error: OSError) -> dict[str, Any]:
         """The keeper was killed while it started the job: if that is there, it is ours."""
-        started = state_files.read_json(self._launch.attempt.started_file)
+        started = self._launch.attempt.started()
         if not started or not self.held:
             self._dismiss_keeper()
             raise OomproofError(
@@ -251,6 +251,7 @@ class Launcher:
             "argv": launch.argv,
             "env": launch.environment,
             "folder": str(launch.attempt),
+            "spares": spare_folders(launch.attempt.folder),
             "tty": tty,
             "termios": None if launch.detached else terminal.attributes(),
             "size": terminal.size(),

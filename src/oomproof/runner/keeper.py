@@ -80,6 +80,7 @@ class Keeper:
         self.front = front
         self.spec = spec
         self.folder: str = spec["folder"]
+        self.spares: list[str] = spec.get("spares") or []  # folders for what the run's disk does not take
         self.exit_fd = reserve_exit(self.folder)
         self.outbox = bytearray()
         self.streams: dict[int, bytes] = {}  # readable descriptor of the job's output → its letter
@@ -150,7 +151,7 @@ class Keeper:
             "counters": before,
         }
         self.leader_start = with_start(self.leader)["start"]
-        trouble = write_started(self.folder, record)
+        trouble = write_started(self.folder, record, self.spares)
         with contextlib.suppress(OSError):  # it could not even get so far: its report says why
             os.write(go_write, b"1")
         os.close(go_write)
@@ -158,8 +159,9 @@ class Keeper:
             failure = report.read()
         if failure:
             os.waitpid(self.leader, 0)
-            with contextlib.suppress(OSError):
-                os.unlink(f"{self.folder}/{STARTED}")
+            for folder in (self.folder, *self.spares):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{folder}/{STARTED}")
             raise OSError(*json.loads(failure))
         return {"started": record, "unwritten": trouble}
 
@@ -575,8 +577,8 @@ class Keeper:
         if trouble:
             append_event(self.folder, event="disk-full", text=trouble)
         try:
-            write_exit(self.folder, self.exit_fd, record)
-        except OSError as error:  # a full disk: the front still learns it from us
+            write_exit(self.folder, self.exit_fd, record, self.spares)
+        except OSError as error:  # no disk took it: the front still learns it from us
             append_event(self.folder, event="disk-full", text=f"{EXIT}: {error.strerror}")
         self.tell({"exit": record})
         remove_cgroups(self.spec["remove"])

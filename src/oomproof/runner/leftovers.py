@@ -1,4 +1,5 @@
-"""Removes what runs of this user left on the machine when they were killed early: empty cgroups, forecasts, agent sockets.
+"""Removes what runs of this user left on the machine when they were killed early: empty cgroups, forecasts, agent sockets;
+brings files home that a full disk did not take.
 
 Called by each run after its start, off every path that matters: a few folders are listed. Only what belongs to a run
 that is known to be dead goes; what cannot be told stays.
@@ -13,9 +14,9 @@ import time
 from pathlib import Path
 
 from oomproof.errors import OomproofError
-from oomproof.ledger.runtime_folder import runtime_folder
 from oomproof.machine import cgroups
-from oomproof.recording import run_folders
+from oomproof.recording import run_folders, spare_files
+from oomproof.recording.runtime_folder import runtime_folder
 
 _YOUNG = 5.0  # seconds: a run that is being made may not have its locks yet
 _OLD = 3600.0  # seconds, after which a socket that nobody has bound and whose run has no folder is nobody's
@@ -23,6 +24,7 @@ _CGROUP, _AGENT = "oomproof-", "agent-"
 
 
 def sweep() -> None:
+    spare_files.bring_home()
     for directory in _own_cgroups():
         _sweep_cgroups(directory)
     try:

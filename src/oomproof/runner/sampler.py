@@ -70,6 +70,7 @@ class Sampler:
         self._stop = threading.Event()
         self._next_pss = self._soonest_pss = 0.0
         self._pss_pause = 1.0
+        self._walked = 0.0  # seconds of CPU, in the present sample
         self._use_then = 0  # what the job held when shared pages were last looked at
         self._next_libraries = boottime() + _LIBRARIES_FIRST
         self._rows = RowFilter()
@@ -103,9 +104,7 @@ class Sampler:
 
     def _loop(self) -> None:
         while True:
-            begun = time.thread_time()
-            self._try("a sample of the processes", lambda: self.sample(boottime()), None, _WITHOUT)
-            spent = time.thread_time() - begun
+            spent = self._take_sample()
             # Rarer than the guard's own rows: a wake-up costs 0.5 ms of cold caches. With a GPU its tick decides.
             eager = self._gpu is not None or self._thresholds != AlertThresholds()
             pause = self._moment.sample_seconds * (1 if eager else 4)
@@ -116,9 +115,20 @@ class Sampler:
             if self._stop.wait(max(0.0, least)):
                 return
 
+    def _take_sample(self) -> float:
+        """Seconds of CPU that it took, without a walk over page tables: that has a share of its own, and after one of 0.15 s
+        nothing was sampled for half a minute, in which a job of two workers filled its limit."""
+        begun, self._walked = time.thread_time(), 0.0
+        self._try("a sample of the processes", lambda: self.sample(boottime()), None, _WITHOUT)
+        return time.thread_time() - begun - self._walked
+
     def sample(self, t: float) -> None:
         pids = self._job.known_pids()
-        samples = [process for process in map(processes.memory, pids) if process is not None]
+        known = [process for process in map(processes.memory, pids) if process is not None]
+        # one that holds nothing, not even of its program, has ended and is only not waited for yet
+        samples = [
+            process for process in known if process.anon or process.shmem or process.file or process.swap
+        ]
         samples.sort(key=lambda sample: sample.anon + sample.shmem + sample.swap, reverse=True)
         all_known = {process.pid for process in samples} <= self._shared.keys()
         if t >= (self._next_pss if all_known and not self._has_grown(samples) else self._soonest_pss):
@@ -158,11 +168,11 @@ class Sampler:
         return use - self._use_then >= max(_GROWN, self._use_then // _GROWN_SHARE)
 
     def _look_at_shared_pages(self, t: float, samples: list[processes.ProcessMemory]) -> None:
-        begun = time.monotonic()
+        begun = time.thread_time()  # not by the clock: on a busy machine it shows how long others ran
         self._use_then = self._moment.memory.use if self._moment.memory is not None else 0
         found = self._job.shared(samples[:_PROCESSES])
         self._shared = {process.pid: found.get(process.pid, 0) for process in samples}
-        spent = time.monotonic() - begun
+        spent = self._walked = time.thread_time() - begun
         # Soon at first (workers are forked in the first seconds), then ever rarer.
         self._pss_pause = min(_PSS_EVERY, self._pss_pause * 2)
         # the soonest, for a process that was just forked: it shares nearly all it has

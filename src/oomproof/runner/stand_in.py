@@ -21,6 +21,7 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.machine import processes, wait_status
 from oomproof.recording import run_folders, state_files
+from oomproof.recording.spare_files import spare_folders
 from oomproof.records import fields
 from oomproof.runner import limit_backends
 from oomproof.runner.followed_file import followed
@@ -122,6 +123,7 @@ def spec_of(run: run_folders.Run, started: dict[str, Any]) -> dict[str, Any]:
     )
     return {
         "folder": str(run.attempt),
+        "spares": spare_folders(run.attempt.folder),
         "env": {"OOMPROOF_RUN": run.id},
         "procs": backend.procs,
         "kill": backend.kill,

@@ -155,6 +155,10 @@ def supervise(
     cap = chosen.limit if chosen.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     info = describe_run(run, order, settings, claim)
     state_files.write_json(run.info_file, info)
+    with contextlib.suppress(OSError):
+        run.keeper_lock.touch(
+            mode=0o600
+        )  # now: the keeper can hold it also where the disk turns read-only meanwhile
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),

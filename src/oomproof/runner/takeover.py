@@ -40,6 +40,7 @@ class TakenOver(Keeper):
         write_started(
             self.folder,
             {**started, "keeper": with_start(os.getpid()), "first_keeper": started.get("keeper")},
+            self.spares,
         )
 
     def tell(self, news: dict[str, object]) -> None:

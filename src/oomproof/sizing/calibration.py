@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
-from oomproof.leaf.process_signals import signal_all
-from oomproof.machine import processes
 from oomproof.records import dataclass, field
 from oomproof.sizing.calibrated_card import CalibratedCard, signature_key
+from oomproof.sizing.child_start import started
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "card_measuring", "measure_card.py")
 _START = 60.0  # seconds until a child has imported torch and made its context; a cold disk takes most of it
@@ -87,15 +85,13 @@ def _child(
     try:
         with open(job, "w") as file:
             json.dump({"constants": constants, "signatures": signatures, "seconds": max(1.0, ends - now), "share": share}, file)  # fmt: skip
-        with open(output, "wb") as log:
-            child = subprocess.Popen(
-                [python, "-B", _PROGRAM, job, results], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "PYTHONPATH": _user_path(), "PYTHONWARNINGS": "ignore"},
-            )  # fmt: skip
-        try:
+        environment = {**os.environ, "PYTHONPATH": _user_path(), "PYTHONWARNINGS": "ignore"}
+        command = [python, "-B", _PROGRAM, job, results]
+        with (
+            open(output, "wb") as log,
+            started(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as child,
+        ):
             return _Reader(signatures, measured, tell, each).read(child, results, output, ends)
-        finally:
-            _end(child)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -240,13 +236,6 @@ def _has_torch(python: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    while child.poll() is None:
-        signal_all((child.pid, *processes.descendants(child.pid)), signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
 
 
 def _bytes_from(path: str, at: int) -> bytes:

@@ -6,17 +6,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
 from oomproof.runner import limit_backends
 from oomproof.sizing import private_files
+from oomproof.sizing.child_start import started
 
 LOOK = 0.1  # seconds between looks at the child
 _SHOWN = 15  # lines of a script's own error
@@ -86,15 +85,14 @@ def running(
     """The command, and what it may hold; ended with all its processes. What it prints is in ``folder``/output."""
     command = list(argv) if allow_writes else private(argv, folder)
     limit = usable()
-    with limited(limit) as join, open(os.path.join(folder, "output"), "wb") as file:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env=environment, preexec_fn=lambda: enter(join),
-        )  # fmt: skip
-        try:
-            yield child, limit
-        finally:
-            end(child)
+    with (
+        limited(limit) as join,
+        open(os.path.join(folder, "output"), "wb") as file,
+        started(
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment, preexec_fn=lambda: enter(join)
+        ) as child,
+    ):
+        yield child, limit
 
 
 def environment_for(folder: str, code: str, start: str, time_limit: float) -> dict[str, str]:
@@ -160,14 +158,6 @@ def look(pid: int, watched: Watched) -> bool:
         watched.workers = total - watched.main
     watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
     return True
-
-
-def end(child: subprocess.Popen[bytes]) -> None:
-    """With everybody below it: launchers give their ranks a session of their own."""
-    while child.poll() is None:
-        signal_all((child.pid, *processes.descendants(child.pid)), signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
 
 
 def show_error(folder: str, tell: Callable[[str], None]) -> bool:

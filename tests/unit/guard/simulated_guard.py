@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,10 @@ class Job:
         swapped = int(world.situation.swapped(world.t) * MIB)
         return JobMemory(world.held - swapped, 0, 5 * MIB, swapped, MIB, world.held - swapped)
 
+    def charge(self) -> int | None:
+        swapped = int(self._world.situation.swapped(self._world.t) * MIB)
+        return self._world.held - swapped if self._world.alive else None
+
     def most_charged(self) -> int | None:
         return None
 
@@ -286,6 +291,7 @@ def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, objec
     world = World(situation)
     for module in (guard_loop, actuator):
         patch.setattr(module, "boottime", lambda: world.clock)
+    patch.setattr(guard_loop, "time", SimpleNamespace(monotonic=lambda: world.clock))
     patch.setattr(
         unmanaged_growth.UnmanagedGrowth, "look", lambda self, *_: setattr(self, "named", world.unmanaged)
     )
@@ -301,10 +307,10 @@ def simulate(situation: Situation, patch: pytest.MonkeyPatch) -> dict[str, objec
             begun, name, step = phases.pop(0)
             note_phase(guard, name, step, START + begun)
         at = world.clock
-        sleep = look(guard, world)
+        view = look(guard, world)
         looks += 1
         after_end -= not world.alive
-        world.pass_time(max(0.0, sleep))
+        sleep(guard, view)
         assert world.clock > at
     close(guard)
     return {"done": world.done, "looks": looks, "rows": len(world.rows), "last_row": _round(world.rows),
@@ -330,6 +336,7 @@ def make_guard(world: World) -> Any:
         lambda kind, why: world.note("say", kind), best_effort,
     )  # type: ignore[arg-type]  # fmt: skip
     guard = guard_loop.Guard(Host(world), [job], best_effort)  # type: ignore[arg-type]
+    guard._doze = lambda seconds: world.pass_time(max(0.0, seconds))  # type: ignore[assignment, method-assign, return-value]
     return guard, job
 
 
@@ -337,10 +344,14 @@ def note_phase(guard: Any, name: str, step: int | None, t: float) -> None:
     guard[1].growth.warm_up.note(name, step, t)
 
 
-def look(guard: Any, world: World) -> float:
-    """One step; how long the guard then sleeps."""
-    view = guard[0].step(world.clock)
-    return float(guard[0].seconds_to_next_look(view, world.clock))
+def look(guard: Any, world: World) -> Any:
+    """One step; what it saw."""
+    return guard[0].step(world.clock)
+
+
+def sleep(guard: Any, view: Any) -> None:
+    """To the next look, with the glances in between."""
+    assert guard[0]._sleep(view)
 
 
 def close(guard: Any) -> None:

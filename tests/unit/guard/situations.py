@@ -81,6 +81,10 @@ def _limit() -> Iterator[tuple[str, Situation]]:
             yield f"limit {mib}: {rate} MiB/s", given
             stubborn = replace(given, answers_term=None, seconds=given.seconds + 40, job_limit=mib * 10)
             yield f"limit {mib}: {rate} MiB/s, answers no SIGTERM", stubborn
+    for mib, rate in ((600, 100), (1024, 20), (1024, 500), (1024, 2000), (8192, 6000)):
+        waits = lambda t, start=mib // 2, rate=rate: start + max(0.0, t - 21.37) * rate  # noqa: E731
+        given = Situation(limited(mib), 25 + mib / 2 / rate, waits, job_limit=mib)
+        yield f"limit {mib}: still, then {rate} MiB/s", given
     leak = Situation(limited(600), 150, plus(ramp(1, 450), breath(32)), phases=steps(150), job_limit=600)
     yield "limit: a training leaks", leak
     yield "limit: a training leaks and stops when asked", replace(leak, answers_ask=2.0)

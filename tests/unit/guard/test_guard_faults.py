@@ -27,6 +27,7 @@ from oomproof.guard.view import Action, JobView, Settings, View
 from oomproof.ledger.forecast import LiveClaim
 from oomproof.machine import processes
 from oomproof.machine.cgroups import JobMemory
+from oomproof.machine.clock import boottime
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
 from oomproof.runner.sampler import AlertThresholds, Sampler
@@ -425,6 +426,23 @@ def test_the_sampler_survives_anything(scene: Scene) -> None:
     sampler.stop()
     troubles = [row for row in rows.rows if row[:1] == ("event",) and row[2] == "trouble"]
     assert len(troubles) == 1 and "broken for the test" in troubles[0][3]
+
+
+def test_a_dear_walk_over_page_tables_does_not_blind_the_sampler(scene: Scene) -> None:
+    """It counted against the samples' own share: half a minute without one, while two workers filled the limit."""
+    sampler = Sampler(scene.job, Moment(), Rows(), None, AlertThresholds(), lambda *_: None, WarmUp(), "none")  # type: ignore[arg-type]
+
+    def walk(samples: object) -> dict[int, int]:
+        ends = time.thread_time() + 0.2
+        while time.thread_time() < ends:
+            pass
+        return {}
+
+    scene.job.known_pids = lambda: [os.getpid()]  # type: ignore[method-assign]
+    scene.job.shared = walk  # type: ignore[attr-defined]
+    begun = boottime()
+    assert sampler._take_sample() < 0.1
+    assert begun + 10 < sampler._soonest_pss < boottime() + 60, "the walk itself is bounded as before"
 
 
 def test_a_message_that_nobody_heard_is_told_again() -> None:

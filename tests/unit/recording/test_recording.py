@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from helpers_disk import fill
 
-from oomproof.recording import thinning
+from oomproof.recording import reader, thinning
 from oomproof.recording import writer as writer_module
 from oomproof.recording.reader import open_recording
 from oomproof.recording.schema import INSERTS
@@ -38,6 +38,25 @@ def test_round_trip(tmp_path: Path) -> None:
     assert recording.last_sample_time() == 4.0
     assert recording.wall_offset == 1000.0
     assert recording.rows("SELECT kind, text FROM event") == [("ask", "why")]
+
+
+def test_figures_are_read_once_of_a_file_that_does_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge and the history ask in turn: at the cap each pass took a second."""
+    passes: list[object] = []
+    read = reader.read_figures
+    monkeypatch.setattr(reader, "read_figures", lambda connection: (passes.append(1), read(connection))[1])
+    path = written(tmp_path / "r.sqlite")
+    first = [open_recording(path).figures() for _ in range(3)]
+    assert first[0] == first[2] and len(passes) == 1
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(INSERTS["job"], (9.0, 99 << 20, 0, 0, 0, 0, None, 1, None, None))
+        connection.commit()
+        assert open_recording(path).figures().peaks.use == 99 << 20, "while it is written, too"
+    connection.close()
+    assert open_recording(written(tmp_path / "other.sqlite", rows=3)).figures() != first[0]
 
 
 def test_absent_empty_and_foreign_files(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def made(rows: list[tuple[object, object]]) -> sqlite3.Connection:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "_ROWS", PIECE)
+    monkeypatch.setattr(samples, "_BESIDE", PIECE)
 
 
 def nearly_ordered(rows: list[tuple[int, int]], late: int) -> list[tuple[int, int]]:

@@ -108,6 +108,20 @@ def test_samples_by_name_and_time(recording: Recording) -> None:
         assert len(list(series.exported())) == 1000 and series.cards_used(set()) == {0, 1}
 
 
+def test_a_worker_that_is_just_dying_lived_with_what_it_held(tmp_path: Path) -> None:
+    """Seen under the guard's SIGTERM: the last look found its workers without a page, and their growth was nobody's."""
+    connection = sqlite3.connect(tmp_path / "recording.sqlite")
+    connection.executescript(TABLES)
+    for t, anon, file in ((1.0, 100, 5), (2.0, 150, 5), (3.0, 0, 0)):
+        connection.execute(
+            INSERTS["process"], (t, 8, 2, "worker", "python", anon * MIB, 0, file * MIB, 0, None)
+        )
+    connection.commit()
+    connection.close()
+    with open_recording(tmp_path / "recording.sqlite").series() as series:
+        assert [(row.t, row.use) for row in series.living(0, 10)] == [(2.0, 150 * MIB)]
+
+
 def test_a_reader_that_comes_again_gets_what_is_new(recording: Recording) -> None:
     with recording.series() as series:
         first, place = series.after(JobRow, 0, 10)

@@ -32,15 +32,25 @@ def runtime_folder() -> Path:
         return temporary_folder()
     except OomproofError as error:
         problems.append(error.message)
-    # by boot: what stands there means nothing after a reboot, and homes are shared between machines
-    name = f"runtime-{boot_id()[:8] or 'here'}"
     try:
-        folder = private_folder(make_private(state_folder()) / name)
+        folder = private_folder(make_private(state_folder()) / _by_boot())
     except OomproofError as error:
         _tell(f"{problems[0]}, and {error.message}: the runs do not see each other")
         raise OomproofError(problems[0], _HINT) from error
     _tell(f"{problems[0]}: {folder} is used instead")
     return folder
+
+
+def known_folders() -> list[Path]:
+    """Where a run of this user's may have had its runtime folder, with or without a login session; none of them is made."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    session = [Path(base) / "oomproof"] if base else []
+    return [*session, TEMPORARY / f"oomproof-{os.getuid()}", state_folder() / _by_boot()]
+
+
+def _by_boot() -> str:
+    """What stands there means nothing after a reboot, and homes are shared between machines."""
+    return f"runtime-{boot_id()[:8] or 'here'}"
 
 
 def temporary_folder() -> Path:

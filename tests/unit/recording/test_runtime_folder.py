@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oomproof.errors import OomproofError
-from oomproof.ledger import runtime_folder
+from oomproof.recording import runtime_folder
 from oomproof.recording.run_folders import state_folder
 from oomproof.runner import agent_feed
 
@@ -106,7 +106,7 @@ def test_a_run_says_so(folders_of_their_own: Path, tmp_path: Path, detach: tuple
     (session / "oomproof").mkdir()
     os.chown(session / "oomproof", 4242, 4242)
     program = (
-        "import sys\nfrom pathlib import Path\nfrom oomproof.ledger import runtime_folder\n"
+        "import sys\nfrom pathlib import Path\nfrom oomproof.recording import runtime_folder\n"
         f"runtime_folder.TEMPORARY = Path({str(tmp_path)!r}) / 'nowhere'\n"
         "from oomproof.cli.main import main\nsys.exit(main())"
     )
