@@ -9,6 +9,10 @@ from oomproof.causes import cause_of
 from oomproof.fitting.fitted_batch import Batch
 from oomproof.printable import printable
 
+TIGHT = (
+    "it fits only since PyTorch gives cached memory back at every step, which takes time: "
+    "PYTORCH_ALLOC_CONF=expandable_segments:True needs less of it (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.11)"
+)
 Tell = Callable[[str], None]
 _CHANGES = {
     "eval": "the evaluation needs a smaller batch of its own, torch.no_grad(), and outputs that are moved to the CPU",

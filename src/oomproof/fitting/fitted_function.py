@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -54,9 +55,9 @@ class FittedFunction:
         asked = Asked(self.settings.effective, self.settings.most, ranks.world)
         asked.check()
         run = functools.partial(self._run, given, named)
-        attempts = _Attempts(MeasuredFit(run, self.settings, asked, ranks))
         with same_random_numbers() as back:
-            attempts.fit.back = back
+            fit = MeasuredFit(run, self.settings, asked, ranks, lambda: contextlib.nullcontext(back))
+            attempts = _Attempts(fit, back)
             state = self._state
             while True:
                 loaded: StateLoaded | None = None
@@ -80,8 +81,8 @@ class FittedFunction:
 class _Attempts:
     """Of one call: the training itself, with a smaller batch after each that failed."""
 
-    def __init__(self, fit: MeasuredFit) -> None:
-        self.fit = fit
+    def __init__(self, fit: MeasuredFit, back: Callable[[], None]) -> None:
+        self.fit, self.back = fit, back
         self._failed = 0
 
     def batches(self, state: Mapping[str, Any] | None) -> Iterator[Batch]:
@@ -108,7 +109,7 @@ class _Attempts:
         self._may_start_over(error, cause, batch.size, count.most)
         release(error)
         self.fit.tell(fit_messages.starts_over(cause, batch.size, self.smaller(batch.size) or 0))
-        self.fit.back()
+        self.back()
         return False, None
 
     def _may_start_over(self, error: Exception, cause: str, size: int, steps: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -52,20 +53,20 @@ def fit_step(
         for _ in range(_CALLS):
             step(model, optimizer, piece)
 
-    fit = MeasuredFit(run, settings, asked, ranks, confirm=True)
+    @contextmanager
+    def around() -> Iterator[Callable[[], None]]:
+        with same_random_numbers() as numbers, put_back(step, model, optimizer) as back:
+
+            def as_before() -> None:
+                back()
+                release()
+                numbers()
+
+            yield as_before
+
+    fit = MeasuredFit(run, settings, asked, ranks, around, confirm=True)
     fit.seen = seen
-    with same_random_numbers() as numbers, put_back(step, model, optimizer) as back:
-
-        def as_before() -> None:
-            back()
-            release()
-            numbers()
-
-        fit.back = as_before
-        try:
-            return fit.fitted(state)
-        finally:
-            as_before()
+    return fit.fitted(state)
 
 
 def seen_of(model: Any, make_batch: Callable[[int], Any]) -> Seen:

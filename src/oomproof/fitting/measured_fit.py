@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from oomproof.fitting import fit_messages
@@ -15,6 +16,7 @@ from oomproof.fitting.training_probe import StateLoaded, probed
 from oomproof.records import dataclass, replace
 from oomproof.sizing.virtual_run import asked_expandable
 
+Around = Callable[[], AbstractContextManager[Callable[[], None]]]
 _NO_PROBE = 1 << 40
 SETTLED = (
     50  # optimizer steps: from then on a lack of memory is passed on, for starting over would throw work away
@@ -34,7 +36,8 @@ class FitSettings:
 
 
 class MeasuredFit:
-    """``run(batch)``: the training, or steps without end. ``confirm``: the answer is measured as well, for whoever cannot start over."""
+    """``run(batch)``: the training, or steps without end. ``around``: entered before the first is measured; yields what puts back what a
+    run changes beyond itself. ``confirm``: the answer is measured as well, for whoever cannot start over."""
 
     def __init__(
         self,
@@ -42,12 +45,13 @@ class MeasuredFit:
         settings: FitSettings,
         asked: Asked,
         ranks: Ranks,
+        around: Around,
         *,
         confirm: bool = False,
     ) -> None:
-        self.run, self.settings, self.asked, self.ranks, self.confirm = run, settings, asked, ranks, confirm
+        self.run, self.settings, self.asked, self.ranks = run, settings, asked, ranks
+        self.around, self.confirm = around, confirm
         self.meter = Meter()
-        self.back: Callable[[], None] = lambda: None  # puts back what a run changes beyond itself
         self.probes: list[Probe] = []
         self.seen = Seen()
         self.has_state = False  # a checkpoint's batch was considered: it is not asked again
@@ -75,20 +79,30 @@ class MeasuredFit:
         return self.batch(size, need=need if isinstance(need, int) else None, capacity=capacity)
 
     def _measured(self) -> Batch:
+        with self.around() as back:
+            return self._chosen(self._answer(back))
+
+    def _answer(self, back: Callable[[], None]) -> Next:
         while not (step := self._next()).is_answer:
-            probe, seen = probed(self.run, self.asked.probe(step.batch, self._loaded), self.meter)
-            self.back()
+            try:
+                probe, seen = probed(self.run, self.asked.probe(step.batch, self._loaded), self.meter)
+            finally:
+                back()
             self.probes.append(probe)
             self.seen = self.seen.joined(seen)
             if probe.cause is not None:
                 self.tell(f"out of memory while a batch of {step.batch} was measured: a smaller one is next")
+        return step
+
+    def _chosen(self, step: Next) -> Batch:
         self.seen = replace(self.seen, squares=step.squares)
         readings = {probe.batch: probe.reading for probe in self.probes if probe.reading is not None}
         if not readings:
             return self.batch(step.batch)
         measured = list(readings)
         capacity = self.settings.capacity or readings[measured[-1]].capacity
-        batch = self.batch(step.batch, most=step.most, need=step.need, capacity=capacity)
+        notes = (fit_messages.TIGHT,) if step.tight else ()
+        batch = self.batch(step.batch, most=step.most, need=step.need, capacity=capacity, notes=notes)
         self.tell(fit_messages.chosen(batch, measured))
         for note in batch.notes:
             self.tell(f"note: {note}")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from oomproof.fitting.memory_meter import Reading
 from oomproof.records import dataclass
 from oomproof.sizing.batch_search import allowed_sizes, largest_batch
+from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.scaled_log import LogPair, log_pair
-from oomproof.sizing.smallest_capacity import smallest_capacity
+from oomproof.sizing.smallest_capacity import Events, smallest_capacity
 
 START = 2  # batch normalisation fails on one sample, and kernels for one are often others
 _SECOND = 0.6  # of the capacity: so far the second look goes, if all grew with the batch; what is fixed makes it less
@@ -40,6 +41,7 @@ class Next:
     need: int | None = None
     most: int | None = None
     squares: int = 0
+    tight: bool = False  # fits only since the allocator gives cached memory back, at every step
 
 
 def next_batch(
@@ -87,7 +89,14 @@ def next_batch(
         return Next(answer, False)
     elif confirm and proven:
         answer = min(answer, proven)
-    return Next(answer, True, need(answer), largest, squares)
+    tight = pair is not None and _reserved(pair.at(answer), expandable) > available
+    return Next(answer, True, need(answer), largest, squares, tight)
+
+
+def _reserved(events: Events, expandable: bool) -> int:
+    ample = CachingAllocator(expandable)
+    ample.replay(events)
+    return ample.peak_reserved
 
 
 def _further(

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def put_back(step: Callable[..., Any], model: Any, optimizer: Any) -> Iterator[Callable[[], None]]:
+def put_back(step: Callable[..., Any] | None, model: Any, optimizer: Any) -> Iterator[Callable[[], None]]:
     """Yields what puts all of it back, as often as it is called. Values are kept on the host; the tensors stay the same ones."""
     tensors = [(tensor, _kept(tensor)) for tensor in _tensors(model)]
     gradients = [(parameter, _kept(parameter.grad)) for parameter in _parameters(model)]
