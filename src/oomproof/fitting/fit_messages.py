@@ -13,6 +13,7 @@ TIGHT = (
     "it fits only since PyTorch gives cached memory back at every step, which takes time: "
     "PYTORCH_ALLOC_CONF=expandable_segments:True needs less of it (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.11)"
 )
+SMALLER_MODEL = "gradient checkpointing, bf16, a smaller model or shorter sequences make it fit"
 Tell = Callable[[str], None]
 _CHANGES = {
     "eval": "the evaluation needs a smaller batch of its own, torch.no_grad(), and outputs that are moved to the CPU",
@@ -51,7 +52,4 @@ def passed_on(cause: str, phase: str, steps: int, batch: int, why: str = "") -> 
 
 def smallest_failed(cause: str, phase: str, batch: int) -> str:
     where = f" in {phase}" if phase else ""
-    return (
-        f"oomproof: {cause_of(cause).title}{where} at batch {batch}, the smallest allowed: gradient checkpointing, bf16, a smaller model or "
-        "shorter sequences make it fit"
-    )
+    return f"oomproof: {cause_of(cause).title}{where} at batch {batch}, the smallest allowed: {SMALLER_MODEL}"

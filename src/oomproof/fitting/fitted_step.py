@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.fitting import rank_agreement
+from oomproof.fitting import fit_messages, rank_agreement
 from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.fitting.put_back import put_back
@@ -119,7 +119,7 @@ def _predicted(
         smallest = min(found.seen)
         raise OomproofError(
             f"not even a batch of {smallest} fits: it needs {format_size(found.seen[smallest])} of {format_size(capacity)}",
-            "gradient checkpointing, bf16, a smaller model or shorter sequences make it fit",
+            fit_messages.SMALLER_MODEL,
         )
     seen = replace(seen, squares=_squares(runs))
     size = ranks.agree(found.batch)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from oomproof.errors import OomproofError
 from oomproof.fitting import fit_messages
 from oomproof.fitting.fitted_batch import Asked, Batch, remembered
 from oomproof.fitting.memory_meter import Meter
@@ -120,6 +121,8 @@ class MeasuredFit:
         size = self.ranks.agree(own.batch)
         if size == 0:  # by our figures nothing fits; what is true the first steps will tell
             size = self.smallest
+            if self.confirm and any(probe.cause is not None and probe.batch <= size for probe in self.probes):
+                raise OomproofError(f"not even a batch of {size} fits", fit_messages.SMALLER_MODEL)
             self.tell(f"not even a batch of {size} seems to fit: starting with it all the same")
         return replace(own, batch=size)
 

@@ -138,12 +138,13 @@ def trace_events(trace: Any, before: list[tuple[int, int]]) -> list[tuple[int, i
         events.append((names[address], size))
     following = len(names) + 1
     for entry in trace:
-        action, address = entry["action"], int(entry["addr"])
-        if action == "alloc":
-            names[address] = following
+        if entry["action"] == "alloc":
+            names[int(entry["addr"])] = following
             events.append((following, int(entry["size"])))
             following += 1
-        elif action == "free_completed" and (name := names.pop(address, None)) is not None:
+        elif (
+            entry["action"] == "free_completed" and (name := names.pop(int(entry["addr"]), None)) is not None
+        ):
             events.append((-name, 0))
     return events
 

@@ -18,9 +18,12 @@ _NEAR = 0.9  # the same where the first look is already large
 # How far beyond the largest batch measured the answer may be: with each tensor's own line, and with one line through two sums
 _REACH_OF_LOGS, _REACH_OF_A_LINE = 4.0, 1.6
 _INTO_REST_BY_LOGS, _INTO_REST_BY_A_LINE = 0.75, 0.5
+_STEEPER = 1.05  # a kink between the two looks makes the line too flat beyond them
 _LEAP = 64  # times the largest measured, at most
 _NEAR_ENOUGH = 0.99  # of the answer: another measurement would cost more than it gives
-_MOST_PROBES = 6
+_EXPLAINS = 0.9  # of the capacity: a figure as high as that says why memory ran out, a lower one does not
+_FAILED_AT = 0.97  # of the figure at which memory ran out: so much is believed in next
+_MOST_PROBES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,16 @@ def next_batch(
         return Next(min(start, ceiling) if failed is None else max(1, failed // 2), False)
     available = good[-1][1].capacity if capacity is None else capacity
     within = [(batch, reading) for batch, reading in good if reading.need <= available]
-    if len(good) == 1 and (second := _second(*good[0], available, ceiling)) is not None:
+    farthest = good[-1][0]
+    between = ceiling if failed is None else max(farthest + 1, (farthest + failed) // 2)
+    if len(good) == 1 and (second := _second(*good[0], available, min(ceiling, between))) is not None:
         return Next(second, False)
     need, pair = _needs(good, expandable)
-    answer, largest = _answer(need, within, available, sizes, ceiling)
+    if failed is not None and need(failed) < available * _EXPLAINS:
+        ceiling = min(ceiling, between)  # the figures do not say why it failed: half way, from here on
+    answer, largest = _answer(need, within, _learned(need, failed, available), sizes, ceiling)
     if answer == 0:
         return Next(0, True, need(sizes[0]))
-    farthest = good[-1][0]
     reach = int(farthest * (_REACH_OF_LOGS if pair is not None else _REACH_OF_A_LINE))
     proven = _proven(within, sizes)
     squares = pair.squares if pair is not None else 0
@@ -91,6 +97,19 @@ def next_batch(
         answer = min(answer, proven)
     tight = pair is not None and _reserved(pair.at(answer), expandable) > available
     return Next(answer, True, need(answer), largest, squares, tight)
+
+
+def _learned(need: Callable[[int], int], failed: int | None, capacity: int) -> int:
+    """What can be had, where a batch failed that by its figure should have fitted."""
+    if failed is None or not capacity * _EXPLAINS <= need(failed) <= capacity:
+        return capacity
+    return int(need(failed) * _FAILED_AT)
+
+
+def _allowed(sizes: Sequence[int], batch: int) -> int:
+    """The largest size up to that; 0: none."""
+    count = bisect_right(sizes, batch)
+    return sizes[count - 1] if count else 0
 
 
 def _reserved(events: Events, expandable: bool) -> int:
@@ -116,14 +135,13 @@ def _further(
     top = min(ceiling, farthest * _LEAP)
     wanted = largest_batch(need, at + int(share * (capacity - at)), start=farthest, most=top).batch
     wanted = min(top, max(wanted, reach, farthest + 1))
-    count = bisect_right(sizes, wanted)
-    return sizes[count - 1] if count and sizes[count - 1] > farthest else wanted
+    allowed = _allowed(sizes, wanted)
+    return allowed if allowed > farthest else wanted
 
 
 def _proven(within: Sequence[tuple[int, Reading]], sizes: Sequence[int]) -> int:
     """The largest allowed size that is no larger than one that was measured and fits; 0: none."""
-    count = bisect_right(sizes, within[-1][0]) if within else 0
-    return sizes[count - 1] if count else 0
+    return _allowed(sizes, within[-1][0]) if within else 0
 
 
 def _second(batch: int, reading: Reading, capacity: int, ceiling: int) -> int | None:
@@ -154,7 +172,12 @@ def _needs(
     known = {batch: reading.need for batch, reading in good}
     if pair is None:
         slope = max(0.0, (second.need - first.need) / (large - small))
-        return lambda batch: known.get(batch) or int(second.need + slope * (batch - large)), None
+
+        def on_the_line(batch: int) -> int:
+            steeper = _STEEPER if batch > large else 1.0
+            return known.get(batch) or int(second.need + slope * steeper * (batch - large))
+
+        return on_the_line, None
     seen: dict[int, int] = dict(known)
     beyond = second.need - smallest_capacity(second.events or (), expandable)  # what no log shows
 
@@ -177,5 +200,4 @@ def _answer(
     start = within[-1][0] if within else 1
     largest = largest_batch(need, capacity, start=start, most=ceiling).batch
     largest = max([largest, *(batch for batch, _ in within)])
-    count = bisect_right(sizes, largest)
-    return (sizes[count - 1] if count else 0), largest
+    return _allowed(sizes, largest), largest
