@@ -10,7 +10,7 @@ from typing import Any
 
 from oomproof.ledger import current_budget
 from oomproof.machine import processes
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.sizing.caching_allocator import CachingAllocator
 from oomproof.sizing.smallest_capacity import Events, smallest_capacity
 from oomproof.sizing.virtual_run import asked_expandable
@@ -23,14 +23,15 @@ _MOST_ENTRIES = 2_000_000  # of the allocator's log, about 200 bytes each
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``need``: bytes the steps need at least, with what was in use ``before``. ``events``: the log of allocations, where there is one.
-    ``capacity``: bytes there are for it."""
+    """``need``: bytes the steps need at least, with what was in use ``before``. ``kept``: what the process holds afterwards. ``events``: the
+    log of allocations, where there is one. ``capacity``: bytes there are for it."""
 
     need: int
     capacity: int
     before: int = 0
     events: Events | None = None
-    place: str = ""
+    on_host: bool = False
+    kept: int = 0
 
 
 class CudaMeter:
@@ -74,19 +75,16 @@ class CudaMeter:
             return None
         reserved = int(cuda.max_memory_reserved(device))
         need = measured_need(events, reserved, asked_expandable()) if events else reserved
-        capacity, place = self.capacity(device)
+        capacity = self.capacity(device)
         before = sum(size for _, size in self._before.get(device, []))
-        return Reading(need, capacity, before, events or None, place)
+        return Reading(need, capacity, before, events or None)
 
-    def capacity(self, device: int | None = None) -> tuple[int, str]:
+    def capacity(self, device: int | None = None) -> int:
         """Bytes the allocator could reserve if it held nothing: what others hold is not ours."""
         cuda = self.torch.cuda
         index = cuda.current_device() if device is None else device
         free, total = cuda.mem_get_info(index)
-        return (
-            card_capacity(free, total, int(cuda.memory_reserved(index)), _fraction(cuda, index)),
-            str(cuda.get_device_name(index)),
-        )
+        return card_capacity(free, total, int(cuda.memory_reserved(index)), _fraction(cuda, index))
 
 
 def measured_need(events: Events, reserved: int, expandable: bool) -> int:
@@ -156,7 +154,7 @@ class HostMeter:
         self._others = self._before = 0
 
     def start(self) -> None:
-        self._others, self._before = 0, self._own()
+        self._others, self._before = 0, self.own()
         with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
             file.write("5")  # the peak begins anew
 
@@ -178,16 +176,16 @@ class HostMeter:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         else:
             peak = max(now.anon, now.largest_rss - now.file)
-        return Reading(peak + self._others, self.capacity(), self._before, None, "RAM")
+        return Reading(peak + self._others, self.capacity(), self._before, on_host=True)
 
     @staticmethod
-    def _own() -> int:
+    def own() -> int:
         now = processes.memory(os.getpid()) if sys.platform == "linux" else None
         return now.anon + now.shmem if now is not None else 0
 
     def capacity(self) -> int:
         """With what this process has already, less the margin that keeps the machine usable."""
-        return max(0, current_budget.read().headroom + self._own())
+        return max(0, current_budget.read().headroom + self.own())
 
 
 class Meter:
@@ -211,5 +209,9 @@ class Meter:
         on_card = self.card.stop() if self.card is not None else None
         return on_card if on_card is not None else self.host.stop()
 
+    def settled(self, reading: Reading) -> Reading:
+        """Once the attempt is gone: what the process keeps all the same (libraries, threads) belongs to no batch."""
+        return replace(reading, kept=self.host.own()) if reading.on_host else reading
+
     def capacity(self) -> int:
-        return self.card.capacity()[0] if self.card is not None else self.host.capacity()
+        return self.card.capacity() if self.card is not None else self.host.capacity()

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 
 from oomproof.causes import cause_of
-from oomproof.evidence.texts.phase_frames import Frame, of_frames
+from oomproof.evidence.texts.phase_frames import Frame, of_functions
 from oomproof.evidence.texts.training_parser import TrainingParser
 
 # No memory of their own in the table of causes, since a log alone does not tell: but with a smaller batch both go away where they were one.
@@ -59,7 +59,7 @@ def _words(error: Exception) -> list[str]:
 
 
 def phase_of(error: BaseException) -> str:
-    """train, eval, generate, save, load; "" where its stack does not show one."""
+    """train, eval, generate, save, load; "" where the functions of its stack do not show one. A file's name alone decides nothing here."""
     frames: list[Frame] = []
     step = error.__traceback__
     while step is not None:
@@ -67,5 +67,4 @@ def phase_of(error: BaseException) -> str:
         line = linecache.getline(code.co_filename, step.tb_lineno).strip()
         frames.append((code.co_filename, code.co_qualname, line))
         step = step.tb_next
-    phase = of_frames(frames)
-    return "" if phase == "unknown" else phase
+    return of_functions(frames)

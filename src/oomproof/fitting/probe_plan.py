@@ -19,7 +19,8 @@ _NEAR = 0.9  # the same where the first look is already large
 _REACH_OF_LOGS, _REACH_OF_A_LINE = 4.0, 1.6
 _INTO_REST_BY_LOGS, _INTO_REST_BY_A_LINE = 0.75, 0.5
 _STEEPER = 1.05  # a kink between the two looks makes the line too flat beyond them
-_LEAP = 64  # times the largest measured, at most
+_LEAP, _LEAP_ON_HOST = 64, 8  # times the largest measured, at most; there a step too far is a kernel's kill
+_WARMED = 8  # by as much the first steps of a process may take more than a batch does
 _NEAR_ENOUGH = 0.99  # of the answer: another measurement would cost more than it gives
 _EXPLAINS = 0.9  # of the capacity: a figure as high as that says why memory ran out, a lower one does not
 _FAILED_AT = 0.97  # of the figure at which memory ran out: so much is believed in next
@@ -132,7 +133,7 @@ def _further(
     turn out twice as steep."""
     at = need(farthest)
     share = _INTO_REST_BY_LOGS if has_logs else _INTO_REST_BY_A_LINE
-    top = min(ceiling, farthest * _LEAP)
+    top = min(ceiling, farthest * (_LEAP if has_logs else _LEAP_ON_HOST))
     wanted = largest_batch(need, at + int(share * (capacity - at)), start=farthest, most=top).batch
     wanted = min(top, max(wanted, reach, farthest + 1))
     allowed = _allowed(sizes, wanted)
@@ -150,9 +151,11 @@ def _second(batch: int, reading: Reading, capacity: int, ceiling: int) -> int | 
         return batch // 2 or None
     if batch >= ceiling:
         return None
-    taken = max(1, reading.need - reading.before)
+    fixed = max(reading.before, reading.kept)
+    taken = max(1, reading.need - fixed, (reading.need - reading.before) // _WARMED)
+    leap = _LEAP_ON_HOST if reading.on_host else _LEAP
     for share in (_SECOND, _NEAR):
-        reached = min(ceiling, batch * _LEAP, int(batch * (share * capacity - reading.before) / taken))
+        reached = min(ceiling, batch * leap, int(batch * (share * capacity - fixed) / taken))
         if reached > batch:
             return reached
     return batch // 2 or None

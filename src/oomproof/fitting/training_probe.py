@@ -15,6 +15,7 @@ from oomproof.fitting.memory_meter import Meter, Reading
 from oomproof.fitting.oom_errors import memory_cause
 from oomproof.fitting.probe_plan import Probe
 from oomproof.fitting.released_memory import release
+from oomproof.records import replace
 
 STEPS = 3  # the first makes the optimizer's state, the second has all, in the third the allocator has settled
 _STEPS_OF_TWO = 2  # with two passes each
@@ -128,7 +129,10 @@ def probed(run: Callable[[Batch], Any], batch: Batch, meter: Meter) -> tuple[Pro
     finally:
         handle.remove()
         reading = meter.stop()
-    return _outcome(batch, error, reading), onlooker.seen()
+    probe = _outcome(batch, error, reading)
+    if probe.reading is not None:
+        probe = replace(probe, reading=meter.settled(probe.reading))
+    return probe, onlooker.seen()
 
 
 def _outcome(batch: Batch, error: BaseException | None, reading: Reading) -> Probe:

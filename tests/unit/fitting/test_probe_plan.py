@@ -197,7 +197,7 @@ def test_a_failure_just_above_the_answer_costs_a_few_percent() -> None:
     assert card.failures <= 1 and true - 2 <= step.batch <= true and need(step.batch) <= card.capacity
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 20),
     st.integers(1, 100),
