@@ -13,7 +13,7 @@ from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.fitting.put_back import put_back
 from oomproof.fitting.rank_agreement import Ranks
-from oomproof.fitting.released_memory import release
+from oomproof.fitting.released_memory import empty_cache
 from oomproof.fitting.split_notes import Seen, compares, split_notes
 from oomproof.fitting.training_probe import need_torch, same_random_numbers
 from oomproof.records import replace
@@ -59,7 +59,7 @@ def fit_step(
 
             def as_before() -> None:
                 back()
-                release()
+                empty_cache()
                 numbers()
 
             yield as_before

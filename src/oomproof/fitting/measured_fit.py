@@ -12,6 +12,7 @@ from oomproof.fitting.fitted_batch import Asked, Batch, remembered
 from oomproof.fitting.memory_meter import Meter
 from oomproof.fitting.probe_plan import START, Next, Probe, next_batch
 from oomproof.fitting.rank_agreement import Ranks
+from oomproof.fitting.released_memory import quick_collections
 from oomproof.fitting.split_notes import Seen, split_notes
 from oomproof.fitting.training_probe import StateLoaded, probed
 from oomproof.records import dataclass, replace
@@ -80,7 +81,7 @@ class MeasuredFit:
         return self.batch(size, need=need if isinstance(need, int) else None, capacity=capacity)
 
     def _measured(self) -> Batch:
-        with self.around() as back:
+        with quick_collections(), self.around() as back:
             return self._chosen(self._answer(back))
 
     def _answer(self, back: Callable[[], None]) -> Next:

@@ -50,9 +50,10 @@ class CudaMeter:
                 cuda.reset_peak_memory_stats(device)
         if _is_traced_by_the_agent() or str(cuda.get_allocator_backend()) != "native":
             return
-        with contextlib.suppress(
-            Exception
-        ):  # a torch whose private functions are other ones: peaks are told instead
+        # a torch whose private functions are other ones: peaks are told instead
+        with contextlib.suppress(Exception):
+            # made once in a process, by the first to multiply: two logs have the same tensors only if each has them
+            self.torch._C._cuda_clearCublasWorkspaces()
             self._before = _live_blocks(cuda.memory._snapshot())
             cuda.memory._record_memory_history(
                 "all", context=None, stacks="python", max_entries=_MOST_ENTRIES
@@ -70,6 +71,7 @@ class CudaMeter:
                 if device is not None:
                     traces = cuda.memory._snapshot()["device_traces"]
                     events = trace_events(traces[device], self._before.get(device, []))
+            with contextlib.suppress(Exception):
                 cuda.memory._record_memory_history(None)
         if device is None or not held[device]:
             return None

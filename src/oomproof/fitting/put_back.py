@@ -13,7 +13,7 @@ from typing import Any
 def put_back(step: Callable[..., Any] | None, model: Any, optimizer: Any) -> Iterator[Callable[[], None]]:
     """Yields what puts all of it back, as often as it is called. Values are kept on the host; the tensors stay the same ones."""
     tensors = [(tensor, _kept(tensor)) for tensor in _tensors(model)]
-    gradients = [(parameter, _kept(parameter.grad)) for parameter in _parameters(model)]
+    gradients = [(parameter, parameter.grad, _kept(parameter.grad)) for parameter in _parameters(model)]
     modes = [(module, module.training) for module in model.modules()] if hasattr(model, "modules") else []
     states = _optimizer_state(optimizer)
     groups = [
@@ -28,8 +28,8 @@ def put_back(step: Callable[..., Any] | None, model: Any, optimizer: Any) -> Ite
         with torch.no_grad():
             for tensor, value in tensors:
                 tensor.copy_(value)
-        for parameter, value in gradients:
-            parameter.grad = None if value is None else value.to(parameter.device)
+            for parameter, gradient, value in gradients:
+                parameter.grad = None if gradient is None else gradient.copy_(value)
         for module, mode in modes:
             module.training = mode
         _restore_optimizer(optimizer, states, groups)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -32,6 +34,19 @@ def _clear(step: TracebackType | None) -> None:
         traceback.clear_frames(step)
 
 
+@contextlib.contextmanager
+def quick_collections() -> Iterator[None]:
+    """Inside, the collector looks only at what was made since: half a second less each time where transformers is imported."""
+    is_ours = gc.get_freeze_count() == 0
+    if is_ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if is_ours:
+            gc.unfreeze()
+
+
 def release(kept: BaseException | None = None) -> None:
     """Python's garbage, then the allocator's cache. ``kept``: the error that ended the attempt."""
     if kept is not None:
@@ -44,6 +59,10 @@ def release(kept: BaseException | None = None) -> None:
         if isinstance(shown, BaseException) and memory_cause(shown) is not None:
             clear_error(shown)
     gc.collect()
+    empty_cache()
+
+
+def empty_cache() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return

@@ -18,7 +18,7 @@ from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.fitting.probe_plan import START
 from oomproof.fitting.put_back import put_back
-from oomproof.fitting.released_memory import release
+from oomproof.fitting.released_memory import empty_cache
 from oomproof.fitting.training_probe import same_random_numbers
 from oomproof.integrations.asked_effective import effective_note, wanted_effective
 from oomproof.units import parse_size
@@ -170,7 +170,7 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
             if schedule is not None:
                 schedule.load_state_dict(deepcopy(schedule_state))
             back()
-            release()
+            empty_cache()
             numbers()
 
         try:

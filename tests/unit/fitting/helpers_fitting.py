@@ -11,7 +11,9 @@ from oomproof.fitting.memory_meter import HostMeter
 
 MIB = 1 << 20
 A_SAMPLE = 8 * MIB
-torch.set_num_threads(1)  # small tensors: threads that wait for each other take most of the time on a busy machine
+torch.set_num_threads(
+    1
+)  # small tensors: threads that wait for each other take most of the time on a busy machine
 
 
 def capacity_for(samples: int) -> int:
