@@ -4,8 +4,9 @@
     PYTHONPATH=src python bench/fit.py --pretend --out fit.json  without a GPU: small models, memory that ends by agreement
 
 For each: seconds without imports and the start of CUDA, how many times memory ran out, the batch, and its share of the true maximum (the
-largest with which four steps finish in a fresh process). The allocator may reserve 24 GiB (--cap). What is in the file is not measured again.
-Needs torch, torchvision, transformers, accelerate and lightning.
+largest with which four steps finish in a fresh process). The allocator may reserve 24 GiB (--cap). First what runs alone on the card; then, several
+processes at once, the true maxima and the methods of BESIDE, whose seconds are marked with a star. What is in the file is not measured again.
+Needs torch, torchvision, transformers, accelerate and lightning; about 300 s on an H200.
 """
 
 from __future__ import annotations
@@ -27,16 +28,12 @@ from typing import Any
 GIB = 1 << 30
 STEPS = 3  # of each trial, as Lightning's own
 TRUE_STEPS = 4
-AT_ONCE = 4  # processes of 24 GiB each that look for the true maximum
+LOOKS = 3  # batches of one model that are tried at once for its true maximum
+AT_ONCE = 5  # processes of 24 GiB on the card
 SECONDS = 75  # for one method on one model
-METHODS = (
-    "oomproof-step",
-    "oomproof-function",
-    "oomproof-lightning",
-    "lightning-binsearch",
-    "lightning-power",
-    "accelerate",
-)
+ALONE = ("oomproof-step", "lightning-binsearch", "oomproof-function")
+BESIDE = ("accelerate", "oomproof-lightning", "lightning-power")
+METHODS = (*ALONE, *BESIDE)
 # Where accelerate starts: a power of two above the true maximum, which nobody knows before; it tries nine tenths each time
 STARTS = {"gpt2": 64, "vit": 512, "resnet": 512, "deberta": 256, "convnext": 512, "llama": 64}
 PRETENDED = 37  # the largest batch that "fits" with --pretend
@@ -85,13 +82,7 @@ def llama(small: bool) -> tuple[Any, Callable[[int], Any]]:
         else {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000}
     )  # fmt: skip
     config = transformers.LlamaConfig(**sizes)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("cpu" if small else "cuda"):
-            model = transformers.LlamaForCausalLM(config)
-    finally:
-        torch.set_default_dtype(before)
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     return model, tokens(64 if small else 1024, config.vocab_size, torch)
 
 
@@ -166,7 +157,8 @@ class Job:
 
     def build(self) -> tuple[Any, Any, Callable[[int], Any]]:
         self.torch.manual_seed(0)
-        model, make = MODELS[self.name](self.pretend)
+        with self.torch.device(self.device):
+            model, make = MODELS[self.name](self.pretend)
         model = model.to(self.device)
         model.train()
         return model, self.torch.optim.AdamW(model.parameters(), lr=1e-5), make
@@ -338,7 +330,9 @@ def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> Callable[[],
     return wait
 
 
-def searched(method: str, name: str, cap: int, pretend: bool) -> dict[str, Any]:
+def searched(
+    method: str, name: str, cap: int, pretend: bool, seconds: float = SECONDS
+) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         job = Job(name, cap, pretend)
         _import_first(method)
@@ -347,7 +341,7 @@ def searched(method: str, name: str, cap: int, pretend: bool) -> dict[str, Any]:
         job.synchronize()
         return {"seconds": round(time.monotonic() - started, 2), "ooms": job.raised(), "batch": size}
 
-    return in_child(work, SECONDS)()
+    return in_child(work, seconds)
 
 
 def _import_first(method: str) -> None:
@@ -385,39 +379,65 @@ def succeeds(name: str, size: int, cap: int, pretend: bool) -> Callable[[], dict
     return in_child(work, SECONDS)
 
 
-def true_maximum(name: str, guess: int, cap: int, pretend: bool, most: int) -> dict[str, Any]:
-    """Several at once, each in a process of its own; ``guess``: the largest that a method found."""
-    known: dict[int, bool] = {}
-    while True:
-        fitting = max((size for size, fits in known.items() if fits), default=0)
-        failing = min((size for size, fits in known.items() if not fits), default=most + 1)
-        if failing - fitting <= 1 or (fitting and failing - fitting <= fitting * 0.004):
-            return {"batch": fitting, "fails": failing, "looks": len(known)}
-        sizes = _to_try(fitting, failing, guess if not known else 0, most)
-        waiting = [(size, succeeds(name, size, cap, pretend)) for size in sizes]
-        for size, wait in waiting:
-            answer = wait()
-            if "error" in answer:
-                return {"batch": fitting, "error": answer["error"], "looks": len(known)}
-            known[size] = bool(answer["fits"])
+class Border:
+    """The true maximum of one model: batches are tried from ``guess`` outward, some at once."""
+
+    def __init__(self, guess: int, most: int) -> None:
+        self.guess, self.most = guess, most
+        self.known: dict[int, bool] = {}
+
+    @property
+    def fitting(self) -> int:
+        return max((size for size, fits in self.known.items() if fits), default=0)
+
+    @property
+    def failing(self) -> int:
+        return min((size for size, fits in self.known.items() if not fits), default=self.most + 1)
+
+    @property
+    def is_known(self) -> bool:
+        gap = self.failing - self.fitting
+        return gap <= 1 or (bool(self.fitting) and gap <= self.fitting * 0.004)
+
+    def to_try(self) -> list[int]:
+        fitting, failing, guess = self.fitting, self.failing, self.guess
+        if not self.known:
+            spread = [guess, guess + max(1, guess // 100), guess + max(2, guess // 25)]
+        elif not fitting:
+            spread = [int(failing * share) for share in (0.95, 0.85, 0.6)]
+        elif failing > self.most:
+            shares = enumerate((0.04, 0.12, 0.4), 1)
+            spread = [fitting + max(index, int(fitting * share)) for index, share in shares]
+        else:
+            spread = [fitting + (failing - fitting) * index // (LOOKS + 1) for index in range(1, LOOKS + 1)]
+        return sorted({size for size in spread if fitting < size < failing}) or [fitting + 1]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "batch": self.fitting, "fails": self.failing, "looks": len(self.known), "exact": self.is_known,
+        }  # fmt: skip
 
 
-def _to_try(fitting: int, failing: int, guess: int, most: int) -> list[int]:
-    if guess:
-        spread = [
-            guess,
-            guess + max(1, guess // 100),
-            guess + max(2, guess // 25),
-            guess + max(3, guess // 8),
-        ]
-    elif failing > most:
-        spread = [
-            fitting + max(index, int(fitting * share))
-            for index, share in enumerate((0.03, 0.08, 0.2, 0.5), 1)
-        ]
-    else:
-        spread = [fitting + (failing - fitting) * index // (AT_ONCE + 1) for index in range(1, AT_ONCE + 1)]
-    return sorted({size for size in spread if fitting < size < failing})[:AT_ONCE] or [fitting + 1]
+class Beside:
+    """Several processes on the card at once, as many as fit."""
+
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
+        self.waiting: list[tuple[Callable[[], Callable[[], dict[str, Any]]], Callable[[Any], None]]] = []
+
+    def run(self) -> None:
+        from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+        running: dict[Future[dict[str, Any]], Callable[[Any], None]] = {}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            while self.waiting or running:
+                while self.waiting and len(running) < AT_ONCE and time.monotonic() < self.ends:
+                    start, done = self.waiting.pop(0)
+                    running[pool.submit(start())] = done  # forked here, in the main thread
+                if not running:
+                    return
+                for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                    running.pop(ended)(ended.result())
 
 
 # -- the table ---------------------------------------------------------------------------------------------
@@ -431,11 +451,11 @@ def main() -> int:
     parser.add_argument("--cap", type=float, default=24.0, help="GiB that the allocator may reserve")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seconds", type=float, default=530, help="no model is begun after that")
+    parser.add_argument("--seconds", type=float, default=320, help="nothing is begun after that")
     parser.add_argument("--pretend", action="store_true")
     arguments = parser.parse_args()
     path, cap = Path(arguments.out), int(arguments.cap * GIB)
-    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    results = earlier(path)
     with contextlib.redirect_stdout(sys.stderr):
         # before any fork, and without starting CUDA: a child could not start it again
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -447,34 +467,85 @@ def main() -> int:
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         warnings.simplefilter("ignore")
     started = time.monotonic()
-    for name in arguments.models:
-        if time.monotonic() - started > arguments.seconds:
-            print(f"out of time before {name}: run it again", flush=True)
-            break
-        known = results.setdefault(name, {})
-
-        def keep() -> None:
-            path.write_text(json.dumps(results, indent=1))
-
-        measure(name, arguments.methods, cap, arguments.pretend, known, keep)
+    bench = Bench(path, results, cap, arguments.pretend, started + arguments.seconds)
+    for method in [method for method in ALONE if method in arguments.methods]:
+        for name in arguments.models:
+            bench.alone(method, name)
+    bench.others(arguments.models, [method for method in BESIDE if method in arguments.methods])
     print_table(results)
     print(f"{time.monotonic() - started:.0f} s in all")
     return 0
 
 
-def measure(
-    name: str, methods: list[str], cap: int, pretend: bool, known: dict[str, Any], keep: Callable[[], None]
-) -> None:
-    for method in methods:
-        if method not in known:
-            known[method] = searched(method, name, cap, pretend)
-            print(f"{name:9} {method:20} {known[method]}", flush=True)
-            keep()
-    if "true" not in known:
-        guess = max((found.get("batch", 0) for found in known.values()), default=0)
-        known["true"] = true_maximum(name, guess or 8, cap, pretend, 64 if pretend else 1 << 16)
-        print(f"{name:9} {'true maximum':20} {known['true']}", flush=True)
-        keep()
+def earlier(path: Path) -> dict[str, Any]:
+    """What was measured already; what failed or ran out of time is tried again."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        name: {method: answer for method, answer in found.items() if "error" not in answer}
+        for name, found in known.items()
+    }
+
+
+class Bench:
+    def __init__(self, path: Path, results: dict[str, Any], cap: int, pretend: bool, ends: float) -> None:
+        self.path, self.results, self.cap, self.pretend, self.ends = path, results, cap, pretend, ends
+
+    def keep(self, name: str, method: str, answer: dict[str, Any]) -> None:
+        self.results.setdefault(name, {})[method] = answer
+        self.path.write_text(json.dumps(self.results, indent=1))
+        print(f"{name:9} {method:20} {answer}", flush=True)
+
+    def _left(self) -> float:
+        return min(SECONDS, self.ends - time.monotonic())
+
+    def alone(self, method: str, name: str) -> None:
+        if method not in self.results.get(name, {}) and self._left() > 5:
+            self.keep(name, method, searched(method, name, self.cap, self.pretend, self._left())())
+
+    def others(self, names: list[str], methods: list[str]) -> None:
+        beside = Beside(self.ends - 5)
+        for method in methods:
+            for name in names:
+                if method not in self.results.get(name, {}):
+                    self._add_method(beside, method, name)
+        for name in reversed(names):
+            self._add_border(beside, name)
+        beside.run()
+
+    def _add_method(self, beside: Beside, method: str, name: str) -> None:
+        def start() -> Callable[[], dict[str, Any]]:
+            return searched(method, name, self.cap, self.pretend, max(5, self._left()))
+
+        beside.waiting.append((start, lambda answer: self.keep(name, method, {**answer, "beside": True})))
+
+    def _add_border(self, beside: Beside, name: str) -> None:
+        known = self.results.get(name, {})
+        if known.get("true", {}).get("exact"):
+            return
+        guess = max((found.get("batch", 0) for method, found in known.items() if method != "true"), default=0)
+        self._add_looks(beside, name, Border(guess or 8, 64 if self.pretend else 1 << 16))
+
+    def _add_looks(self, beside: Beside, name: str, border: Border) -> None:
+        sizes = border.to_try()
+        pending = set(sizes)
+
+        def add(size: int) -> None:
+            def done(answer: dict[str, Any]) -> None:
+                pending.discard(size)
+                if "error" in answer:
+                    print(f"{name:9} {size}: {answer['error']}", flush=True)
+                else:
+                    border.known[size] = bool(answer["fits"])
+                if pending:
+                    return
+                self.keep(name, "true", border.as_dict())
+                if not border.is_known and border.known:
+                    self._add_looks(beside, name, border)
+
+            beside.waiting.insert(0, (lambda: succeeds(name, size, self.cap, self.pretend), done))
+
+        for size in sizes:
+            add(size)
 
 
 def print_table(results: dict[str, Any]) -> None:
@@ -489,8 +560,9 @@ def print_table(results: dict[str, Any]) -> None:
                 print(f"{name:9} {method:20} {found['error'][:70]}")
                 continue
             share = f"{found['batch'] / true:.1%}" if true else "?"
+            star = "*" if found.get("beside") else " "
             print(
-                f"{name:9} {method:20} {found['seconds']:7.1f} {found['ooms']:5} {found['batch']:6} {share:>6}"
+                f"{name:9} {method:20} {found['seconds']:7.1f}{star}{found['ooms']:5} {found['batch']:6} {share:>6}"
             )
         print(f"{name:9} {'true maximum':20} {'':7} {'':5} {true:6}")
 
