@@ -133,7 +133,7 @@ def trace_events(trace: Any, before: list[tuple[int, int]]) -> list[tuple[int, i
     """The allocator's own log in the form that is replayed. ``before``: what was in use when it began."""
     events: list[tuple[int, int]] = []
     names: dict[int, int] = {}
-    for address, size in before:
+    for address, size in sorted(before, key=lambda block: block[1]):  # the same order in every log
         names[address] = len(names) + 1
         events.append((names[address], size))
     following = len(names) + 1
