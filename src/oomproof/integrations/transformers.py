@@ -27,8 +27,7 @@ FILE = "oomproof_batch.json"  # in each checkpoint's folder
 _MOST_STEPS = 64  # of one measurement: it ends by itself after two or three
 _ROWS = 50_000  # of a data set whose lengths are looked at
 _LOOKED_AT = 2_000  # the same where each row has to be made
-_LONGEST = 64  # rows that are measured with, again and again
-_REPEATED = 16_384
+_REPEATED = 16_384  # times the longest row stands in what is measured
 
 
 def fit_trainer(
@@ -44,7 +43,7 @@ def fit_trainer(
     """Sets ``per_device_train_batch_size`` and ``gradient_accumulation_steps``; call ``trainer.train()`` afterwards.
 
     ``effective``: samples of one optimizer step on all devices; None: as configured; "any": the largest batch, one pass a step. Measured in a
-    few steps of the trainer's own, with the longest samples where their lengths can be told; weights, optimizer, schedule and random numbers
+    few steps of the trainer's own, with the longest sample where lengths can be told; weights, optimizer, schedule and random numbers
     are put back, nothing is saved, logged or evaluated. ``resume_from_checkpoint``: as for ``train``; the batch of that checkpoint is taken."""
     args = trainer.args
     if getattr(args, "auto_find_batch_size", False):
@@ -151,7 +150,7 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
     with same_random_numbers() as numbers, put_back(None, model, parts["optimizer"]) as back:
         handler.callbacks = []
         args.max_steps, args.eval_on_start, args.load_best_model_at_end = _MOST_STEPS, False, False
-        trainer.train_dataset = longest_first(parts["train_dataset"])
+        trainer.train_dataset = longest_only(parts["train_dataset"])
 
         def as_before() -> None:
             handle = getattr(trainer, "neftune_hook_handle", None)
@@ -182,15 +181,14 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
                 setattr(args, name, value)
 
 
-def longest_first(dataset: Any) -> Any:
-    """The rows that take most, as often as it takes; the data set as it is where lengths cannot be told. The worst batch counts, not the first."""
+def longest_only(dataset: Any) -> Any:
+    """The longest row, again and again: a batch that holds it is padded to it. The data set as it is where lengths cannot be told."""
     lengths = _lengths(dataset)
     if not lengths:
         return dataset
     from torch.utils.data import Subset
 
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])[:_LONGEST]
-    return Subset(dataset, (order * _REPEATED)[:_REPEATED])
+    return Subset(dataset, [max(range(len(lengths)), key=lambda row: lengths[row])] * _REPEATED)
 
 
 def _lengths(dataset: Any) -> Sequence[int]:

@@ -69,40 +69,64 @@ def ranks(tmp_path: Path, body: str, world: int = 2, **asked: Any) -> list[dict[
     return told
 
 
-def test_all_take_the_smallest(tmp_path: Path) -> None:
-    """Rank 1 has less memory; the weights are the same on both, as DDP wants them, at the same effective batch."""
-    told = ranks(
-        tmp_path,
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """One pair of processes for what goes well: they take seconds to start."""
+    return ranks(
+        tmp_path_factory.mktemp("ranks"),
         """
+from oomproof.fitting.fitted_batch import Batch
 from oomproof.fitting.memory_meter import HostMeter
 oomproof.fit_batch(effective=2, capacity="100G", quiet=True)(steps)()
+
 calls.clear()
 fitted = oomproof.fit_batch(effective=64, capacity=HostMeter.own() + (28 - 16 * rank) * (8 << 20))(steps)
-weights = fitted()
-tell(weights=weights, state=fitted.state_dict())
+smallest = {"weights": fitted(), "state": fitted.state_dict(), "calls": list(calls)}
+
+calls.clear()
+fitted = oomproof.fit_batch(effective=16, capacity="100G", quiet=True)(
+    lambda batch: steps(batch, fails=batch.size > 2 and not batch.probing)
+)
+over = {"weights": fitted(), "calls": list(calls)}
+
+data = torch.arange(1.0, 11.0).reshape(10, 1).double()
+mine = [data[:1], data[1:4]] if rank == 0 else [data[4:9], data[9:]]
+weight = torch.nn.Linear(1, 1, bias=False).double()
+torch.nn.init.ones_(weight.weight)
+model = torch.nn.parallel.DistributedDataParallel(weight)
+(group,) = Batch(4, accum=2, world=2).groups(mine)
+with model.no_sync():
+    (model(group[0][0]).square().mean() * group[0][1]).backward()
+(model(group[1][0]).square().mean() * group[1][1]).backward()
+shared = {"gradient": float(weight.weight.grad), "shares": [share for _, share in group]}
+tell(smallest=smallest, over=over, shared=shared)
 """,
     )
-    first, second = told
+
+
+def test_all_take_the_smallest(together: list[dict[str, Any]]) -> None:
+    """Rank 1 has less memory; the weights are the same on both, as DDP wants them, at the same effective batch."""
+    first, second = (rank["smallest"] for rank in together)
     assert first["calls"] == second["calls"]
     assert first["calls"][-1] in ([8, 4, False], [4, 8, False]), first["calls"]
     assert first["weights"] == second["weights"]
     assert first["state"]["effective"] == 64 and first["state"]["world"] == 2
-    assert "oomproof: batch" in first["stderr"] and "oomproof: batch" not in second["stderr"], "said once"
+    said = [rank["stderr"] for rank in together]
+    assert "oomproof: batch" in said[0] and "oomproof: batch" not in said[1], "said once"
 
 
-def test_ranks_that_fail_together_start_over_together(tmp_path: Path) -> None:
-    told = ranks(
-        tmp_path,
-        """
-fitted = oomproof.fit_batch(effective=16, capacity="100G", quiet=True)(
-    lambda batch: steps(batch, fails=batch.size > 2 and not batch.probing)
-)
-tell(weights=fitted())
-""",
-    )
-    for rank in told:
-        assert [size for size, _, probing in rank["calls"] if not probing] == [8, 4, 2]
-    assert told[0]["weights"] == told[1]["weights"]
+def test_ranks_that_fail_together_start_over_together(together: list[dict[str, Any]]) -> None:
+    for rank in together:
+        assert [size for size, _, probing in rank["over"]["calls"] if not probing] == [8, 4, 2]
+    assert together[0]["over"]["weights"] == together[1]["over"]["weights"]
+
+
+def test_weights_over_all_ranks(together: list[dict[str, Any]]) -> None:
+    """Unequal counts on unequal ranks: the averaged gradient is that of the mean over everything."""
+    whole = sum(2 * value * value for value in range(1, 11)) / 10
+    for rank in together:
+        assert rank["shared"]["gradient"] == pytest.approx(whole, rel=1e-12)
+    assert together[0]["shared"]["shares"] == [2 * 1 / 10, 2 * 3 / 10]
 
 
 def test_one_rank_alone_cannot_start_over(tmp_path: Path) -> None:
@@ -126,30 +150,6 @@ except Exception as error:
     assert told[0]["error"] is not None and "can't allocate" not in told[0]["error"], (
         "the connection was closed"
     )
-
-
-def test_weights_over_all_ranks(tmp_path: Path) -> None:
-    """Unequal counts on unequal ranks: the averaged gradient is that of the mean over everything."""
-    told = ranks(
-        tmp_path,
-        """
-from oomproof.fitting.fitted_batch import Batch
-data = torch.arange(1.0, 11.0).reshape(10, 1).double()
-mine = [data[:1], data[1:4]] if rank == 0 else [data[4:9], data[9:]]
-weight = torch.nn.Linear(1, 1, bias=False).double()
-torch.nn.init.ones_(weight.weight)
-model = torch.nn.parallel.DistributedDataParallel(weight)
-(group,) = Batch(4, accum=2, world=2).groups(mine)
-with model.no_sync():
-    (model(group[0][0]).square().mean() * group[0][1]).backward()
-(model(group[1][0]).square().mean() * group[1][1]).backward()
-tell(gradient=float(weight.weight.grad), shares=[share for _, share in group])
-""",
-    )
-    whole = sum(2 * value * value for value in range(1, 11)) / 10
-    for rank in told:
-        assert rank["gradient"] == pytest.approx(whole, rel=1e-12)
-    assert told[0]["shares"] == [2 * 1 / 10, 2 * 3 / 10]
 
 
 def test_one_process_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
