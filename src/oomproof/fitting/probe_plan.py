@@ -22,6 +22,7 @@ _STEEPER = 1.05  # a kink between the two looks makes the line too flat beyond t
 _LEAP, _LEAP_ON_HOST = 64, 8  # times the largest measured, at most; there a step too far is a kernel's kill
 _WARMED = 8  # by as much the first steps of a process may take more than a batch does
 _NEAR_ENOUGH = 0.99  # of the answer: another measurement would cost more than it gives
+_ROUGHLY = 4  # looks at what is only the next to be measured
 _EXPLAINS = 0.9  # of the capacity: a figure as high as that says why memory ran out, a lower one does not
 _FAILED_AT = 0.97  # of the figure at which memory ran out: so much is believed in next
 _MOST_PROBES = 8
@@ -134,7 +135,8 @@ def _further(
     at = need(farthest)
     share = _INTO_REST_BY_LOGS if has_logs else _INTO_REST_BY_A_LINE
     top = min(ceiling, farthest * (_LEAP if has_logs else _LEAP_ON_HOST))
-    wanted = largest_batch(need, at + int(share * (capacity - at)), start=farthest, most=top).batch
+    goal = at + int(share * (capacity - at))
+    wanted = largest_batch(need, goal, start=farthest, most=top, calls=_ROUGHLY).batch
     wanted = min(top, max(wanted, reach, farthest + 1))
     allowed = _allowed(sizes, wanted)
     return allowed if allowed > farthest else wanted

@@ -8,7 +8,8 @@ from oomproof.records import dataclass
 from oomproof.sizing.smallest_capacity import Events
 
 _LEAST_SQUARE = 16  # bytes: below that a ratio says nothing
-_ODD = 0.02  # of the tensors: as many may have another size than a line gives (workspaces of another kernel)
+_ODD = 0.08  # of the tensors: as many may be in one log only
+_WINDOW, _RUN = 4, 4  # tensors passed over at once, and those behind them that have to go on alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,14 @@ class LogPair:
 
 
 def log_pair(small: int, small_log: Events, large: int, large_log: Events) -> LogPair | None:
-    """None where the two did not make the same tensors: other kernels, other lengths, another number of steps."""
+    """None where the two did not make the same tensors: other lengths, another number of steps, quite other kernels."""
     first, second = (_allocations(log) for log in (small_log, large_log))
     if small >= large or not first or not second:
         return None
-    if len(first) != len(second) or _odd(first, second, small, large) > _ODD * len(first):
-        paired = _around_a_gap(first, second, small, large)
-    else:
-        paired = first
-    return (
-        None if paired is None else LogPair(small, large, tuple(zip(paired, second, strict=True)), large_log)
-    )
-
-
-def _odd(first: Sequence[int], second: Sequence[int], small: int, large: int) -> int:
-    return sum(not _may_be(before, after, small, large) for before, after in zip(first, second, strict=True))
+    paired, unmatched = _aligned(first, second, small, large)
+    if unmatched > _ODD * len(second):
+        return None
+    return LogPair(small, large, tuple(zip(paired, second, strict=True)), large_log)
 
 
 def _may_be(before: int, after: int, small: int, large: int) -> bool:
@@ -72,18 +66,49 @@ def _may_be(before: int, after: int, small: int, large: int) -> bool:
     return before <= after and after * small * small <= before * large * large
 
 
-def _around_a_gap(first: list[int], second: list[int], small: int, large: int) -> list[int] | None:
-    """The first with as many as the second, where one of them made some more at one place: a library that starts, say. Those stay as they are."""
-    least = min(len(first), len(second))
-    if abs(len(first) - len(second)) > max(8, _ODD * least):
-        return None
-    front = next((at for at in range(least) if not _may_be(first[at], second[at], small, large)), least)
-    rest = least - front
-    for behind in range(1, rest + 1):
-        if not _may_be(first[-behind], second[-behind], small, large):
-            return None
-    kept = first[len(first) - rest :] if rest else []
-    return [*first[:front], *second[front : len(second) - rest], *kept]
+def _aligned(first: Sequence[int], second: Sequence[int], small: int, large: int) -> tuple[list[int], int]:
+    """For each tensor of the second log its size in the first, and how many have none there, or are left over. Some are made in one of them only: workspaces of
+    sums and convolutions that a small batch does not need, a library that starts. Those stay as they are."""
+    paired: list[int] = []
+    unmatched = at = index = 0
+    while index < len(second):
+        skipped = _skipped(first, at, second, index, small, large)
+        if skipped is None:
+            paired.append(second[index])
+            unmatched += 1
+            index += 1
+            at += 1
+            continue
+        left, right = skipped
+        paired.extend(second[index : index + right])
+        unmatched += left + right
+        at, index = at + left, index + right
+        if index < len(second):
+            paired.append(first[at])
+            at, index = at + 1, index + 1
+    return paired, unmatched + max(0, len(first) - at)
+
+
+def _skipped(
+    first: Sequence[int], at: int, second: Sequence[int], index: int, small: int, large: int
+) -> tuple[int, int] | None:
+    """How many of each to pass over until both go on alike; the fewest."""
+    for total in range(2 * _WINDOW):
+        for left in range(max(0, total - _WINDOW), min(total, _WINDOW) + 1):
+            if _goes_on(first, at + left, second, index + total - left, small, large, _RUN if total else 1):
+                return left, total - left
+    return None
+
+
+def _goes_on(
+    first: Sequence[int], at: int, second: Sequence[int], index: int, small: int, large: int, run: int
+) -> bool:
+    if at >= len(first) or index >= len(second):
+        return at >= len(first) and index >= len(second)
+    return all(
+        _may_be(before, after, small, large)
+        for before, after in zip(first[at : at + run], second[index : index + run], strict=False)
+    )
 
 
 def _allocations(log: Events) -> list[int]:
