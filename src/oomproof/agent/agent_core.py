@@ -76,6 +76,7 @@ class Agent:
         self._rank: int | None = None
         self._installed: set[tuple[str, str]] = set()
         self._failed: set[str] = set()
+        self.on_batch: list[Callable[[Any], Any]] = []  # called with what a DataLoader gives
         self._on_phase: list[Callable[..., Any]] = []
         self._on_step: list[Callable[..., Any]] = []
 

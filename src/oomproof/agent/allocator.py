@@ -282,7 +282,7 @@ class Watch:
             self._with_snapshot(fields, device)
         fields.update(_owners(torch, "cuda", device, error))
         if memory is not None:
-            fields["unseen"] = max(0, memory.allocated - int(fields.get("seen", 0)))
+            fields["unseen"] = max(0, memory.allocated + memory.spilled - int(fields.get("seen", 0)))
         if self.generating is not None and memory is not None:
             cached = sum(owner["bytes"] for owner in fields["owners"] if owner["kind"] == "kv-cache")
             try:

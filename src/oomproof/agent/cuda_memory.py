@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ..leaf.allocator_memory import NEW_NAME, OLD_NAME, CudaMemory, asks_expandable, from_stats, settings_name
 
@@ -15,6 +16,7 @@ def read(torch: Any, device: int) -> CudaMemory | None:
             return None
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         free, total = torch.cuda.mem_get_info(device)
+        pool = SPILLS.get(device)
         return from_stats(
             device,
             stats,
@@ -22,7 +24,8 @@ def read(torch: Any, device: int) -> CudaMemory | None:
             total,
             backend_of(torch),
             expandable_segments(torch),
-            _fraction(torch, device),
+            fraction_of_process(torch, device),
+            *((pool.size, pool.live()) if pool is not None else ()),
         )
     except Exception:  # the driver may be failing just now: no figure is better than a second error
         return None
@@ -89,7 +92,7 @@ def version_of(torch: Any) -> str:
     return str(getattr(torch, "__version__", ""))
 
 
-def _fraction(torch: Any, device: int) -> float:
+def fraction_of_process(torch: Any, device: int) -> float:
     """1.0 where none was set, or where this PyTorch cannot be asked (before 2.6): ours is then remembered by us."""
     ours = FRACTIONS.get(device)
     if ours is not None:
@@ -100,4 +103,17 @@ def _fraction(torch: Any, device: int) -> float:
         return 1.0
 
 
+class Pool(NamedTuple):
+    """Host memory that the allocator counts as the card's: ``live()`` bytes of its ``size`` are in use."""
+
+    size: int
+    live: Callable[[], int]
+
+
 FRACTIONS: dict[int, float] = {}  # what gpu_limit has set, by device
+SPILLS: dict[int, Pool] = {}  # of --spill, by device
+
+
+def spill_size(device: int) -> int:
+    pool = SPILLS.get(device)
+    return pool.size if pool is not None else 0

@@ -119,7 +119,7 @@ class Limit:
     def _measure(self, card: int) -> None:
         if card not in self._context or not nvml.supported():
             return
-        reserved = int(self.torch.cuda.memory_reserved(card))
+        reserved = int(self.torch.cuda.memory_reserved(card)) - cuda_memory.spill_size(card)
         own, _ = nvml.look(self.torch, card, reserved)
         if own is not None and own > reserved:
             context = own - reserved
@@ -133,10 +133,11 @@ class Limit:
         total = int(self.torch.cuda.get_device_properties(card).total_memory)
         first = card not in self._context
         self._context[card] = CONTEXT if context is None else context
-        share = fraction_of(limit, self._context[card], total)
+        share = fraction_of(limit + cuda_memory.spill_size(card), self._context[card], total)
         self.torch.cuda.set_per_process_memory_fraction(share, card)
         cuda_memory.FRACTIONS[card] = share
-        text = f"GPU {card}: may reserve {size(share * total)} of {size(total)}" if first else ""
+        allowed = share * total - cuda_memory.spill_size(card)
+        text = f"GPU {card}: may reserve {size(allowed)} of {size(total)}" if first else ""
         self.agent.report(
             "gpu-limit",
             text=text,

@@ -7,7 +7,7 @@ file in this folder is skipped. Submodules are named where the package itself lo
 from __future__ import annotations
 
 HOOKS: dict[str, list[str]] = {
-    "torch": ["phases_torch", "allocator", "gpu_limit"],
+    "torch": ["phases_torch", "allocator", "gpu_limit", "spill"],
     "torch.utils.data.dataloader": ["phases_torch"],
     "torch._dynamo.utils": ["phases_torch"],
     "safetensors.torch": ["phases_files"],

@@ -231,6 +231,8 @@ def _watch_loader(module: Any, agent: Agent) -> None:
         name = "train" if torch.is_grad_enabled() and not _Mode.evaluating else "eval"
         if agent.base != name:
             agent.set_base(name)
+        for callback in agent.on_batch:
+            callback(batch)
         return batch
 
     iterator.__next__ = ours

@@ -12,6 +12,7 @@ kernel picks a victim.
   oomproof run --protect -- python train.py       newer runs give way first
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
   oomproof run --need auto -- python train.py     sizes it first, on a virtual GPU, and reserves that
+  oomproof run --spill 8G -- python train.py      the one batch that does not fit the GPU runs slowly
   oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
@@ -103,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     if truth(os.environ.get("OOMPROOF_DISABLE", "")):
         return _run_alone(_command(arguments), arguments)
     order = _order(arguments)
+    _check_spill(order)
     _check_command(order.argv)
     _check_stop_file(order.chosen.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
@@ -305,6 +307,24 @@ def _order(arguments: argparse.Namespace) -> Order:
         verbosity=int(arguments.verbose) - int(arguments.quiet),
         alerts=Alerts(chosen.alert_settings()),
     )
+
+
+def _check_spill(order: Order) -> None:
+    """Told before anything is pinned; of a settings file, which speaks for many machines, it is left out where there is no card."""
+    if order.chosen.spill is None:
+        return
+    from oomproof.machine.nvidia import driver_present
+
+    if driver_present():
+        return
+    if "spill" in order.typed:
+        raise OomproofError(
+            "--spill needs an NVIDIA GPU: what does not fit the card goes to host memory, and there is no card here",
+            "leave --spill out",
+            USAGE,
+        )
+    order.chosen = replace(order.chosen, spill=None)
+    order.asked.spill = 0
 
 
 def gpu_is_here() -> bool:

@@ -28,7 +28,7 @@ from oomproof.cli.damaged_runs import readable
 from oomproof.diagnosis.conclusion import conclusion_of
 from oomproof.errors import USAGE, OomproofError
 from oomproof.printable import coloured_stream, terminal_columns, wants_colour
-from oomproof.recording import run_folders
+from oomproof.recording import run_folders, spill_record
 from oomproof.recording.series import Unreadable
 from oomproof.reports import run_tables as report
 from oomproof.units import parse_size
@@ -159,6 +159,7 @@ def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
             "exit": shown.exit(),
             "agent": report.agent_text(shown),
             "phases": report.phases_json(shown),
+            "spill": spill.as_json() if (spill := spill_record.read(shown.attempt)) else None,
         }
         print(json.dumps({**value, "verdict": told.as_json if told else None}, indent=1))
         return 0

@@ -147,7 +147,17 @@ def read_output(case: CaseFile) -> str:
 def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...]:
     """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last.
     ``allowed``: what it may hold, where that is known."""
-    return (*_fewer_workers(case, allowed), ONE_DATA_COPY, half_the_batch(case))
+    return (*_less_pinned(case), *_fewer_workers(case, allowed), ONE_DATA_COPY, half_the_batch(case))
+
+
+def _less_pinned(case: CaseFile) -> tuple[Remedy, ...]:
+    """What was lent to the card is the first thing to take back from it."""
+    if not case.spill:
+        return ()
+    half = as_flag(case.spill // 2)
+    title = f"a smaller --spill: {format_size(case.spill)} of what the job held were pinned for the card"
+    change = Change("argument", "--spill", before=as_flag(case.spill), after=half)
+    return (Remedy(title, "measured", case.spill // 2, command(case, f"--spill {half}"), change),)
 
 
 def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:

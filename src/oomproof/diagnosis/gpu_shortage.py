@@ -13,7 +13,7 @@ from oomproof.diagnosis.advice import BOTH_NAMES, as_flag, command, half_the_bat
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text
-from oomproof.leaf.allocator_memory import off_text, settings_name
+from oomproof.leaf.allocator_memory import OLD_NAME, off_text, settings_name
 from oomproof.records import dataclass, replace
 from oomproof.units import GIB, format_size
 
@@ -24,6 +24,7 @@ _SHARE = 0.10  # of what is allocated: a list smaller than this is not what fill
 _GRAPH = 0.30  # the same for tensors kept for a backward pass that an evaluation never makes
 _NOISE = 0.02  # of the card, at least a GiB: contexts and libraries grow by this much in the first steps
 _PRINTED = 0.02  # the sentence has two decimals: 1.27 GiB
+_MANY_STEPS = 50  # after which one that does not fit is an exception, not the rule
 _SPLIT = 0.5  # of the largest cache or list: with less than that in gaps, the gaps are not the story
 
 
@@ -66,7 +67,7 @@ def same_failure(oom: GpuOom, said: Gpu | None) -> bool:
 
 def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     """Told apart by the figures of the moment. Remedies: the true cause's first, then neighbours, what is alive, gaps,
-    and the batch last: it costs the most and is blamed most often."""
+    and the batch after them: it costs the most and is blamed most often. Last what makes it bearable, and changes nothing."""
     kind = kind_of(oom)
     parts: dict[Kind, tuple[Remedy, ...]] = {
         "limit": _raise_limit(oom, case) if kind == "limit" else (),
@@ -79,7 +80,7 @@ def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     remedies = list(parts.get(kind, ()))
     for part in parts.values():
         remedies += [piece for piece in part if piece not in remedies]
-    remedies.append(half_the_batch(case))
+    remedies += [half_the_batch(case), *_spill(oom, case)]
     return Shortage(kind, _headline(kind, oom), _why(kind, oom), _next(remedies[0], case), tuple(remedies))
 
 
@@ -164,6 +165,8 @@ def _headline(kind: Kind, oom: GpuOom) -> str:
             f"split segments: {format_size(oom.unused)} was reserved and unused, but its largest piece was "
             f"{format_size(oom.largest_free)}"
         )
+    if oom.spill:
+        return f"the card and the {format_size(oom.spill)} of --spill were both full: its tensors held {format_size(oom.allocated + oom.spilled)}"
     return f"the job is too large for what the card had left: its tensors held {format_size(oom.allocated)}"
 
 
@@ -209,6 +212,11 @@ def _why(kind: Kind, oom: GpuOom) -> str:
             oom.others if oom.others is not None else sum(neighbour.used or 0 for neighbour in oom.neighbours)
         )
         told.append(f"others on the card hold {format_size(others)}, as they did before")
+    if oom.spill:
+        told.append(
+            f"what did not fit was in host memory already: {format_size(oom.spilled)} of the {format_size(oom.spill)} that "
+            "--spill had pinned"
+        )
     if oom.ignored:
         told.append(off_text(oom.ignored, oom.torch))
     if oom.retries:
@@ -333,6 +341,28 @@ def _graph(oom: GpuOom) -> tuple[Remedy, ...]:
     return (
         Remedy("evaluate inside `with torch.no_grad():`, so that nothing is kept for backward", "measured", held,
                change=Change("code", "torch.no_grad()")),
+    )  # fmt: skip
+
+
+def _spill(oom: GpuOom, case: CaseFile) -> tuple[Remedy, ...]:
+    """Of a batch that did not fit after many that did: slow once is better than ended. How much the rest of its step would have
+    asked for nobody knows; of the models it was tried on, up to half of what was allocated."""
+    many = oom.step is not None and oom.step >= _MANY_STEPS and oom.number == 1
+    if oom.torch and settings_name(oom.torch) == OLD_NAME:
+        return ()  # a PyTorch that cannot
+    if not oom.spill and not (many and oom.phase in ("train", "eval", "generate")):
+        return ()
+    if len(oom.neighbours) and any(neighbour.twin for neighbour in oom.neighbours):
+        return ()
+    wanted = oom.spill + max(oom.missing, oom.requested or 0) + (oom.allocated + oom.spilled) // 2
+    flag = f"--spill {as_flag(wanted)}"
+    what = (
+        "a larger spill"
+        if oom.spill
+        else f"let the one batch in {oom.step} that does not fit run slowly, in host memory"
+    )
+    return (
+        Remedy(f"{what} (pinned RAM: it must be free)", command=command(case, flag), change=Change("argument", "--spill", after=as_flag(wanted))),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from oomproof.leaf.command_lines import without_profiler
 from oomproof.machine import kernel_log, processes, shutdown
 from oomproof.machine import wtmp as wtmp_file
 from oomproof.machine.clock import boot_wall, boottime
+from oomproof.recording import spill_record
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, other_host
 from oomproof.recording.run_peak import run_peak
@@ -175,6 +176,7 @@ def _from_files(
         gpus=tail.gpus,
         gpu_oom=last_oom(attempt),
         host_owners=host_owners(attempt),
+        spill=spill_record.pinned(attempt),
         shm_total=shm_total,
         shm_free=shm_free,
         shm_low=tail.shm_low,

@@ -331,6 +331,7 @@ class CaseFile:
     gpus: tuple[GpuSample, ...] = ()
     gpu_oom: GpuOom | None = None  # the last time the job's own allocator ran out
     host_owners: tuple[Owner, ...] = ()  # who held tensors when the host refused memory
+    spill: int = 0  # bytes of host memory that --spill had pinned
     shm_total: int | None = None  # /dev/shm as the job saw it, at exit or at the last sample
     shm_free: int | None = None
     shm_low: int | None = None  # the least free it was in the last seconds: a dead job has freed it

@@ -97,6 +97,8 @@ class GpuOom:
     pid: int | None = None
     wall: float | None = None
     uuid: str | None = None  # of the card
+    spill: int = 0  # host memory that --spill had pinned, in none of the card's figures
+    spilled: int = 0  # of it, what tensors used
 
     @property
     def unused(self) -> int:
@@ -186,6 +188,8 @@ def parse(value: dict[str, Any]) -> GpuOom | None:
         pid=integer(value.get("pid")),
         wall=number(value.get("wall")),
         uuid=string(value.get("uuid")),
+        spill=integer(value.get("spill")) or 0,
+        spilled=integer(value.get("spilled")) or 0,
     )
 
 
@@ -297,6 +301,17 @@ def describe(
         f"{format_size(oom.allocated)} of {format_size(oom.reserved)} reserved{pieces}; {oom.retries} retries",
         "what PyTorch's allocator held at that moment",
     )  # fmt: skip
+    if oom.spill:
+        text = (
+            f"{format_size(oom.spilled)} of the {format_size(oom.spill)} that --spill had pinned were in use"
+        )
+        yield (
+            "gpu.spill",
+            "the job's allocator",
+            oom.wall,
+            text,
+            "what did not fit the card was in host memory already",
+        )
     for index, owner in enumerate(oom.owners[:6], 1):
         says = "who kept tensors alive on the card"
         yield f"gpu.owner.{index}", "the job's tensors", oom.wall, _owner_text(owner), says

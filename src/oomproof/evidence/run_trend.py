@@ -14,6 +14,7 @@ from oomproof.evidence.witnesses import grown_mappings, newest_trace, not_a_leak
 from oomproof.recording.phase_spans import spans_of
 from oomproof.recording.samples import Samples
 from oomproof.recording.series import HostRow, JobRow, PhaseMark, Series
+from oomproof.recording.spill_record import pinned_at
 from oomproof.recording.traced_lines import Trace
 from oomproof.records import dataclass, replace
 from oomproof.trend.leaks import GROWING, GROWS, STEPS, UNKNOWN, Range, Trend, slice_points, trend_of
@@ -85,7 +86,7 @@ def counted_in(full: Range | None, seconds_each: float | None) -> Range | None:
 def run_trend(series: Series, limit: int | None = None, outputs: Sequence[Path] = ()) -> RunTrend | None:
     """None where the run has no samples after loading. ``outputs``: what it printed, for its progress bar."""
     use, marks = series.use, series.phase_marks()
-    begin = warm_since(marks)
+    begin = max(warm_since(marks), pinned_at(series))
     if not use or begin >= use.end:
         return None
     begin = max(begin, use.begin)

@@ -45,6 +45,8 @@ class CudaMemory(NamedTuple):
     expandable: bool = False
     allowed: int | None = None  # what set_per_process_memory_fraction leaves, if it was set
     peak: int = 0  # allocated at most, since the start or since the script set it back
+    spill: int = 0  # host memory pinned by --spill, which is in none of the figures above
+    spilled: int = 0  # of it, what tensors use
 
     @property
     def unused(self) -> int:
@@ -79,8 +81,11 @@ def from_stats(
     backend: str,
     expandable: bool,
     fraction: float = 1.0,
+    spill: int = 0,
+    spilled: int = 0,
 ) -> CudaMemory:
-    """From torch.cuda.memory_stats_as_nested_dict and torch.cuda.mem_get_info."""
+    """From torch.cuda.memory_stats_as_nested_dict and torch.cuda.mem_get_info. The allocator counts a pool in host memory as
+    the card's: ``spill`` bytes reserved, ``spilled`` allocated, the rest a split piece once a part is in use."""
 
     def now(name: str, what: str = "current") -> int:
         try:
@@ -88,19 +93,24 @@ def from_stats(
         except (KeyError, TypeError, ValueError):
             return 0
 
-    allocated = now("allocated_bytes")
+    allocated = max(0, now("allocated_bytes") - spilled)
+    peak = max(allocated, now("allocated_bytes", "peak"))
+    if spill:  # more than it ever reserved on the card was never on it
+        peak = min(peak, max(allocated, now("reserved_bytes", "peak") - spill))
     return CudaMemory(
         device,
         int(total),
         int(free),
         allocated,
-        max(allocated, now("active_bytes")),
-        max(allocated, now("reserved_bytes")),
-        now("inactive_split_bytes"),
+        max(allocated, now("active_bytes") - spilled),
+        max(allocated, now("reserved_bytes") - spill),
+        max(0, now("inactive_split_bytes") - (spill - spilled if spilled else 0)),
         int(stats.get("num_alloc_retries") or 0),
         int(stats.get("num_ooms") or 0),
         backend,
         expandable,
-        int(total * fraction) if 0 < fraction < 1 else None,
-        max(allocated, now("allocated_bytes", "peak")),
+        int(total * fraction) - spill if 0 < fraction < 1 else None,
+        peak,
+        spill,
+        spilled,
     )

@@ -59,6 +59,7 @@ class LiveClaim(LiveRun):
 
     def __init__(self, run_id: str, boottime: float, folder: Path | None = None, **more: Any) -> None:
         self.phase = ""
+        self._is_pinning = False
         self._phases = Phases()
         self._samples: deque[tuple[float, int]] = deque()
         self._forecast_path: Path | None = None
@@ -78,8 +79,16 @@ class LiveClaim(LiveRun):
             os.close(self._forecast)
             self._forecast = None
 
+    def pins(self, is_pinning: bool) -> None:
+        """Host memory for the card is being pinned: what it grows by meanwhile was asked for, and ends."""
+        self._is_pinning = is_pinning
+        self._samples.clear()
+
     def update(self, use: int, boottime: float, rate: float = 0.0, frozen: int = RUNS) -> None:
         super().update(use, boottime, rate, frozen)
+        if self._is_pinning:
+            put(self._forecast, RECORD.pack(0, boottime))
+            return
         samples = self._samples
         if not samples or boottime - samples[-1][0] >= 0.9:
             samples.append((boottime, use))

@@ -14,6 +14,7 @@ from oomproof.ledger.needs import usual_seconds
 from oomproof.ledger.run_usage import claims_of, measure
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
+from oomproof.recording import spill_record
 from oomproof.records import dataclass, replace
 from oomproof.trend.growth import expected_growth
 from oomproof.units import MIB
@@ -34,6 +35,12 @@ class LedgerRun:
         """Whether it is paused; of another user's run that cannot be seen."""
         attempt = self.entry.attempt
         return bool(self.claim.parked) or (attempt is not None and attempt.paused_file.is_file())
+
+    @property
+    def spill(self) -> int:
+        """Of what it holds, pinned for its card."""
+        attempt = self.entry.attempt
+        return spill_record.pinned(attempt) if attempt is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

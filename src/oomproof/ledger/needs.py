@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomproof.ledger.ledger_entries import Peak
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.units import MIB, format_size
 
 # A command that held less than this before is not worth a queue: `oomproof run -- ls` must not wait for a training.
 NEGLIGIBLE = 64 * MIB
 AT_LEAST = "at least"  # begins the basis of a need that is only a lower bound
+SPILL_ONLY = f"{AT_LEAST}: what --spill pins"  # all that is known of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,20 @@ class Need:
 
 def declared(size: int) -> Need:
     return Need(size, size, "--need")
+
+
+def with_spill(need: Need | None, spill: int) -> Need | None:
+    """Pinned beside what the job itself holds: peaks in the history are without it."""
+    if not spill:
+        return need
+    if need is None:
+        return Need(spill, spill, SPILL_ONLY)
+    return replace(
+        need,
+        low=need.low + spill,
+        high=need.high + spill,
+        basis=f"{need.basis}, and {format_size(spill)} that --spill pins",
+    )
 
 
 def from_history(peaks: Sequence[Peak]) -> Need | None:

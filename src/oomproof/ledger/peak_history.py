@@ -8,6 +8,7 @@ from typing import Any
 from oomproof.errors import OomproofError
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
+from oomproof.recording import spill_record
 from oomproof.recording.run_folders import Run, newest_runs
 from oomproof.settings import ledger_setting
 from oomproof.units import MIB
@@ -73,4 +74,5 @@ def _peak(run: Run, peak: int | None, gpu: int | None, whole: bool) -> Peak | No
     if seconds < _SHORTEST and not (counted and peak >= _WORTH):
         return None
     wall = float(ended.get("wall") or time.time())
-    return Peak(run.id, str(claim["key"]), wall, peak, gpu, seconds, whole)
+    own = max(0, peak - spill_record.pinned(run.attempt))
+    return Peak(run.id, str(claim["key"]), wall, own, gpu, seconds, whole)

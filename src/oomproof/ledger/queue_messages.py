@@ -18,7 +18,8 @@ def run_text(running: LedgerRun) -> str:
     claim, entry = running.claim, running.entry
     paused = " (paused)" if running.paused else ""
     parked = f" ({format_size(claim.parked)} of it moved here from its GPU)" if claim.parked else ""
-    parts = [f"{one_line(entry.name)}{paused} holds {format_size(claim.held)}{parked}"]
+    spill = f" ({format_size(running.spill)} of it pinned by --spill)" if running.spill else ""
+    parts = [f"{one_line(entry.name)}{paused} holds {format_size(claim.held)}{parked}{spill}"]
     if claim.yet:
         what = "more reserved" if claim.short else "more at its present growth"
         parts.append(f"{format_size(claim.yet)} {what}")

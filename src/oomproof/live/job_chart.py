@@ -110,7 +110,12 @@ def _head(job: JobState, width: int) -> list[Line]:
     pid = f" · pid {job.pid}" if job.pid is not None else ""
     since = f" · {format_duration(job.seconds)}" if job.seconds is not None else ""
     lines: list[Line] = [[(cut(f"{who}{pid}{since} · {job.command}", width), "title")]]
-    parts = [f"holds {format_size(job.use)}", f"at most {peak_text(job)}", f"{rate_text(job.rate)} MiB/min"]
+    spill = f" ({format_size(job.spill)} of it pinned by --spill)" if job.spill else ""
+    parts = [
+        f"holds {format_size(job.use)}{spill}",
+        f"at most {peak_text(job)}",
+        f"{rate_text(job.rate)} MiB/min",
+    ]
     if job.full_in is not None:
         parts.append(f"full in {full_text(job.full_in)}")
     if job.limit is not None or job.cap is not None:

@@ -88,7 +88,8 @@ def peak_text(job: JobState) -> str:
         return "–"
     if not job.peak_before:
         return format_size(job.peak)
-    return f"{format_size(job.peak)} ({(job.peak - job.peak_before) / job.peak_before:+.0%})"
+    own = max(0, job.peak - job.spill)
+    return f"{format_size(job.peak)} ({(own - job.peak_before) / job.peak_before:+.0%})"
 
 
 def _name(job: JobState) -> str:

@@ -101,7 +101,8 @@ class JobState:
     rate: float | None = None  # bytes a second over the last minute
     full_in: Range | None = None  # seconds
     peak: int | None = None
-    peak_before: int | None = None  # of this command's last run
+    peak_before: int | None = None  # of this command's last run, without what --spill pinned
+    spill: int = 0  # of what it holds, pinned for its card
     need: int | None = None
     reserved: int = 0  # bytes of RAM it has yet to take
     protected: bool = False
@@ -200,6 +201,7 @@ def _job_json(job: JobState) -> dict[str, Any]:
         else {"low": full.low, "expected": full.expected, "high": finite(full.high)},
         "peak_bytes": job.peak,
         "peak_before_bytes": job.peak_before,
+        "spill_bytes": job.spill,
         "need_bytes": job.need,
         "reserved_bytes": job.reserved,
         "protected": job.protected,

@@ -12,6 +12,7 @@ from oomproof.live.growth_forecast import headroom_of, rate_of, soon_full, trend
 from oomproof.live.live_snapshot import PAUSED, STALE, WAITING, JobState
 from oomproof.machine.processes import boot_id
 from oomproof.printable import one_line
+from oomproof.recording import spill_record
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.run_folders import Run
@@ -49,6 +50,11 @@ class Recorded:
     gpu_reserved: int | None = None
     message: str = ""
     message_t: float | None = None
+    pinned_t: float = float("-inf")  # when --spill had its memory
+
+    def since_pinned(self, points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+        """What it held before that is no measure of its growth."""
+        return [point for point in points if point[0] >= self.pinned_t]
 
 
 class RunReader:
@@ -113,9 +119,10 @@ class RunReader:
             limit=(info.get("settings") or {}).get("limit"),
             cap=run.limit,
             limit_by=run.limit_enforcer(),
-            rate=None if state == PAUSED else rate_of(points, now),
+            rate=None if state == PAUSED else rate_of(recorded.since_pinned(points), now),
             full_in=None if state == PAUSED else self._full_from(now),
             peak=self._peak,
+            spill=spill_record.pinned(attempt),
             protected=bool((info.get("settings") or {}).get("protect")),
             paused_by=str(mark.get("by") or ""),
             paused_until=mark.get("until"),
@@ -178,15 +185,17 @@ class RunReader:
             gpu_reserved=reserved,
             message=f"{messages[0].kind}: {one_line(messages[0].text)}" if messages else "",
             message_t=messages[0].t if messages else None,
+            pinned_t=spill_record.pinned_at(series),
         )
 
     def _forecast(self, series: Series, now: float, trend: bool) -> None:
         """A trend over the whole run takes tens of milliseconds: asked once a minute, of one that grows."""
         recorded = self.recorded
-        soon = soon_full(recorded.points, recorded.headroom)
+        points = recorded.since_pinned(recorded.points)
+        soon = soon_full(points, recorded.headroom)
         if soon is not None:
             soon = soon_full(self._since_loaded(series), recorded.headroom)
-        grows = soon is not None or (rate_of(recorded.points, now) or 0.0) > _GROWS
+        grows = soon is not None or (rate_of(points, now) or 0.0) > _GROWS
         if not grows:
             self._full, self.wants_trend = None, False
             return
@@ -217,7 +226,7 @@ class RunReader:
         if begin is None:
             from oomproof.evidence.phase_growth import warm_since
 
-            begin = warm_since(series.phase_marks())
+            begin = max(warm_since(series.phase_marks()), spill_record.pinned_at(series))
             if points and begin <= points[-1][0]:  # until then the next word of the job may change it
                 self._warm = begin
         return [point for point in points if point[0] >= begin]

@@ -1,4 +1,4 @@
-"""Where a card's memory was when it ran out, as rows that add up to the card: for the page, the report and the terminal."""
+"""Where a card's memory was when it ran out, as rows that add up to the card and what --spill lent it: for the page, the report and the terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def account(oom: GpuOom) -> list[Part]:
         known = merged.get(part.name)
         merged[part.name] = Part(part.name, part.bytes + known.bytes, known.what) if known else part
     listed = sum(part.bytes for part in merged.values())
-    rest = max(0, oom.allocated - listed)
+    rest = max(0, oom.allocated + oom.spilled - listed)
     if rest:
         merged["rest"] = Part(
             "kept for backward, workspaces, small tensors", rest, "no variable of Python holds it"
@@ -52,7 +52,14 @@ def account(oom: GpuOom) -> list[Part]:
         if others is not None
         else [Part("other processes and the CUDA context", oom.outside)]
     )  # fmt: skip
-    parts = [*tensors, Part("reserved by PyTorch, unused", split, gaps), *around, Part("free", oom.free)]
+    spill = Part("pinned by --spill, unused", oom.spill - oom.spilled, "host memory")
+    parts = [
+        *tensors,
+        Part("reserved by PyTorch, unused", split, gaps),
+        spill,
+        *around,
+        Part("free", oom.free),
+    ]
     return [part for part in parts if part.bytes >= oom.total * _SMALL]
 
 
@@ -71,9 +78,9 @@ def heading(oom: GpuOom) -> str:
     where = f"in {oom.phase}" if oom.phase else ""
     step = f"step {oom.step}" if oom.step is not None else ""
     asked = f"asked for {format_size(oom.requested)}" if oom.requested is not None else ""
-    return ", ".join(
-        part for part in (f"GPU {oom.device} of {format_size(oom.total)}", where, step, asked) if part
-    )
+    card = f"GPU {oom.device} of {format_size(oom.total)}"
+    card += f" and {format_size(oom.spill)} of spill" if oom.spill else ""
+    return ", ".join(part for part in (card, where, step, asked) if part)
 
 
 def lines(oom: GpuOom, width: int = 80) -> list[str]:

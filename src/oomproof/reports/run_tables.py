@@ -19,7 +19,7 @@ from oomproof.evidence.gpu_oom import last_oom
 from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
-from oomproof.recording import pauses, run_summary
+from oomproof.recording import pauses, run_summary, spill_record
 from oomproof.recording.phase_spans import PhaseRow, phase_rows
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
@@ -196,10 +196,13 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     if waiting:  # nothing was started: there is neither a job nor a recording
         rows += [("waits", "; ".join(run.waits_for()) or "for memory")]
     else:
-        rows += [("peak", peak_text(summary.peaks))]
+        rows += [("peak", peak_text(summary.peaks, spill_record.pinned(run.attempt)))]
         rows += [("trend", line) for line in trend_rows(run)]
     if summary.peaks.gpu:
         rows.append(("GPU peak", format_size(summary.peaks.gpu)))
+    if settings.get("spill") and not waiting:
+        record = spill_record.read(run.attempt)
+        rows.append(("spill", spill_record.text_of(record) if record else "none: the job started no CUDA"))
     if len(attempts := run.attempts()) > 1:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
     if not waiting and (agent := agent_text(run)) is not None:
@@ -346,14 +349,15 @@ def _paused_text(run: Run, summary: Summary) -> str:
     return f"{words}: {mark.get('why')}{latest}; oomproof resume {run.name}"
 
 
-def peak_text(peaks: Peaks) -> str:
-    """What it held at most, and of what where a sample shows it; else how that is known."""
+def peak_text(peaks: Peaks, spill: int = 0) -> str:
+    """What it held at most, and of what where a sample shows it; else how that is known. ``spill``: bytes pinned for the card."""
     if peaks.use is None:
         return "no sample was taken"
     parts = [f"by {SOURCES[peaks.source]}"]
     if peaks.source == SAMPLES:
         parts = [f"anonymous {format_size(peaks.anon)}", f"shared {format_size(peaks.shmem)}"]
         parts += [f"swapped {format_size(peaks.swap)}"] if peaks.swap else []
+    parts += [f"{format_size(spill)} of it pinned by --spill"] if spill else []
     return f"{format_size(peaks.use)} ({', '.join(parts)})"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.leaf.command_lines import short_name
+from oomproof.recording import spill_record
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.recording.run_peak import figures_of
 from oomproof.records import dataclass
@@ -55,7 +56,10 @@ class Comparison:
 def compare(run: Run) -> list[Comparison]:
     predicted = run.info.get("predicted") or {}
     peaks = figures_of(run.attempt).peaks
-    measured = {"host": peaks.use, "gpu": peaks.gpu}
+    own = (
+        None if peaks.use is None else max(0, peaks.use - spill_record.pinned(run.attempt))
+    )  # --spill is no part of it
+    measured = {"host": own, "gpu": peaks.gpu}
     rows = []
     for kind in _KINDS:
         figures = predicted.get(kind) or {}

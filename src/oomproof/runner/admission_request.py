@@ -13,7 +13,7 @@ from oomproof.leaf.command_lines import command_key
 from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_entries import ADMITTED, WAITING, Entry, Peak, with_started
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
-from oomproof.ledger.needs import NEGLIGIBLE, Need, declared, from_history
+from oomproof.ledger.needs import NEGLIGIBLE, Need, declared, from_history, with_spill
 from oomproof.machine import processes
 from oomproof.machine.clock import boottime
 from oomproof.recording import run_folders
@@ -42,6 +42,7 @@ class Asked:
     not_before: float | None = None  # wall clock
     margin: int | None = None
     limit: int | None = None
+    spill: int = 0  # bytes of host memory that will be pinned
     ledger: str | None = None  # folder
     sized: Need | None = None  # by --need auto, where no measured peak counts before it
     twin: str = ""  # what tells the same job; empty: not to be asked
@@ -172,8 +173,16 @@ def on_a_sure_card(need: int, environment: Mapping[str, str], cards: str = _CARD
 
 
 def _need(peaks: Sequence[Peak], asked: Asked) -> Need | None:
-    need = declared(asked.need) if asked.need is not None else asked.sized or from_history(peaks)
+    own = declared(asked.need) if asked.need is not None else asked.sized or from_history(peaks)
+    need = with_spill(own, asked.spill)
     if need is not None and asked.limit is not None and need.high > asked.limit:
+        if asked.need is not None and asked.spill:
+            raise OomproofError(
+                f"--need {format_size(asked.need)} and --spill {format_size(asked.spill)} are "
+                f"{format_size(need.high)} together, more than --limit {format_size(asked.limit)} lets it have",
+                "raise --limit, or give a smaller --spill",
+                USAGE,
+            )
         if asked.need is not None:
             raise OomproofError(
                 f"--need {format_size(asked.need)} is more than --limit {format_size(asked.limit)} lets it have",

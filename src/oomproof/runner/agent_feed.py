@@ -26,6 +26,7 @@ from oomproof.machine.processes import memory
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.json_text import parse
 from oomproof.recording.position_record import best, progress, read_all, read_position
+from oomproof.recording.spill_record import SPILLS
 from oomproof.recording.writer import Writer
 from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch
 from oomproof.runner.trace_requests import TraceRequests
@@ -115,10 +116,13 @@ class AgentFeed:
         held: Callable[[], tuple[int, int] | None],
         note_phase: Callable[[str, int | None], None] | None = None,
         census_every: float | None = None,
+        note_pinning: Callable[[bool], None] | None = None,
     ) -> None:
-        """``held``: what the job holds, and what it can still get."""
+        """``held``: what the job holds, and what it can still get. ``note_pinning``: host memory is being pinned for --spill."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
+        self._note_pinning = note_pinning
+        self._pinning: int | None = None  # the process that pins memory now
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
         self._voice: tuple[int, int] | None = None  # whose phases are the job's: how far it has come, its pid
@@ -253,8 +257,19 @@ class AgentFeed:
             self.traces.take(t, pid, fields)
         elif kind == "trim":
             self.traces.take_trim(t, pid, fields)
+        elif kind == "spill":
+            self._spill(pid, fields.get("did") == "pinning")
+            self._store(t, SPILLS, str(fields.get("text", "")), pid, fields)
         else:
             self._store(t, f"agent:{kind}"[:60], str(fields.get("text", "")), pid, fields)
+
+    def _spill(self, pid: int, pins: bool) -> None:
+        """Of the process that pins, its next word ends it."""
+        if not pins and pid != self._pinning:
+            return
+        self._pinning = pid if pins else None
+        if self._note_pinning is not None:
+            self._note_pinning(pins)
 
     def _store(self, t: float, kind: str, text: str, pid: int, fields: dict[str, Any]) -> None:
         matters = kind in _MATTERS
@@ -351,6 +366,8 @@ class AgentFeed:
         """Where the code stands when memory grows faster than ever before."""
         before, self._before = self._before, (t, use) if use is not None else None
         if use is None or before is None or t <= before[0] or self._looks >= _LOOKS or use < _LARGE:
+            return
+        if self._pinning is not None:
             return
         rate = mean_rate([before, (t, use)])
         if rate > self._steepest and self.ask_stacks(

@@ -8,7 +8,7 @@ from oomproof.guard.detect_limit import default_limit_floor
 from oomproof.guard.host_view import HostView
 from oomproof.guard.view import Settings
 from oomproof.ledger.budget import default_floor, default_margin
-from oomproof.ledger.needs import AT_LEAST
+from oomproof.ledger.needs import AT_LEAST, SPILL_ONLY
 from oomproof.runner.run_flags import RunSettings
 from oomproof.units import MIB
 
@@ -36,7 +36,7 @@ def guard_settings(chosen: RunSettings, host: HostView, claim: dict[str, Any] | 
 def known_need(claim: dict[str, Any] | None) -> int | None:
     """What the run will hold at most, declared or from its history: a pause then ends when that much is available."""
     need = (claim or {}).get("need")
-    return need if isinstance(need, int) else None
+    return need if isinstance(need, int) and (claim or {}).get("basis") != SPILL_ONLY else None
 
 
 def usual_peak(claim: dict[str, Any] | None) -> int | None:

@@ -148,6 +148,7 @@ class Watch:
                     self._held,
                     self._note_phase,
                     chosen.census,
+                    self._note_pinning,
                 ),
             )
         self._next_step = 0.0
@@ -161,6 +162,10 @@ class Watch:
         """From the agent's thread, about once a second while the job makes steps."""
         self._live.phase = name
         self.guarded.growth.warm_up.note(name, step, boottime())
+
+    def _note_pinning(self, is_pinning: bool) -> None:
+        self.guarded.growth.warm_up.pins(is_pinning, boottime())
+        self._live.pins(is_pinning)
 
     def _on_growth(self) -> None:
         if self._shall_save():

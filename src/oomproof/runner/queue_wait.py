@@ -15,7 +15,7 @@ from oomproof.ledger.budget import answer, answer_gpu, default_floor
 from oomproof.ledger.ledger_entries import ADMITTED, Entry
 from oomproof.ledger.ledger_snapshot import LedgerSnapshot, UnmanagedGrowth, look, request_of
 from oomproof.ledger.ledger_store import Busy, Ledger
-from oomproof.ledger.needs import declared
+from oomproof.ledger.needs import declared, with_spill
 from oomproof.ledger.queue_messages import waiting_text, when_text
 from oomproof.machine.clock import boottime
 from oomproof.machine.gpu import Gpus, Query, read_amd
@@ -66,13 +66,20 @@ class QueueWait:
 
     def _refuse_never_fits(self) -> None:
         if self.need is not None:
-            verdict = answer(current_budget.read(self.asked.margin), self.need.high)
+            budget = current_budget.read(self.asked.margin)
+            verdict = answer(budget, self.need.high)
+            alone = answer(budget, self.asked.spill)
+            if alone.status == "never":
+                raise OomproofError(
+                    f"--spill {format_size(self.asked.spill)}: {alone.sentence}",
+                    "give a smaller --spill",
+                    NEVER,
+                )
             if verdict.status == "never" and self.asked.need is None:
                 # An old peak is no reason to refuse for ever: it ran then, on this machine or another. Nor is an estimate.
                 if self.asked.sized is not None:
                     self._note(f"{verdict.sentence}; it was only sized, so it starts, unreserved")
-                self.need = None
-                self.entry = replace(self.entry, need=None, need_low=None, basis="")
+                self._forget_need()
             elif verdict.status == "never":
                 raise OomproofError(verdict.sentence, "make it smaller, or take a larger machine", NEVER)
         if self.entry.gpu_need and not self.asked.gpu_need:
@@ -91,6 +98,12 @@ class QueueWait:
                 raise OomproofError(
                     verdict.sentence, "look at the driver (nvidia-smi), or leave --gpu-need out", NOT_NOW
                 )
+
+    def _forget_need(self) -> None:
+        """But for what is pinned, whatever the job itself needs."""
+        self.need = with_spill(None, self.asked.spill)
+        spill, basis = (self.asked.spill, self.need.basis) if self.need is not None else (None, "")
+        self.entry = replace(self.entry, need=spill, need_low=spill, basis=basis)
 
     def _fits_a_card(self) -> bool:
         cards = self.gpus.gpus if self.gpus is not None else ()
@@ -120,7 +133,7 @@ class QueueWait:
     def _decide(self, snapshot: LedgerSnapshot) -> Decision:
         """Alone, a command that ran here before may go down to the floor: a job that used to run must still run."""
         alone = not snapshot.running and not snapshot.waiting
-        if alone and self.asked.need is None and self.asked.margin is None:
+        if alone and self.asked.need is None and self.asked.margin is None and not self.asked.spill:
             budget = snapshot.budget
             snapshot = replace(
                 snapshot, budget=replace(budget, margin=min(budget.margin, default_floor(budget.total)))

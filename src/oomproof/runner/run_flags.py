@@ -31,6 +31,8 @@ GRACE = 30.0  # seconds
 CENSUS_LEAST = 10.0  # seconds: a look takes up to 0.3 s of the job's own time
 GPU_TURN = 120.0  # seconds: moving 13.6 GiB out and back took ten on an H200
 SIZE_FIRST = -1  # --need auto
+SMALLEST_SPILL = 256 * MIB  # one layer's activations
+SMALLEST_OWN = 512 * MIB  # beside it: PyTorch with CUDA started holds 300 MiB (measured, 2.11)
 SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 RELEASE = ("warn", "auto", "always", "never")
 # the headings of --help
@@ -196,6 +198,17 @@ def gpu_limits(value: Any) -> list[list[int | None]]:
     return limits
 
 
+def spill(value: Any) -> int:
+    bytes_given = size(value)
+    if bytes_given < SMALLEST_SPILL:
+        raise OomproofError(
+            f"--spill {value} is {format_size(bytes_given)}: no batch fits into that",
+            f"give at least {format_size(SMALLEST_SPILL)}; --spill 8G is 8 GiB",
+            USAGE,
+        )
+    return bytes_given
+
+
 def path(value: Any) -> Path | None:
     return Path(value).absolute() if value else None
 
@@ -334,6 +347,12 @@ class RunSettings:
         "each process of the job may hold this much of a GPU, such as 14G or 14G:0,20G:1 (PyTorch)",
         default=[], load=_list, group=GPU,
     )
+    spill: int | None = flag(
+        spill, "SIZE",
+        "pin this much host memory, such as 8G: what does not fit the card goes there, slowly, instead of ending the job "
+        "(PyTorch 2.11 or newer)",
+        load=_whole, group=GPU,
+    )
     release: str = flag(
         release, "WHEN",
         "give unused GPU memory back after eval or generate: warn, auto, always or never (default warn)",
@@ -372,9 +391,10 @@ class RunSettings:
     ledger: str | None = flag(lambda value: str(value) or None, "FOLDER", "", group=QUEUE)
     # fmt: on
 
-    def agent_settings(self) -> dict[str, Any]:
-        """What the agent inside the job is told."""
-        return {"release": self.release, "gpu_limit": self.gpu_limit, "trace_alloc": self.trace_alloc}
+    def agent_settings(self, margin: int) -> dict[str, Any]:
+        """What the agent inside the job is told. ``margin``: what of the host's memory is not its to pin."""
+        told = {"release": self.release, "gpu_limit": self.gpu_limit, "trace_alloc": self.trace_alloc}
+        return {**told, "spill": self.spill, "margin": margin, "limit": self.limit} if self.spill else told
 
     def alert_settings(self) -> receivers.AlertSettings:
         """Who is told."""
@@ -433,8 +453,34 @@ def settle(given: Resolved) -> RunSettings:
             "leave out one of the two",
             USAGE,
         )
+    if settings.spill and not given.is_flag("spill") and not _has_space(settings):
+        settings.spill = None  # a settings file speaks for many commands
+    if settings.spill:
+        _check_spill(settings)
     _refuse_needless(given, settings)
     return settings
+
+
+def _has_space(settings: RunSettings) -> bool:
+    return settings.limit is None or (settings.spill or 0) + SMALLEST_OWN <= settings.limit
+
+
+def _check_spill(settings: RunSettings) -> None:
+    assert settings.spill is not None
+    if settings.no_agent:
+        raise OomproofError(
+            "--spill is done by the agent inside the job, and --no-agent leaves it out",
+            "leave out one of the two",
+            USAGE,
+        )
+    if not _has_space(settings):
+        left = max(0, (settings.limit or 0) - settings.spill)
+        raise OomproofError(
+            f"--spill {format_size(settings.spill)} of --limit {format_size(settings.limit)} leaves {format_size(left)} for "
+            "the job itself: PyTorch alone takes more",
+            "raise --limit, or give a smaller --spill",
+            USAGE,
+        )
 
 
 # What one flag makes of another; told when both were typed, for a settings file speaks for many commands.

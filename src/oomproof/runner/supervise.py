@@ -68,6 +68,7 @@ def asked_of(chosen: RunSettings) -> Asked:
         not_before=chosen.not_before,
         margin=chosen.margin,
         limit=chosen.limit,
+        spill=chosen.spill or 0,
         ledger=chosen.ledger,
     )
 
@@ -159,7 +160,11 @@ def supervise(
         **(ticket.environment if ticket else {}),
         "OOMPROOF_RUN": run.id,
         "OOMPROOF_STOP_FILE": str(chosen.stop_file or run.attempt.stop_file),
-        **(agent_feed.environment(run.attempt, run.id, chosen.agent_settings()) if order.agent else {}),
+        **(
+            agent_feed.environment(run.attempt, run.id, chosen.agent_settings(settings.margin))
+            if order.agent
+            else {}
+        ),
     }
     launch = Launch(
         argv=order.argv,

@@ -121,6 +121,38 @@ def folders_to_cover(mountinfo: str) -> list[str]:
     return sorted(set(covered), key=lambda path: (path.count("/"), path))
 
 
+def hidden_by(mountinfo: str, covered: list[str]) -> list[str]:
+    """Mount points below those folders that are not covered themselves: single files (a container's GPU driver comes so), and
+    file systems that are read only. An overlay shows what lies under a mount, not the mount."""
+    points = []
+    for line in mountinfo.splitlines():
+        point = line.split()[4].replace("\\040", " ")
+        if point not in covered and any(point.startswith(folder + "/") for folder in covered):
+            points.append(point)
+    return sorted(set(points), key=lambda path: (path.count("/"), path))
+
+
+def _put_back(handles: list[tuple[str, int]]) -> None:
+    """Over the overlays, and never to be written to."""
+    for point, handle in handles:
+        try:
+            _mount(f"/proc/self/fd/{handle}", point, "", _BIND | _REC)
+            _mount("", point, "", _BIND | _REMOUNT | _RDONLY)
+        except Cannot:  # one that the command may do without
+            pass
+        os.close(handle)
+
+
+def _opened(points: list[str]) -> list[tuple[str, int]]:
+    handles = []
+    for point in points:
+        try:
+            handles.append((point, os.open(point, os.O_PATH)))
+        except OSError:  # below a folder that is not ours to enter
+            continue
+    return handles
+
+
 def _cover(folders: list[str], scratch: str) -> None:
     """An overlay over each. The ones inside others were opened before those hide them."""
     handles = [(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in folders]
@@ -164,8 +196,11 @@ def enter(results: str) -> tuple[str, list[str]]:
     _mount("tmpfs", scratch, "tmpfs", 0, "mode=700")
     inner = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
     with open("/proc/self/mountinfo") as file:
-        folders = [folder for folder in folders_to_cover(file.read()) if not folder.startswith(results)]
+        mountinfo = file.read()
+    folders = [folder for folder in folders_to_cover(mountinfo) if not folder.startswith(results)]
+    hidden = _opened([point for point in hidden_by(mountinfo, folders) if not point.startswith(results)])
     _cover(folders, f"/proc/self/fd/{inner}")
+    _put_back(hidden)
     _mount(f"/proc/self/fd/{own}", results, "", _BIND | _REC)
     _own_shared_memory()
     os.chdir(directory)

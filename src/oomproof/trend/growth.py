@@ -21,6 +21,7 @@ _NOISE, _BREATH = (
 # The first steps make the optimizer's state and fill the allocator and the loaders' queues.
 _FIRST_STEPS, _FIRST_SECONDS = 5, 5.0
 _LONGEST_LOAD = 600.0  # seconds; a program may use torch for ever without a step
+_LONGEST_PIN = 120.0  # seconds; 8 GiB take two (measured)
 _WITHOUT_STEPS = 60.0  # seconds of evaluating or generating, of a program that makes no steps
 
 
@@ -182,6 +183,11 @@ class WarmUp:
         self._told_at = self._noted_at = self._trains_since = 0.0
         self._step: int | None = None
         self._first: tuple[float, int] | None = None  # the first step that was told, and when
+        self._pins_since: float | None = None
+
+    def pins(self, is_pinning: bool, t: float) -> None:
+        """Host memory for the card is being pinned: as much growth as was asked for, and no more."""
+        self._pins_since = t if is_pinning else None
 
     def note(self, phase: str, step: int | None, t: float) -> None:
         if not self.phase:
@@ -200,6 +206,8 @@ class WarmUp:
 
     def over_at(self) -> float:
         """From when on it is over, if nothing else is told."""
+        if self._pins_since is not None:
+            return self._pins_since + _LONGEST_PIN
         if not self.phase:
             return -inf
         if self._first is not None and self._step is not None:

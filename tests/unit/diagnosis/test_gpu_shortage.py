@@ -317,3 +317,50 @@ def test_without_an_account_the_sentence_names_the_neighbours(tmp_path: Path) ->
     )
     first = attempt.verdict().remedies[0]
     assert "process 900 on the card" in first.title and first.saves_bytes == 9 * GIB
+
+
+def test_a_spill_that_was_full_too_is_told_and_the_books_add_up() -> None:
+    full = oom(allocated=21 * GIB, reserved=21 * GIB, spill=8 * GIB, spilled=7 * GIB, step=900, phase="train")
+    found = shortage(full, CASE)
+    assert found.kind == "too-large"
+    assert "the card and the 8.0 GiB of --spill were both full: its tensors held 28.0 GiB" in found.headline
+    assert "7.0 GiB of the 8.0 GiB that --spill had pinned" in found.why
+    assert any("a larger spill" in remedy.title for remedy in found.remedies)
+    parts = gpu_account.account(full)
+    assert sum(part.bytes for part in parts) == pytest.approx(24 * GIB + 8 * GIB, rel=0.01)
+    assert "GPU 0 of 24.0 GiB and 8.0 GiB of spill" in gpu_account.heading(full)
+
+
+@pytest.mark.parametrize(
+    ("changed", "offered"),
+    [
+        ({"step": 900, "phase": "train"}, True),
+        ({"step": 3, "phase": "train"}, False),  # the first batches did not fit either
+        ({"step": 900, "phase": "load"}, False),
+        ({"step": 900, "phase": "train", "number": 4}, False),  # it catches the error, and meets it often
+        ({"step": 900, "phase": "train", "torch": "2.9.1+cu128"}, False),
+    ],
+)
+def test_one_batch_that_did_not_fit_after_many_that_did_may_spill(
+    changed: dict[str, Any], offered: bool
+) -> None:
+    remedies = shortage(oom(**changed), CASE).remedies
+    spills = [remedy for remedy in remedies if remedy.change is not None and remedy.change.key == "--spill"]
+    assert bool(spills) is offered
+    if offered:
+        assert (
+            spills[0].command == "oomproof run --spill 12G -- python train.py"
+            and remedies[0] is not spills[0]
+        )
+
+
+def test_a_host_that_was_full_gets_what_was_lent_to_the_card_back_first() -> None:
+    from oomproof.diagnosis.advice import smaller_job
+    from oomproof.records import replace
+
+    remedies = smaller_job(replace(CASE, spill=8 * GIB))
+    assert (
+        remedies[0].command == "oomproof run --spill 4G -- python train.py"
+        and remedies[0].saves_bytes == 4 * GIB
+    )
+    assert not any("--spill" in remedy.title for remedy in smaller_job(CASE))

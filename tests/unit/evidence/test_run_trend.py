@@ -276,3 +276,20 @@ def test_loading_is_over_with_the_first_steps_though_it_was_told_before() -> Non
     steps = [PhaseMark(40.0 + step, "train", step, None, None) for step in range(1, 20)]
     assert warm_since([*loads, *steps]) == pytest.approx(46.0)
     assert warm_since([*loads, *steps[:3]]) == 641.0, "a first step may take long, but not for ever"
+
+
+def test_what_was_pinned_for_a_card_is_no_growth(tmp_path: Path) -> None:
+    """Eight GiB within the first steps of a short run."""
+    path = tmp_path / "recording.sqlite"
+    writer = Rows(path)
+    for t in range(600):
+        pinned = min(8 * GIB, max(0, t - 20) * GIB)
+        writer.put("job", (float(t), LOADED + pinned, 0, 0, 0, 0, None, 1, None, None))
+        writer.put("phase", (float(t), "train", t, 7, None, None))
+    with_event = {"did": "ready", "bytes": 8 * GIB}
+    writer.event(15.0, "agent:spill", "", did="pinning", bytes=8 * GIB)
+    writer.event(28.5, "agent:spill", "8.0 GiB of host memory pinned", **with_event)
+    writer.close()
+    with open_recording(path, tmp_path).series() as series:
+        found = run_trend(series)
+    assert found is not None and found.trend.kind == FLAT and found.seen < 572

@@ -599,6 +599,20 @@ def test_a_sawtooth_is_not_promised_by_its_rising_edge(
     told.leave()
 
 
+def test_what_is_pinned_for_the_card_is_no_growth_to_reserve_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H200 `check` reserved 90 GiB for a job that had just pinned eight."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    live = forecast.LiveClaim("a", 1.0)
+    for second in range(30):
+        if second in (5, 13):
+            live.pins(second == 5)
+        live.update(GIB + max(0, min(8, second - 4)) * GIB, 100.0 + second)
+        assert run_usage.listen().growth("a", 100.0 + second) == 0
+    live.leave()
+
+
 def test_gpu_memory_that_lies_in_host_memory_is_not_the_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -685,3 +699,22 @@ def test_the_tables_are_made_once_however_many_begin(tmp_path: Path) -> None:
     for one in made:
         assert not one.notes
         one.close()
+
+
+def test_what_was_pinned_for_the_card_is_told_and_is_no_need_of_the_next_run(tmp_path: Path) -> None:
+    from oomproof.ledger import peak_history
+    from oomproof.ledger.admission import Claim
+    from oomproof.recording.run_folders import Run
+
+    folder = tmp_path / "run"
+    (folder / "1" / "agent").mkdir(parents=True)
+    state_files.write_json(folder / "1" / "agent" / "7-spill.json", {"size": 8 * GIB})
+    one = entry("a", need=20 * GIB, folder=str(folder))
+    assert run_text(LedgerRun(one, Claim("a", 20 * GIB, 12 * GIB))).startswith(
+        "a holds 12.0 GiB (8.0 GiB of it pinned by --spill), 8.0 GiB more reserved"
+    )
+    state_files.write_json(folder / "run.json", {"id": "a", "claim": {"key": "k"}})
+    state_files.write_json(folder / "1" / "started.json", {"boottime": 10.0})
+    state_files.write_json(folder / "1" / "exit.json", {"boottime": 99.0, "wall": 5.0, "code": 0})
+    peak = peak_history._peak(Run(folder), 12 * GIB, None, True)
+    assert peak is not None and peak.use == 4 * GIB

@@ -51,6 +51,9 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--priority", "1000"], 2, "not a priority"),
         (["--wait-max", "soon"], 2, "cannot read 'soon' as a time"),
         (["--not-before", "25:00"], 2, "cannot read '25:00' as a time of day"),
+        (["--spill", "100M"], 2, "no batch fits into that"),
+        (["--spill", "8G", "--limit", "8G"], 2, "leaves 0 B for the job itself"),
+        (["--spill", "8G", "--no-agent"], 2, "--no-agent leaves it out"),
     ],
 )
 def test_bad_input_is_named_and_starts_nothing(
@@ -286,3 +289,45 @@ def test_a_twin_that_waits_is_found_too(tmp_path: Path, monkeypatch: pytest.Monk
     assert refused.value.status == 75
     first.ledger.remove(["queued"])
     first.drop()
+
+
+# --- memory that will be pinned -------------------------------------------------------------------------------------
+
+
+def test_what_is_pinned_is_reserved_beside_the_jobs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = ask_for(tmp_path, monkeypatch, Gpus(), Asked(wait=False, spill=8 * GIB))
+    assert (unknown.entry.need, unknown.entry.basis) == (8 * GIB, "at least: what --spill pins")
+    unknown.drop()
+    known = ask_for(tmp_path, monkeypatch, Gpus(), Asked(need=20 * GIB, wait=False, spill=8 * GIB))
+    assert known.entry.need == 28 * GIB and known.entry.basis == "--need, and 8.0 GiB that --spill pins"
+    known.drop()
+    with pytest.raises(OomproofError, match=r"28\.0 GiB together, more than --limit 24\.0 GiB"):
+        asked = Asked(need=20 * GIB, limit=24 * GIB, wait=False, spill=8 * GIB)
+        ask_for(tmp_path, monkeypatch, Gpus(), asked)
+
+
+def test_a_spill_that_does_not_fit_is_refused_with_the_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OomproofError, match=r"short by 1\.0 GiB") as refused:  # 60 available, a margin of 5
+        ask_for(tmp_path, monkeypatch, Gpus(), Asked(wait=False, spill=56 * GIB))
+    assert refused.value.status == 75
+    with pytest.raises(
+        OomproofError, match=r"--spill 60\.0 GiB: needs 60\.0 GiB; this machine has 64\.0 GiB RAM"
+    ) as never:
+        ask_for(tmp_path, monkeypatch, Gpus(), Asked(wait=False, spill=60 * GIB))
+    assert never.value.status == 69
+
+
+def test_without_a_card_nothing_is_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("oomproof.machine.nvidia.driver_present", lambda: False)
+    assert main(["run", "--spill", "8G", "--", "touch", "it-ran"]) == 2
+    assert "there is no card here" in capsys.readouterr().err and not (tmp_path / "it-ran").exists()
+    (tmp_path / "oomproof.toml").write_text(
+        'spill = "8G"\n'
+    )  # speaks for machines that have one, and for larger jobs
+    assert main(["run", "--limit", "1G", "--", "touch", "it-ran"]) == 0 and (tmp_path / "it-ran").exists()

@@ -35,7 +35,7 @@ GIVEN = {  # a word for each flag that takes one
     "not_before": "2030-01-31T06:00", "name": "big", "margin": "4G", "floor": "1G", "grace": "60",
     "alert_above": "8G", "alert_swap_growth": "50M", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
     "on_alert": "echo a", "on_end": "echo b", "alert_webhook": "slack:https://chat.example.org/hook",
-    "alert_mail": "me@example.org", "gpu_limit": "14G:0,20G:1", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
+    "alert_mail": "me@example.org", "gpu_limit": "14G:0,20G:1", "spill": "8G", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
 }  # fmt: skip
 
 
@@ -232,7 +232,11 @@ def test_what_is_refused(words: list[str], text: str) -> None:
 
 
 def test_without_flags() -> None:
-    assert RunSettings().agent_settings() == {"release": "warn", "gpu_limit": [], "trace_alloc": False}
+    told = {"release": "warn", "gpu_limit": [], "trace_alloc": False}
+    assert RunSettings().agent_settings(5 * GIB) == told
+    assert RunSettings(spill=GIB).agent_settings(5 * GIB) == {
+        **told, "spill": GIB, "margin": 5 * GIB, "limit": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,42 @@ def test_which_folders_are_covered(tmp_path: Path) -> None:
         ]
     )
     assert private_files.folders_to_cover(mountinfo) == [str(tmp_path), str(inner)]
+
+
+MOUNTED = """
+import os, sys
+folder = sys.argv[1]
+assert open(folder + "/user/lib/driver.so").read() == "the driver", "a file that is mounted by itself"
+assert open(folder + "/user/image/data").read() == "read only"
+for path in ("/user/lib/driver.so", "/user/image/new"):
+    try:
+        open(folder + path, "w").write("spoiled")
+    except OSError as error:
+        assert error.errno == 30, error
+    else:
+        sys.exit(9)
+open(folder + "/user/lib/own", "w").write("x")
+"""
+
+
+def test_what_is_mounted_below_a_covered_folder_is_still_there(tmp_path: Path) -> None:
+    """A container's GPU driver is a row of files that are mounted one by one; and an overlay hides a mount."""
+    results, user = tmp_path / "results", tmp_path / "user"
+    for folder in (results, user / "lib", user / "image"):
+        folder.mkdir(parents=True)
+    (tmp_path / "driver").write_text("the driver")
+    (user / "lib" / "driver.so").touch()
+    (tmp_path / "script.py").write_text(MOUNTED)
+    ours = f"{sys.executable} -I -S -B {private_files.__file__} {results} {sys.executable} {tmp_path}/script.py {tmp_path}"
+    lines = (
+        f"mount --bind {tmp_path}/driver {user}/lib/driver.so && mount -t tmpfs tmpfs {user}/image && "
+        f"echo -n 'read only' > {user}/image/data && mount -o remount,ro {user}/image && {ours}"
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", lines], capture_output=True, text=True, timeout=60
+    )
+    if done.returncode == private_files.CANNOT or "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr.strip()[:200]}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "driver").read_text() == "the driver"
+    assert not (user / "lib" / "own").exists()

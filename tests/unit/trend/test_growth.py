@@ -140,3 +140,14 @@ def test_a_program_that_makes_no_steps_is_warm_in_the_end() -> None:
     assert not reading.is_over(500.0) and reading.is_over(700.0)
     evaluating.note("eval", None, 10.0)
     assert not evaluating.is_over(30.0) and evaluating.is_over(80.0) and evaluating.counts(80.0)
+
+
+def test_what_is_pinned_for_a_card_is_no_trend() -> None:
+    warm_up = WarmUp()
+    for step, t in enumerate((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)):
+        warm_up.note("train", step, t)
+    assert warm_up.is_over(20.0)
+    warm_up.pins(True, 20.0)
+    assert not warm_up.is_over(25.0) and warm_up.is_over(200.0), "whoever died meanwhile pins no more"
+    warm_up.pins(False, 26.0)
+    assert warm_up.is_over(26.0)

@@ -1,6 +1,7 @@
-"""Becomes a sitecustomize: starts the virtual GPU in a script's Python, then runs the one that would have run without us.
+"""Becomes a sitecustomize: starts the virtual GPU, or a rehearsal, in a script's Python, then runs the one that would have run
+without us.
 
-`size_command` copies it to a folder that holds nothing else, and puts that first on PYTHONPATH.
+`size_command` and `rehearse` copy it to a folder that holds nothing else, and put that first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ def _start(folder: str, code: str) -> None:
     from importlib.machinery import ModuleSpec
     from importlib.util import module_from_spec
 
-    spec = ModuleSpec("_oomproof_virtual_gpu", None, is_package=True)
-    spec.submodule_search_locations = [code]
-    sys.modules["_oomproof_virtual_gpu"] = module_from_spec(spec)
-    importlib.import_module("_oomproof_virtual_gpu.virtual_start").begin(folder)
+    spec = ModuleSpec("_oomproof_sizing", None, is_package=True)
+    spec.submodule_search_locations = [os.path.dirname(code)]
+    sys.modules["_oomproof_sizing"] = module_from_spec(spec)
+    start = os.environ.get("OOMPROOF_SIZE_START", "virtual_start")
+    importlib.import_module(f"_oomproof_sizing.{os.path.basename(code)}.{start}").begin(folder)
 
 
 def _run_next_sitecustomize() -> None:

@@ -22,42 +22,44 @@ _own: dict[str, Any] = {}
 
 def begin(folder: str) -> None:
     """Called by sitecustomize: nothing happens until torch is imported."""
+    afterwards = {
+        "torch": lambda module: install(folder),
+        "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(module, _own["flow"]),
+        "transformers.generation.utils": lambda module: _flow_module().end_generation(module, _own["flow"]),
+        # asked whether a mask is needed: a fake tensor's values would count as unknown
+        "transformers.utils.import_utils": lambda module: setattr(
+            module, "is_fake_tensor", lambda tensor: False
+        ),
+        "torch.distributed.fsdp": lambda module: _refuse(
+            "FSDP", module, "FullyShardedDataParallel", "fully_shard"
+        ),
+        "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
+        "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].saves.save),
+    }
+    _own["error"] = ""
+
+    def told(kind: Any, error: Any, trace: Any) -> bool:
+        _own["error"] = f"{kind.__name__}: {error}"
+        _own["refused"] = _not_followed(kind, error, trace) if "flow" in _own else ""
+        return not _own["refused"]
+
+    follow_script(folder, afterwards, told)
+
+
+def follow_script(folder: str, afterwards: dict[str, Any], told: Any) -> None:
+    """``afterwards``: called right after that module was imported. ``told``: with the error that ends the script; whether it is to
+    be shown."""
     _touch(folder, "started")  # a Python of the command has read our PYTHONPATH
     if any("multiprocessing" in argument for argument in getattr(sys, "orig_argv", [])):
         return  # a loader's worker that was spawned
-    sys.meta_path.insert(
-        0,
-        _Finder(
-            {
-                "torch": lambda module: install(folder),
-                "transformers.trainer_callback": lambda module: _flow_module().evaluate_soon(
-                    module, _own["flow"]
-                ),
-                "transformers.generation.utils": lambda module: _flow_module().end_generation(
-                    module, _own["flow"]
-                ),
-                # asked whether a mask is needed: a fake tensor's values would count as unknown
-                "transformers.utils.import_utils": lambda module: setattr(
-                    module, "is_fake_tensor", lambda tensor: False
-                ),
-                "torch.distributed.fsdp": lambda module: _refuse(
-                    "FSDP", module, "FullyShardedDataParallel", "fully_shard"
-                ),
-                "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
-                "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].saves.save),
-            }
-        ),
-    )
+    sys.meta_path.insert(0, _Finder(afterwards))
     hook = sys.excepthook
-    _own["error"] = ""
 
-    def told(kind: Any, error: Any, trace: Any) -> None:
-        _own["error"] = f"{kind.__name__}: {error}"
-        _own["refused"] = _not_followed(kind, error, trace) if "flow" in _own else ""
-        if not _own["refused"]:
+    def excepthook(kind: Any, error: Any, trace: Any) -> None:
+        if told(kind, error, trace):
             hook(kind, error, trace)
 
-    sys.excepthook = told
+    sys.excepthook = excepthook
 
 
 def _touch(folder: str, name: str) -> None:
@@ -174,7 +176,8 @@ def _install(folder: str) -> None:
     flow.began = lambda: _touch(folder, "training")
     loaders = loader_flow.LoaderFlow(flow)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
-    change_torch(redirect, library, int(os.environ.get(TOTAL) or 80 << 30))
+    total = os.environ.get(TOTAL)
+    change_torch(redirect, library, int(total) if total else 80 << 30)
     torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
     flow.install()
     loaders.install()
@@ -186,7 +189,7 @@ def _install(folder: str) -> None:
 
 
 def change_torch(redirect: Any, library: Any, total: int) -> None:
-    """What torch shows, asks and computes, as with a card of ``total`` bytes."""
+    """What torch shows, asks and computes, as with a card of ``total`` bytes; 0: without one."""
     from . import (
         cuda_autocast,
         cuda_kernels,
@@ -261,11 +264,11 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
     return {
         "reason": reason, "refused": own.get("refused") or None,
-        "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
+        "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
         "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
+        "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
 
 

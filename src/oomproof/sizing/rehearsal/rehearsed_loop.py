@@ -1,0 +1,321 @@
+"""Follows a script's training on the real device: its steps, evaluations, generations and checkpoints, until each was seen."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import weakref
+from typing import Any
+
+import torch
+
+from ..virtual_gpu.nested_tensors import tensors
+from ..virtual_gpu.step_limits import STEPS
+from .phase_peaks import EVAL, GENERATE, LOAD, SAVE, TRAIN, PhasePeaks
+
+EVALUATIONS = 2  # the second has what the first and the training have left behind
+EPOCHS_AFTER = (
+    6  # shortened epochs, and a quarter of the time, to wait for an evaluation: it may come after the last
+)
+_WAIT = 5.0  # seconds of steps, or half of the time, in a loop without a loader to shorten: it evaluates every so many steps
+_ACCUMULATED = 16  # backward passes without a step: then it is taken for the script
+_MIB = 1 << 20
+_LARGE = 1 << 30  # bytes of a checkpoint: what is larger is not kept, for it would lie in memory
+_KEPT_LEAST = 256 << 10  # bytes that an evaluation finds more than the one before: less is a metric
+
+
+class RehearsedLoop:
+    def __init__(self, peaks: PhasePeaks, finish: Any, limit: float) -> None:
+        self.peaks, self._finish, self.limit = peaks, finish, limit
+        self.pid = os.getpid()
+        self.began: float | None = None  # the first batch, or backward
+        self.steps = self.passes = self.loaders = 0
+        self._switched_last: Any = None  # the module that was last switched over, weakly
+        self.eval_lives: list[tuple[int, int]] = []  # batches of the evaluation, and what was alive then
+        self.evaluations: list[tuple[int, int]] = []  # steps before each, and what was alive as it began
+        self.early = 0  # evaluations before the first step
+        self.kept = 0  # bytes that an evaluation would keep beyond the batches seen
+        self.across = 0  # ... and that the next one finds still there
+        self.saves = 0
+        self.saved = 0  # bytes of the largest checkpoint
+        self.generations = 0
+        self.tokens_left = 0  # of a generation that was cut short
+        self.notes: list[str] = []
+        self.ooms: list[dict[str, Any]] = []
+        self.wants_save = False  # a trainer that saves
+        self._stepped_at: float | None = None
+        self._optimizers: list[Any] = []
+
+    def is_here(self) -> bool:
+        return os.getpid() == self.pid
+
+    def tell(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # --- the script's calls -----------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(self._after_step)
+        made = torch.optim.Optimizer.__init__
+
+        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            made(optimizer, *args, **kwargs)
+            self._optimizers.append(weakref.ref(optimizer))
+
+        torch.optim.Optimizer.__init__ = counted
+        self._follow_backward()
+        self._follow_modes()
+        torch.save = self.saving(torch.save, 0)
+        torch.serialization.save = torch.save
+        observe = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if observe is not None:
+            torch.cuda._lazy_call(lambda: observe(self._out_of_memory))
+
+    def _follow_backward(self) -> None:
+        original = torch.autograd.backward
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self.is_here() and not _compiling():
+                self.begins()
+                self.peaks.enter(TRAIN)
+            result = original(*args, **kwargs)
+            if self.is_here() and not _compiling():
+                self._after_backward()
+            return result
+
+        torch.autograd.backward = backward
+
+    def _follow_modes(self) -> None:
+        """What the last outermost train() or eval() said."""
+        module = torch.nn.Module
+        train, depth = module.train, [0]
+
+        @functools.wraps(train)
+        def ours(this: Any, mode: bool = True) -> Any:
+            depth[0] += 1
+            try:
+                return train(this, mode)
+            finally:
+                depth[0] -= 1
+                if not depth[0] and self.is_here() and not _compiling():
+                    self._switched_last = weakref.ref(this)
+                    self._switched(not mode)
+
+        module.train = ours  # eval() calls it
+
+    @property
+    def evaluating(self) -> bool:
+        """Asked of the module itself: Lightning switches it back part by part."""
+        module = self._switched_last() if self._switched_last is not None else None
+        return module is not None and not module.training
+
+    def _switched(self, evaluating: bool) -> None:
+        if (
+            evaluating and self.peaks.now == LOAD and not torch.is_grad_enabled()
+        ):  # a loop that begins with an evaluation
+            self.early += 1
+            self.begins()
+            self.peaks.enter(EVAL)
+            return
+        if self.peaks.now in (TRAIN, EVAL):
+            if evaluating and self.peaks.now == TRAIN:
+                self.evaluation_begins()
+            self.peaks.enter(EVAL if evaluating else TRAIN)
+            self.check()
+
+    def begins(self) -> None:
+        if self.began is None:
+            self.began = time.monotonic()
+
+    def _after_backward(self) -> None:
+        """One that gathers gradients over many passes holds no more by its step; one without an optimizer has made it."""
+        self.passes += 1
+        optimizers = [
+            optimizer for optimizer in (known() for known in self._optimizers) if optimizer is not None
+        ]
+        if not optimizers:
+            self._stepped()
+        elif self.passes > _ACCUMULATED and self.steps < STEPS:
+            self.tell(
+                f"gradients are accumulated over more than {_ACCUMULATED} passes: the first steps were taken before that"
+            )
+            for optimizer in optimizers:
+                try:
+                    optimizer.step()
+                except Exception:  # one that wants a closure
+                    self._optimizers = [known for known in self._optimizers if known() is not optimizer]
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.is_here() and not _compiling():
+            self._stepped()
+
+    def _stepped(self) -> None:
+        self.steps, self.passes = self.steps + 1, 0
+        if self.steps == STEPS:
+            self._stepped_at = time.monotonic()
+        self.check()
+
+    def evaluation_begins(self) -> None:
+        """Of one that is entered again without a step between, the same."""
+        if self.steps and (not self.evaluations or self.evaluations[-1][0] != self.steps):
+            self.evaluations.append((self.steps, self.peaks.live()))
+            self.eval_lives = []
+            if len(self.evaluations) > 1 and self.kept:
+                grown = self.evaluations[-1][1] - self.evaluations[-2][1]
+                self.across = self.kept if grown > _KEPT_LEAST else 0
+
+    def keeps(self, growth: int, left: int) -> None:
+        self.kept = max(self.kept, growth * left)
+
+    # --- checkpoints and generations --------------------------------------------------------------------------
+
+    def saving(self, save: Any, at: int) -> Any:
+        """``at``: which argument is the data."""
+
+        @functools.wraps(save)
+        def ours(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_here() or self.began is None or self.peaks.now == SAVE:
+                return save(*args, **kwargs)
+            storages = {
+                tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+                for tensor in tensors(args[at : at + 1])
+            }
+            size = sum(storages.values())
+            before = self.peaks.enter(SAVE)
+            try:
+                return save(*args, **kwargs)
+            finally:
+                self.saves, self.saved = self.saves + 1, max(self.saved, size)
+                self.peaks.enter(before)
+                if size > _LARGE:
+                    _remove([*args, *kwargs.values()])
+                    self.tell("checkpoints of more than 1 GiB were written and removed")
+
+        return ours
+
+    def generating(self, generate: Any) -> Any:
+        @functools.wraps(generate)
+        def ours(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_here() or self.peaks.now == GENERATE:
+                return generate(*args, **kwargs)
+            self.begins()
+            self.check()
+            before = self.peaks.enter(GENERATE)
+            try:
+                return generate(*args, **kwargs)
+            finally:
+                self.generations += 1
+                self.peaks.enter(before if before != LOAD else EVAL)
+                if self.steps:
+                    self.check()
+
+        return ours
+
+    def _out_of_memory(self, card: int, requested: int, total: int, free: int) -> None:
+        self.ooms.append(
+            {"phase": self.peaks.now, "card": card, "requested": requested, "free": free, "steps": self.steps}
+        )
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Called between two pieces of work."""
+        now = time.monotonic()
+        if self.began is not None and now - self.began > self.limit:
+            self._finish("time limit")
+        if self._stepped_at is None:
+            return
+        if (
+            len(self.evaluations) >= EVALUATIONS
+            and self.steps > self.evaluations[-1][0]
+            and not self._save_is_due()
+        ):
+            self._finish("done")
+        waited = now - self._stepped_at
+        if self.loaders > EPOCHS_AFTER and not self._since_steps() and waited > self.limit / 4:
+            self._finish("done")
+        if not self.loaders and not self._since_steps() and waited > max(_WAIT, self.limit / 2):
+            self._finish("done")
+
+    def _since_steps(self) -> list[tuple[int, int]]:
+        return [evaluation for evaluation in self.evaluations if evaluation[0] >= STEPS]
+
+    def evaluation_is_due(self) -> bool:
+        return self.steps >= STEPS and len(self._since_steps()) < EVALUATIONS
+
+    def _save_is_due(self) -> bool:
+        return self.wants_save and not self.saves
+
+
+def _compiling() -> bool:
+    return bool(torch.compiler.is_compiling()) if hasattr(torch, "compiler") else False
+
+
+def _remove(values: list[Any]) -> None:
+    for value in values:
+        if isinstance(value, (str, os.PathLike)) and os.path.isfile(value):
+            try:
+                os.unlink(value)
+            except OSError:
+                pass
+
+
+def hurry_trainer(module: Any, loop: RehearsedLoop) -> None:
+    """transformers.trainer_callback: what is due every so many steps is due after the steps we wait for."""
+    callback = module.DefaultFlowCallback
+    original = callback.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control = original(self, args, state, control, **kwargs)
+        if _asked(args, "eval_strategy") and loop.evaluation_is_due():
+            control.should_evaluate = True
+        if _asked(args, "save_strategy"):
+            loop.wants_save = True
+            if loop.steps >= STEPS and not loop.saves:
+                control.should_save = True
+        return control
+
+    callback.on_step_end = on_step_end
+
+
+def hurry_lightning(module: Any, loop: RehearsedLoop) -> None:
+    """lightning.pytorch.loops.training_epoch_loop: a validation that comes once an epoch comes after the steps we wait for."""
+    epoch = module._TrainingEpochLoop
+    original = epoch._should_check_val_fx
+
+    def should_check(self: Any, *args: Any, **kwargs: Any) -> Any:
+        due = loop.evaluation_is_due() and self.trainer.enable_validation
+        return due or original(self, *args, **kwargs)
+
+    epoch._should_check_val_fx = should_check
+
+
+def _asked(args: Any, name: str) -> bool:
+    value = getattr(args, name, None)
+    return str(getattr(value, "value", value) or "no") != "no"
+
+
+def follow_generation(module: Any, loop: RehearsedLoop) -> None:
+    """transformers.generation.utils. No sequence ends before its greatest length: at hour nine none may."""
+    module.GenerationMixin.generate = loop.generating(module.GenerationMixin.generate)
+    criteria = getattr(module, "EosTokenCriteria", None)
+    if criteria is not None:
+        criteria.__call__ = lambda self, input_ids, *args, **kwargs: torch.zeros(
+            input_ids.shape[0], dtype=torch.bool, device=input_ids.device
+        )
+    longest = module.MaxLengthCriteria
+    measured = longest.__call__
+
+    def is_done(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        done = measured(self, input_ids, *args, **kwargs)
+        if loop.began is not None and time.monotonic() - loop.began > loop.limit:
+            loop.tokens_left = max(loop.tokens_left, self.max_length - int(input_ids.shape[1]))
+            return torch.ones_like(done) if isinstance(done, torch.Tensor) else True
+        return done
+
+    longest.__call__ = is_done

@@ -1,0 +1,180 @@
+"""A command in a child whose writes nobody sees, inside a memory limit, looked at from outside: for who runs a script to learn
+what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from oomproof.leaf.process_signals import signal_all
+from oomproof.ledger import budget
+from oomproof.machine import memory, processes
+from oomproof.records import dataclass
+from oomproof.runner import limit_backends
+from oomproof.sizing import private_files
+
+LOOK = 0.1  # seconds between looks at the child
+_SHOWN = 15  # lines of a script's own error
+# the words of Python's resolver and sockets, and of the Hugging Face hub
+_NO_NETWORK = (
+    "name resolution", "Name or service not known", "Network is unreachable", "No address associated", "getaddrinfo failed",
+    "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
+)  # fmt: skip
+NOT_STARTED = (
+    "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
+    "PYTHONPATH before oomproof, not in the command"
+)
+
+
+@dataclass
+class Watched:
+    """What the child and its children held on the host at most, in bytes."""
+
+    status: int = 0
+    earlier: int = 0  # the main process's, before the model's first pass
+    earlier_workers: int = 0
+    is_training: bool = False
+    peak: int = 0
+    main: int = 0
+    workers: int = 0
+    largest: int = 0  # of the other processes
+    shared: int = 0
+    over_limit: bool = False
+    has_network: bool = False
+    timed_out: bool = False
+    limit: int = 0
+
+
+def private(argv: Sequence[str], folder: str) -> list[str]:
+    """The command with its writes held off; ``folder`` alone is real."""
+    return [sys.executable, "-I", "-S", "-B", private_files.__file__, folder, *argv]
+
+
+def cannot_be_private(status: int, folder: str) -> str:
+    """Why its writes could not be held off, where that is so."""
+    path = os.path.join(folder, "cannot")
+    if status != private_files.CANNOT or not os.path.exists(path):
+        return ""
+    with open(path) as file:
+        return file.read()
+
+
+def usable() -> int:
+    """What the child may hold: all but the machine's floor."""
+    ram = memory.read()
+    return max(1 << 30, ram.available - budget.default_floor(ram.total))
+
+
+def enter(join: Sequence[str]) -> None:
+    """In the child, before it is another program."""
+    for processes_file in join:
+        with contextlib.suppress(OSError), open(processes_file, "w") as file:
+            file.write("0")
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+@contextlib.contextmanager
+def running(
+    argv: Sequence[str], folder: str, environment: Mapping[str, str], allow_writes: bool
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The command, and what it may hold; ended with all its processes. What it prints is in ``folder``/output."""
+    command = list(argv) if allow_writes else private(argv, folder)
+    limit = usable()
+    with limited(limit) as join, open(os.path.join(folder, "output"), "wb") as file:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            env=environment, preexec_fn=lambda: enter(join),
+        )  # fmt: skip
+        try:
+            yield child, limit
+        finally:
+            end(child)
+
+
+def environment_for(folder: str, code: str, start: str, time_limit: float) -> dict[str, str]:
+    """With a folder on PYTHONPATH that starts the module ``start`` of ours in every Python of the command; nothing goes out."""
+    site = os.path.join(folder, "site")
+    os.makedirs(site, exist_ok=True)
+    shutil.copy(
+        os.path.join(os.path.dirname(code), "virtual_gpu", "virtual_site.py"),
+        os.path.join(site, "sitecustomize.py"),
+    )
+    path = os.environ.get("PYTHONPATH", "")
+    return {
+        **os.environ,
+        "PYTHONPATH": site + (os.pathsep + path if path else ""),
+        "OOMPROOF_SIZE": folder, "OOMPROOF_SIZE_CODE": code, "OOMPROOF_SIZE_START": start,
+        "OOMPROOF_SIZE_SECONDS": str(time_limit), "PYTHONDONTWRITEBYTECODE": "1",
+        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def limited(limit: int) -> Iterator[list[str]]:
+    """A cgroup in which the kernel enforces it, where we may make one; the looks at the child do so besides."""
+    name = f"size-{os.getpid()}"
+    backend = limit_backends.make_v2(name, limit)[0] or limit_backends.make_v1(name, limit)[0]
+    try:
+        yield backend.join if backend is not None else []
+    finally:
+        for directory in backend.remove if backend is not None else ():
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+def is_started(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "started"))
+
+
+def tell_looks(folder: str, looks: int) -> None:
+    """To the child, which waits for them when it holds most."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, "looks"), "w") as file:
+        file.write(str(looks))
+
+
+def look(pid: int, watched: Watched) -> bool:
+    """Anonymous memory of the tree, pages that are shared counted once, and the /dev/shm of its own. False where processes came or
+    went meanwhile: whose pages are whose is not known."""
+    pids = (pid, *processes.descendants(pid))
+    members = [member for member in map(processes.memory, pids) if member is not None]
+    own = {member.pid: member.anon for member in members}
+    for member in members if len(pids) > 1 else ():
+        if (shared := processes.overlap(member.pid)) is None:
+            return False
+        own[member.pid] = max(0, member.anon - shared.anon)
+    if not own or pids != (pid, *processes.descendants(pid)):
+        return False
+    main = max(members, key=lambda member: member.anon)
+    with contextlib.suppress(OSError):
+        facts = os.statvfs(f"/proc/{main.pid}/root/dev/shm")
+        watched.shared = max(watched.shared, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+    total = sum(own.values())
+    if total > watched.peak:
+        watched.peak, watched.main = total, min(main.anon, total)
+        watched.workers = total - watched.main
+    watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
+    return True
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """With everybody below it: launchers give their ranks a session of their own."""
+    while child.poll() is None:
+        signal_all((child.pid, *processes.descendants(child.pid)), signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+
+
+def show_error(folder: str, tell: Callable[[str], None]) -> bool:
+    """The end of what the command printed; whether it speaks of a network that is not there."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
+        lines = file.read().splitlines()[-_SHOWN:]
+    for line in lines:
+        tell(line)
+    return any(word in line for line in lines for word in _NO_NETWORK)
