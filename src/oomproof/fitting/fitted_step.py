@@ -124,7 +124,7 @@ def _predicted(
     seen = replace(seen, squares=_squares(runs))
     size = ranks.agree(found.batch)
     batch = asked.batch(size, most=found.batch, need=found.at(size), capacity=capacity)
-    batch = replace(batch, notes=(*batch.notes, *split_notes(seen, batch.accum)))
+    batch = replace(batch, notes=(*batch.notes, *split_notes(seen, size, size * batch.accum)))
     if ranks.rank == 0:
         settings.tell(f"{batch}, predicted for a card of {format_size(gpu)}")
         for note in batch.notes:

@@ -137,4 +137,4 @@ class MeasuredFit:
 
     def batch(self, size: int, most: int | None = None, **facts: Any) -> Batch:
         made = self.asked.batch(size, most=most, resumed=self._loaded, **facts)
-        return replace(made, notes=(*made.notes, *split_notes(self.seen, made.accum)))
+        return replace(made, notes=(*made.notes, *split_notes(self.seen, size, size * made.accum)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 
+from oomproof.plans.split_effects import comparing_note, norms_note
 from oomproof.records import dataclass
 
 # Losses that compare the samples of a batch with each other, by what libraries call them (sentence-transformers, pytorch-metric-learning, CLIP)
@@ -37,26 +38,16 @@ def compares(class_name: str) -> bool:
     return bool(_COMPARING.search(class_name))
 
 
-def split_notes(seen: Seen, accum: int) -> tuple[str, ...]:
-    """A sentence for each; none where nothing is split."""
-    if accum <= 1:
-        return ()
-    return tuple(_notes(seen))
+def split_notes(seen: Seen, batch: int, effective: int) -> tuple[str, ...]:
+    """Of ``effective`` samples on one device in passes of ``batch``: a sentence for each; none where nothing is split."""
+    return tuple(_notes(seen, batch, effective)) if batch < effective else ()
 
 
-def _notes(seen: Seen) -> Iterable[str]:
+def _notes(seen: Seen, batch: int, effective: int) -> Iterator[str]:
     if seen.batch_norms:
-        layers = f"{seen.batch_norms} layers" if seen.batch_norms > 1 else "a layer"
-        yield (
-            f"BatchNorm ({layers}) takes its statistics from each pass, not from the whole batch: results differ from an unsplit one; "
-            "GroupNorm, or frozen statistics, do not"
-        )
+        yield norms_note(seen.batch_norms, batch, effective)
     if seen.comparing or seen.squares:
-        by = f" ({', '.join(seen.comparing)})" if seen.comparing else ""
-        yield (
-            f"the loss{by} compares samples of a batch with each other: split, each sample meets fewer others, which is another training; "
-            "gradient caching (GradCache, CachedMultipleNegativesRankingLoss) keeps them"
-        )
+        yield f"{comparing_note(batch, effective)}; gradient caching does (GradCache, CachedMultipleNegativesRankingLoss)"
     if seen.unequal:
         yield (
             f"samples do not count alike ({seen.unequal}): the mean of the passes' means is not the mean of the batch; "

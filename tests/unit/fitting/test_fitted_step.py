@@ -60,7 +60,10 @@ def test_the_largest_that_fits_with_everything_as_before(capsys: pytest.CaptureF
     assert (batch.size, batch.accum) == (16, 4)
     assert_same(state_of(model, optimizer), before)
     text = capsys.readouterr().err
-    assert "oomproof: batch 16 × 4 passes = 64" in text and "note: BatchNorm (a layer)" in text
+    assert (
+        "oomproof: batch 16 × 4 passes = 64" in text
+        and "note: a BatchNorm layer takes mean and variance of 16 samples instead of 64" in text
+    )
 
 
 def test_a_scaler_a_schedule_and_an_averaged_model_are_put_back() -> None:
@@ -181,7 +184,7 @@ def test_a_loss_that_compares_samples_is_seen_by_its_tensors(capsys: pytest.Capt
         optimizer.zero_grad()
 
     batch = predicted(contrastive, "4G", effective=1 << 16)
-    assert batch.accum > 1 and any("compares samples" in note for note in batch.notes)
+    assert batch.accum > 1 and any("compares the samples" in note for note in batch.notes)
     assert not any("compares" in note for note in predicted(plain, "4G", effective=1 << 17, quiet=True).notes)
 
 

@@ -8,24 +8,27 @@ from oomproof.fitting.split_notes import Seen, compares, split_notes
 
 
 def test_batch_norm() -> None:
-    (note,) = split_notes(Seen(batch_norms=53), accum=4)
-    assert note.startswith("BatchNorm (53 layers) takes its statistics from each pass")
-    assert split_notes(Seen(batch_norms=53), accum=1) == ()
+    (note,) = split_notes(Seen(batch_norms=53), 16, 64)
+    assert note.startswith("53 BatchNorm layers take mean and variance of 16 samples instead of 64")
+    assert split_notes(Seen(batch_norms=53), 64, 64) == ()
 
 
 def test_losses_that_compare_samples() -> None:
     for seen in (Seen(comparing=("InfoNCELoss",)), Seen(squares=2)):
-        (note,) = split_notes(seen, accum=2)
-        assert "compares samples of a batch with each other" in note and "GradCache" in note
+        (note,) = split_notes(seen, 8, 16)
+        assert (
+            "compares the samples of a batch with each other (8 instead of 16)" in note
+            and "GradCache" in note
+        )
 
 
 def test_samples_that_do_not_count_alike() -> None:
-    (note,) = split_notes(Seen(unequal="padding in attention_mask"), accum=2)
+    (note,) = split_notes(Seen(unequal="padding in attention_mask"), 8, 16)
     assert "(padding in attention_mask)" in note and "batch.groups(loader, count=…)" in note
 
 
 def test_a_plain_network_has_none() -> None:
-    assert split_notes(Seen(), accum=64) == ()
+    assert split_notes(Seen(), 1, 64) == ()
 
 
 def test_what_was_seen_adds_up() -> None:
