@@ -12,18 +12,26 @@ def split_notes(points: Sequence[Point], batch: int, effective: int) -> Iterator
     if batch >= effective:
         return
     if norms := max((int(point.facts.get("norms", 0)) for point in points), default=0):
-        layers = f"{norms} BatchNorm layers take" if norms > 1 else "a BatchNorm layer takes"
-        yield f"{layers} mean and variance of {batch} samples instead of {effective}: accumulation does not make up for that"
+        yield norms_note(norms, batch, effective)
     if _is_contrastive(points):
-        yield (
-            f"the loss compares the samples of a batch with each other ({batch} instead of {effective}): "
-            "accumulation does not make up for that"
-        )
+        yield comparing_note(batch, effective)
     if _is_token_mean(points):
         yield (
             "the loss is a mean over tokens: with sequences of unequal length the mean of the pieces is another than that of the whole "
             "(transformers' Trainer weighs them since 4.46; in a loop of your own divide by the tokens of all pieces)"
         )
+
+
+def norms_note(norms: int, batch: int, effective: int) -> str:
+    layers = f"{norms} BatchNorm layers take" if norms > 1 else "a BatchNorm layer takes"
+    return f"{layers} mean and variance of {batch} samples instead of {effective}: accumulation does not make up for that"
+
+
+def comparing_note(batch: int, effective: int) -> str:
+    return (
+        f"the loss compares the samples of a batch with each other ({batch} instead of {effective}): "
+        "accumulation does not make up for that"
+    )
 
 
 def _is_contrastive(points: Sequence[Point]) -> bool:

@@ -16,6 +16,7 @@ from oomproof.sizing.calibrated_card import CalibratedCard
 from oomproof.sizing.card_constants import ANY_CARD
 from oomproof.sizing.estimate import Sizing
 from oomproof.sizing.virtual_gpu.step_limits import STEPS
+from oomproof.sizing.virtual_run import VirtualRun
 
 BASIS = "a step on a virtual GPU"
 _CALLS = 24  # of a step that accumulates gradients and seldom comes to its optimizer
@@ -33,6 +34,16 @@ def size_step(
     card: CalibratedCard | None,
 ) -> Sizing:
     """What the step itself raises is raised here; what cannot be followed is ``refused`` in the answer."""
+    run = step_run(step, model, optimizer, batch, seconds=seconds)
+    if isinstance(run, str):
+        return Sizing(None, None, (), BASIS, refused=run)
+    return _sizing(run, card)
+
+
+def step_run(
+    step: Callable[..., Any], model: Any, optimizer: Any, batch: Any, *, seconds: float
+) -> VirtualRun | str:
+    """The step on a virtual GPU: its log as a card's allocator would have seen it, or why it cannot be followed."""
     if not callable(step):
         raise OomproofError("the first argument is the step: a function of model, optimizer and batch")
     if sys.modules.get("torch") is None:
@@ -44,8 +55,14 @@ def size_step(
     finally:
         _one_at_a_time.release()
     if result.get("refused"):
-        return Sizing(None, None, (), BASIS, refused=str(result["refused"]))
-    return _sizing(result, log, card)
+        return str(result["refused"])
+    from oomproof.sizing.virtual_gpu.storage_log import GPU
+
+    flat = log.events[GPU]
+    run = VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), log.births.tobytes())
+    if not run.events:
+        return "the step put nothing on a GPU: has the model parameters?"
+    return virtual_run.completed(run)
 
 
 def _run(
@@ -143,21 +160,12 @@ def _steps(own: dict[str, Any], step: Any, model: Any, optimizer: Any, batch: An
     return "the step was called often enough"
 
 
-def _sizing(result: dict[str, Any], log: Any, calibrated: CalibratedCard | None) -> Sizing:
-    from oomproof.sizing.virtual_gpu.storage_log import GPU
-
-    flat = log.events[GPU]
-    run = virtual_run.completed(
-        virtual_run.VirtualRun(result, list(zip(flat[::2], flat[1::2], strict=True)), log.births.tobytes())
-    )
+def _sizing(run: VirtualRun, calibrated: CalibratedCard | None) -> Sizing:
+    result = run.result
     card, basis = ANY_CARD, BASIS
     if calibrated is not None:
         run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
         basis = f"{BASIS}; {calibrated.name} calibrated, {run.result['measured']} of {len(result['signatures'])} operations measured there"
-    if not run.events:
-        return Sizing(
-            None, None, (), basis, refused="the step put nothing on a GPU: has the model parameters?"
-        )
     gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
     return Sizing(
         gpu, None, tuple(phase for phase in phases if phase.reached), basis, notes=tuple(_notes(run.result)),

@@ -62,15 +62,26 @@ _FETCH = ("__getitem__", "_worker_loop", "__next__", "_next_data", "collate_fn")
 
 def of_frames(frames: Iterable[Frame]) -> str:
     """Outermost first: the innermost that shows a phase decides. Where only file names speak, the script's does."""
-    listed = _before_a_fetch([(file.replace("\\", "/"), _bare(name), code) for file, name, code in frames])
-    if any(_TRIES.match(name) for _, name, _ in listed):
-        return "load"
-    if phase := _of_functions(listed):
+    listed = _cleaned(frames)
+    if phase := _of_known(listed):
         return phase
     for file, _, _ in listed:
         if not _LIBRARY.search(file) and (phase := of_script(file)) != "unknown":
             return phase
     return "generate" if any(_SERVES.search(file) for file, _, _ in listed) else "unknown"
+
+
+def of_functions(frames: Iterable[Frame]) -> str:
+    """By what functions are called and call alone; "" where they show none."""
+    return _of_known(_cleaned(frames))
+
+
+def _cleaned(frames: Iterable[Frame]) -> list[Frame]:
+    return _before_a_fetch([(file.replace("\\", "/"), _bare(name), code) for file, name, code in frames])
+
+
+def _of_known(frames: Sequence[Frame]) -> str:
+    return "load" if any(_TRIES.match(name) for _, name, _ in frames) else _of_functions(frames)
 
 
 def trains(frames: Iterable[Frame]) -> bool:

@@ -122,7 +122,7 @@ class FakeCopies:
         )
         made.__kwdefaults__ = function.__kwdefaults__
         known[id(function)] = made
-        for name in _names(function.__code__) & function.__globals__.keys():
+        for name in names_in(function.__code__) & function.__globals__.keys():
             space[name] = self._outside(function.__globals__[name], function, space, known)
         for cell, original in zip(cells, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # a cell that is empty yet
@@ -152,9 +152,9 @@ def _check(tensor: Any) -> None:
         raise Refused("sparse tensors on the GPU cannot be followed")
 
 
-def _names(code: types.CodeType) -> set[str]:
+def names_in(code: types.CodeType) -> set[str]:
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(names_in, inner))
 
 
 def _copied_classes() -> tuple[type, ...]:

@@ -1,0 +1,177 @@
+"""A few optimizer steps of a training, ended from within: what they take, and what in them would change by splitting the batch."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from oomproof.errors import OomproofError
+from oomproof.fitting import split_notes
+from oomproof.fitting.fitted_batch import Batch
+from oomproof.fitting.memory_meter import Meter, Reading
+from oomproof.fitting.oom_errors import memory_cause
+from oomproof.fitting.probe_plan import Probe
+from oomproof.fitting.released_memory import release
+from oomproof.records import replace
+
+STEPS = 3  # the first makes the optimizer's state, the second has all, in the third the allocator has settled
+_STEPS_OF_TWO = 2  # with two passes each
+_PASSES = 64  # without an optimizer step: an evaluation, or a training that updates by hand
+
+
+class ProbeEnded(BaseException):
+    """Enough was seen. Not an Exception: no handler of the training may take it for its own."""
+
+
+class StateLoaded(BaseException):
+    """A checkpoint says which batch it was trained with."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__("the batch of a checkpoint")
+        self.state = state
+
+
+class StepCount:
+    """Optimizer steps so far: of several optimizers, each has made so many."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+        self._handle: Any = None
+
+    @property
+    def all_made(self) -> int:
+        return min(self._steps.values(), default=0)
+
+    @property
+    def most(self) -> int:
+        return max(self._steps.values(), default=0)
+
+    @contextlib.contextmanager
+    def counting(self, after: Callable[[], None] = lambda: None) -> Iterator[StepCount]:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def stepped(optimizer: Any, *given: Any) -> None:
+            self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+            after()
+
+        handle = register_optimizer_step_post_hook(stepped)
+        try:
+            yield self
+        finally:
+            handle.remove()
+
+
+class _Onlooker:
+    """Modules as they are called."""
+
+    def __init__(self) -> None:
+        self.norms: set[int] = set()
+        self.comparing: set[str] = set()
+        self._known: dict[type, bool] = {}
+        self._outermost: int | None = None
+        self.passes = 0  # since the last optimizer step
+
+    def called(self, module: Any, given: Any) -> None:
+        kind = type(module)
+        if kind not in self._known:
+            self._known[kind] = split_notes.compares(kind.__name__)
+        if self._known[kind]:
+            self.comparing.add(kind.__name__)
+        if module.training and _is_batch_norm(module):
+            self.norms.add(id(module))
+        if self._outermost is None:
+            self._outermost = id(module)
+        if id(module) == self._outermost:
+            self.passes += 1
+            if self.passes > _PASSES:
+                raise ProbeEnded
+
+    def seen(self) -> split_notes.Seen:
+        return split_notes.Seen(len(self.norms), tuple(sorted(self.comparing)))
+
+
+def _is_batch_norm(module: Any) -> bool:
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    return isinstance(module, _BatchNorm)
+
+
+def probed(run: Callable[[Batch], Any], batch: Batch, meter: Meter) -> tuple[Probe, split_notes.Seen]:
+    """``run``: the training. What it raises of its own is raised, but a lack of memory is an answer."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    wanted = STEPS if batch.accum == 1 else _STEPS_OF_TWO
+    count, onlooker = StepCount(), _Onlooker()
+    has_ended = False
+
+    def after() -> None:
+        nonlocal has_ended
+        onlooker.passes = 0
+        meter.look()
+        if count.all_made >= wanted or count.most >= 4 * wanted:
+            has_ended = True
+            raise ProbeEnded
+
+    error: BaseException | None = None
+    meter.start()
+    handle = register_module_forward_pre_hook(onlooker.called)
+    try:
+        with count.counting(after):
+            run(batch)
+    except ProbeEnded as ended:
+        error = ended
+    except Exception as raised:
+        if not has_ended:  # else it is what came of our ending it
+            error = raised
+    finally:
+        handle.remove()
+        reading = meter.stop()
+    probe = _outcome(batch, error, reading)
+    if probe.reading is not None:
+        probe = replace(probe, reading=meter.settled(probe.reading))
+    return probe, onlooker.seen()
+
+
+def _outcome(batch: Batch, error: BaseException | None, reading: Reading) -> Probe:
+    """Outside the except block: there the traceback would hold every tensor of the attempt."""
+    cause = memory_cause(error) if isinstance(error, Exception) else None
+    if isinstance(error, Exception) and cause is None:
+        error.add_note(f"oomproof: while a batch of {batch.size} was measured for fit_batch")
+        raise error
+    release(error)
+    return Probe(batch.size, None if cause is not None else reading, cause)
+
+
+@contextlib.contextmanager
+def same_random_numbers() -> Iterator[Callable[[], None]]:
+    """Yields what puts the generators back to where they are now: measured or not, the training has the same numbers."""
+    import torch
+
+    numpy: Any = sys.modules.get("numpy")
+    python, generator = random.getstate(), torch.get_rng_state()
+    arrays = numpy.random.get_state() if numpy is not None else None
+    cards = (
+        torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    )
+
+    def back() -> None:
+        random.setstate(python)
+        torch.set_rng_state(generator)
+        if numpy is not None and arrays is not None:
+            numpy.random.set_state(arrays)
+        if cards is not None:
+            torch.cuda.set_rng_state_all(cards)
+
+    yield back
+
+
+def need_torch() -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise OomproofError(
+            "torch is not imported, so there is nothing to fit", "import torch before fit_batch"
+        )
+    return torch

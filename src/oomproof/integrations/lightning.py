@@ -1,0 +1,184 @@
+"""`FitBatch` for Lightning: the largest batch that fits, measured before training starts, the effective batch kept by accumulation."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib import import_module
+from typing import Any
+
+from oomproof.errors import USAGE, OomproofError
+from oomproof.fitting import fit_messages, rank_agreement
+from oomproof.fitting.fitted_batch import Asked, Batch
+from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
+from oomproof.fitting.probe_plan import START
+from oomproof.fitting.released_memory import release
+from oomproof.fitting.training_probe import same_random_numbers
+from oomproof.integrations.asked_effective import ANY, effective_note, wanted_effective
+from oomproof.units import parse_size
+
+# Two names of one library; whichever the script has imported
+_PACKAGE = (
+    "pytorch_lightning"
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    else "lightning.pytorch"
+)
+Callback: Any = import_module(f"{_PACKAGE}.callbacks").Callback
+_MOST_STEPS = 64  # of one measurement: it ends by itself after two or three
+
+
+class FitBatch(Callback):  # type: ignore[misc]
+    """As a callback: ``Trainer(callbacks=[FitBatch(effective=512)])``.
+
+    ``effective``: samples of one optimizer step on all devices; None: as it is configured; "any": the largest batch, one pass a step.
+    ``name``: the attribute of the module, its hparams or the data module that the train loader takes its batch size from. What was found
+    is kept in checkpoints, and taken from there when training resumes. Works with several devices: all take the smallest."""
+
+    def __init__(
+        self,
+        effective: int | str | None = None,
+        *,
+        most: int | None = None,
+        start: int = START,
+        capacity: str | int | None = None,
+        name: str = "batch_size",
+        quiet: bool = False,
+    ) -> None:
+        limit = parse_size(capacity) if isinstance(capacity, str) else capacity
+        tell = fit_messages.silent if quiet else fit_messages.to_stderr
+        self.effective, self.name = effective, name
+        self.settings = FitSettings(None, most, start, limit, tell=tell)
+        self.batch: Batch | None = None
+        self._state: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.batch.state_dict()) if self.batch is not None else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._state = dict(state_dict) or None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str | None = None) -> None:
+        if stage != "fit":
+            return
+        if not _parsing().lightning_hasattr(pl_module, self.name):
+            raise OomproofError(
+                f"neither the module nor the data module has {self.name}, which the train loader would take its batch size from",
+                f"self.{self.name} = 32, and DataLoader(…, batch_size=self.{self.name}); or FitBatch(name=…)", USAGE,
+            )  # fmt: skip
+        if not trainer.fit_loop._data_source.is_module():
+            raise OomproofError(
+                "a loader given to fit() cannot be made anew with another batch size",
+                "give the module or a data module a train_dataloader()", USAGE,
+            )  # fmt: skip
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.fast_dev_run:
+            return
+        size = int(_parsing().lightning_getattr(pl_module, self.name))
+        before = size * trainer.accumulate_grad_batches * trainer.world_size
+        asked = Asked(wanted_effective(self.effective, before), self.settings.most, trainer.world_size)
+        asked.check()
+        training = _Training(trainer, self.name)
+        fit = MeasuredFit(
+            training.run, self.settings, asked, rank_agreement.here(), training.as_before, confirm=True
+        )
+        self.batch = fit.fitted(self._state)
+        training.set(self.batch)
+        training.reload()
+        if note := effective_note(self.effective, before, self.batch.effective):
+            fit.tell(note)
+
+
+def _parsing() -> Any:
+    return import_module(f"{_PACKAGE}.utilities.parsing")
+
+
+class _Training:
+    """The trainer's own loop, for a few steps at a time; as Lightning's own finder runs it."""
+
+    def __init__(self, trainer: Any, name: str) -> None:
+        self.trainer, self.name = trainer, name
+        self.loop = trainer.fit_loop
+
+    def set(self, batch: Batch) -> None:
+        _parsing().lightning_setattr(self.trainer.lightning_module, self.name, batch.size)
+        if self.trainer.lightning_module.automatic_optimization:
+            self.trainer.accumulate_grad_batches = batch.accum
+
+    def reload(self) -> None:
+        """Loaders are asked for anew."""
+        for loop in (self.loop, self.loop.epoch_loop.val_loop):
+            loop._combined_loader = None
+            loop.setup_data()
+
+    def run(self, batch: Batch) -> None:
+        self.set(batch)
+        self.reload()
+        self._begin()
+        self.loop.run()
+
+    def _begin(self) -> None:
+        loop = self.loop
+        loop.load_state_dict(deepcopy(self._loop_state))
+        loop.restarting = False
+        optimization = (
+            loop.epoch_loop.automatic_optimization.optim_progress
+            if self.trainer.lightning_module.automatic_optimization
+            else loop.epoch_loop.manual_optimization.optim_step_progress
+        )
+        optimization.reset()
+        loop.epoch_progress.reset()
+
+    @contextmanager
+    def as_before(self) -> Iterator[Callable[[], None]]:
+        """Weights, optimizers, loops, loggers and callbacks, by a checkpoint that is made and removed."""
+        trainer, loop = self.trainer, self.loop
+        connector = trainer._checkpoint_connector
+        kept = {
+            name: getattr(trainer, name)
+            for name in ("loggers", "callbacks", "limit_val_batches", "limit_train_batches")
+        }
+        accumulate, most_steps = trainer.accumulate_grad_batches, loop.epoch_loop.max_steps
+        resuming = connector._loaded_checkpoint, connector._ckpt_path
+        self._loop_state = deepcopy(loop.state_dict())
+        path = trainer.strategy.broadcast(
+            os.path.join(trainer.default_root_dir, f".oomproof_fit_{uuid.uuid4().hex}.ckpt")
+        )
+        trainer.save_checkpoint(path)
+        bar = trainer.progress_bar_callback
+        if bar is not None:
+            bar.disable()
+        trainer.logger = _dummy_logger() if trainer.logger is not None else None
+        trainer.callbacks, trainer.limit_val_batches, trainer.limit_train_batches = [], 0, 1.0
+        loop.epoch_loop.max_steps = _MOST_STEPS
+        try:
+            with same_random_numbers() as numbers:
+                yield numbers
+        finally:
+            for name, value in kept.items():
+                setattr(trainer, name, value)
+            trainer.accumulate_grad_batches, loop.epoch_loop.max_steps = accumulate, most_steps
+            loop.load_state_dict(deepcopy(self._loop_state))
+            loop.restarting = False
+            self.reload()
+            loop.reset()
+            if bar is not None:
+                bar.enable()
+            connector.restore(path)
+            trainer.strategy.remove_checkpoint(path)
+            connector._loaded_checkpoint, connector._ckpt_path = (
+                resuming  # of a training that resumes: still to be restored
+            )
+            release()
+
+
+def _dummy_logger() -> Any:
+    made: Callable[[], Any] = import_module(f"{_PACKAGE}.loggers.logger").DummyLogger
+    return made()
+
+
+__all__ = ["ANY", "FitBatch"]

@@ -1,0 +1,141 @@
+"""`FitBatch` in a real Lightning training: sizes are set, the training is as before, the batch comes back from a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
+lightning = pytest.importorskip("lightning.pytorch", reason="the extra [ml] is not installed")
+
+from oomproof.errors import OomproofError  # noqa: E402
+from oomproof.fitting.memory_meter import HostMeter  # noqa: E402
+from oomproof.integrations.lightning import FitBatch  # noqa: E402
+
+MIB = 1 << 20
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    """8 MiB for each row while a step runs."""
+
+    def __init__(self, batch_size: int = 32) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(4, 1)
+        self.rows: list[int] = []
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        (values,) = batch
+        self.rows.append(len(values))
+        held = torch.ones(len(values), 8 * MIB // 4)
+        loss = self.layer(values).square().mean() + 0 * held[0, 0]
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    def train_dataloader(self) -> Any:
+        data = torch.utils.data.TensorDataset(torch.ones(128, 4))
+        return torch.utils.data.DataLoader(data, batch_size=self.hparams.batch_size)
+
+
+class Begins(lightning.Callback):  # type: ignore[misc, name-defined]
+    """What the training finds when it starts."""
+
+    found: dict[str, Any]
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.found = {
+            "size": module.hparams.batch_size, "accum": trainer.accumulate_grad_batches, "step": trainer.global_step,
+            "weights": module.layer.weight.detach().clone(), "states": len(trainer.optimizers[0].state),
+            "rate": trainer.optimizers[0].param_groups[0]["lr"], "random": torch.get_rng_state(), "files": sorted(Path(trainer.default_root_dir).iterdir()),
+        }  # fmt: skip
+        module.rows.clear()
+
+
+def trained(
+    module: Any, tmp_path: Path, *callbacks: Any, ckpt_path: str | None = None, **settings: Any
+) -> Any:
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, default_root_dir=tmp_path, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=list(callbacks), **{"max_epochs": 1, "enable_checkpointing": False, **settings},
+    )  # fmt: skip
+    trainer.fit(module, ckpt_path=ckpt_path)
+    return trainer
+
+
+def test_the_effective_batch_is_kept_and_the_training_is_as_before(tmp_path: Path) -> None:
+    first, begins = FitBatch(capacity="100G", quiet=True), Begins()
+    trained(Module(), tmp_path, first, begins, max_steps=2)  # what libraries take once is held from here on
+    assert first.batch is not None and (begins.found["size"], begins.found["accum"]) == (32, 1)
+    module, begins = Module(), Begins()
+    weight = module.layer.weight.detach().clone()
+    callback = FitBatch(capacity=HostMeter.own() + 11 * 8 * MIB + 24 * MIB, quiet=True)
+    trainer = trained(module, tmp_path, callback, begins)
+    found, batch = begins.found, callback.batch
+    assert batch is not None and batch.size in (4, 8, 16) and batch.effective == 32
+    assert (found["size"], found["accum"], found["step"]) == (batch.size, batch.accum, 0)
+    assert torch.equal(found["weights"], weight) and found["states"] == 0 and found["rate"] == 0.1
+    assert found["files"] == [], "the checkpoint that was made for it is gone"
+    assert module.rows == [batch.size] * (128 // batch.size) and trainer.global_step == 4
+
+
+def test_a_checkpoint_keeps_it(tmp_path: Path) -> None:
+    callback = FitBatch(64, most=16, capacity="100G", quiet=True)
+    trainer = trained(Module(), tmp_path, callback, enable_checkpointing=True)
+    assert trainer.global_step == 2 and callback.batch is not None and callback.batch.size == 16
+    path = trainer.checkpoint_callback.best_model_path
+    again, module, begins = FitBatch(64, capacity="100G", quiet=True), Module(), Begins()
+    resumed = trained(module, tmp_path, again, begins, ckpt_path=path, max_epochs=2)
+    assert again.batch is not None and (again.batch.size, again.batch.accum) == (16, 4)
+    assert begins.found["step"] == 2 and resumed.global_step == 4 and module.rows == [16] * 8
+    # one that no longer holds: measured anew, and training still goes on where it stopped
+    other, module, begins = FitBatch(64, most=8, capacity="100G", quiet=True), Module(), Begins()
+    resumed = trained(module, tmp_path, other, begins, ckpt_path=path, max_epochs=2)
+    assert other.batch is not None and other.batch.size == 8
+    assert begins.found["step"] == 2 and begins.found["states"] == 2 and resumed.global_step == 4
+
+
+def test_modules_that_cannot_be_given_another_batch(tmp_path: Path) -> None:
+    class Without(Module):
+        def __init__(self) -> None:
+            lightning.LightningModule.__init__(self)
+            self.layer, self.rows = torch.nn.Linear(4, 1), []
+
+    with pytest.raises(OomproofError, match="has batch_size, which the train loader"):
+        trained(Without(), tmp_path, FitBatch(quiet=True))
+    loader = Module().train_dataloader()
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[FitBatch(quiet=True)]
+    )
+    with pytest.raises(OomproofError, match="cannot be made anew"):
+        trainer.fit(Module(), loader)
+
+
+def test_memory_that_runs_out_while_it_is_measured(tmp_path: Path) -> None:
+    class Small(Module):
+        def training_step(self, batch: Any, index: int) -> Any:
+            if len(batch[0]) > 9:
+                torch.empty(1 << 50)
+            return super().training_step(batch, index)
+
+    callback, module = FitBatch(capacity="100G", quiet=True), Small()
+    trained(module, tmp_path, callback, max_steps=1)
+    assert callback.batch is not None and callback.batch.size == 8
+    assert module.rows[-4:] == [8] * 4
