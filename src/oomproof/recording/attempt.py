@@ -43,6 +43,9 @@ class Attempt:
 
     folder: Path
 
+    info_file = FileIn(
+        "attempt.json"
+    )  # of a second and later one: what differs from run.json; its own command
     recording_file = FileIn("recording.sqlite")
     started_file = FileIn(attempt_names.STARTED)
     verdict_file = FileIn("verdict.json")  # by whoever judged its end
@@ -93,6 +96,12 @@ class Attempt:
         """The folder of another part; whoever writes makes it."""
         return self.folder / "extra" / name
 
+    def own_info(self) -> dict[str, Any]:
+        """What differs from run.json; empty for the first."""
+        if (self.number or 1) == 1:
+            return {}
+        return json_shapes.shaped(read_json(self.info_file), json_shapes.RUN)
+
     def started(self) -> dict[str, Any]:
         return json_shapes.shaped(read_json(self.started_file), json_shapes.STARTED)
 
@@ -128,7 +137,11 @@ class Attempt:
 
     def damage(self) -> list[str]:
         """The names of those of its files that cannot be read, or hold what does not belong there."""
-        files = ((self.started_file, json_shapes.STARTED), (self.exit_json_file, json_shapes.EXIT))
+        files = (
+            (self.started_file, json_shapes.STARTED),
+            (self.exit_json_file, json_shapes.EXIT),
+            (self.info_file, json_shapes.RUN),
+        )
         return [path.name for path, shape in files if is_damaged(path, shape)]
 
 

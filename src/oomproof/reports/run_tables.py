@@ -111,7 +111,7 @@ def _hash(path: str, _changed: int, _size: int) -> str | None:
 _RAISED = re.compile(r"failed with (?:\w+\.)*(\w{1,40}(?:Error|Exception|Failure|Fault|Exit))\b")
 
 
-def _end(summary: Summary) -> str:
+def end_text(summary: Summary) -> str:
     if (summary.problem or "").startswith("damaged"):
         return "damaged"
     if summary.cause == "machine-down":
@@ -149,7 +149,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
                 _clock(summary.created),
                 format_duration(summary.seconds) if summary.seconds is not None else "-",
                 format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
-                _end(summary) + mark,
+                end_text(summary) + mark,
                 summary.command,
             )
         )
@@ -165,7 +165,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
             lines += [part for text in (of.headline, of.why) if text for part in folded("    ", text, width)]
     if any(summary.script_changed for summary in summaries):
         lines.append("* the script was changed after this run started")
-    if damaged := [summary for summary in summaries if _end(summary) == "damaged"]:
+    if damaged := [summary for summary in summaries if end_text(summary) == "damaged"]:
         told = f"some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
         lines += folded("damaged: ", told, width)
     lines.append("")
@@ -202,6 +202,8 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows.append(("GPU peak", format_size(summary.peaks.gpu)))
     if len(attempts := run.attempts()) > 1:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
+    if resumed := run.info.get("resumed_from"):
+        rows.append(("resumed", f"from {resumed}"))
     if not waiting and (agent := agent_text(run)) is not None:
         rows.append(("agent", agent))
     if (profile := profile_of(run.attempt)) is not None:
@@ -221,6 +223,10 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     for name, value in rows:
         part = folded(f"{name:>8}  ", value, width)
         lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
+    if len(attempts) > 1:
+        from oomproof.reports.attempt_table import attempt_lines
+
+        lines += ["", *(f"  {line}" for line in attempt_lines(run, width - 2))]
     columns = max(20, min(100, width - 22))
     with recording.series() as series:
         samples, phases = series.use.highest(columns), phase_rows(series)
@@ -403,7 +409,7 @@ def compare_rows(left: Run, right: Run) -> list[tuple[str, str, str]]:
         ("peak, shared", format_size(a.peaks.shmem), format_size(b.peaks.shmem)),
         ("lowest available", format_size(a.peaks.lowest_available), format_size(b.peaks.lowest_available)),
         ("lasted", format_duration(a.seconds), format_duration(b.seconds)),
-        ("end", _end(a), _end(b)),
+        ("end", end_text(a), end_text(b)),
     ]
     if a.peaks.gpu or b.peaks.gpu:
         rows.insert(3, ("peak, GPU", format_size(a.peaks.gpu), format_size(b.peaks.gpu)))

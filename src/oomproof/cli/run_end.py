@@ -1,0 +1,113 @@
+"""The end of an attempt: its verdict, told and stored, while signals are heard and not obeyed; and the status the shell sees."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oomproof.cli.exit_status import exit_status, tell_end
+from oomproof.cli.run_admission import tell, tell_as_is
+from oomproof.runner.front import FORWARDED
+from oomproof.runner.supervise import Outcome
+
+if TYPE_CHECKING:  # what a start does not need
+    from oomproof.diagnosis.conclusion import Conclusion
+
+
+class _Enough(BaseException):
+    """A second signal after the job's end: the user does not want to read the verdict."""
+
+
+class EndSignals:
+    """After the job's end signals are heard, not obeyed: the second one only cuts the verdict short."""
+
+    _NUMBERS = (*FORWARDED, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.heard = 0
+        for number in self._NUMBERS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        self.heard += 1
+        if self.heard == 2:
+            raise _Enough
+
+    def close(self) -> None:
+        """To the end of the process. Ignored, for the interpreter gives a handler of ours up before it has ended."""
+        self.heard = 2
+        for number in self._NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def judge_end(
+    outcome: Outcome, report: Path | None, verbosity: int | None, retried: bool = False
+) -> tuple[Conclusion | None, bool]:
+    """(the verdict, whether a signal came meanwhile). Without a verbosity nobody is there to be told. ``retried``: another
+    attempt may follow, and signals are then not ignored from here on."""
+    conclusion: Conclusion | None = None
+    signals: EndSignals | None = None
+    try:
+        signals = EndSignals()
+        try:  # also around the imports: there may be no descriptor left for them
+            from oomproof.diagnosis.conclusion import conclude
+            from oomproof.reports.verdict_text import at_end
+
+            conclusion = conclude(outcome.run)
+            if report is not None:
+                _write_report(report, outcome, conclusion)
+            if verbosity is not None:
+                if outcome.trouble:
+                    tell(f"oomproof: the recording is not whole: {outcome.trouble}")
+                if not outcome.run.exit() and outcome.exit:
+                    tell(
+                        f"oomproof: {_ended(outcome.exit)}; nothing of it could be recorded, so there is no verdict"
+                    )
+                elif text := at_end(conclusion.verdict, sys.stderr, verbosity):
+                    tell_as_is(text)
+        except (
+            Exception
+        ) as error:  # whatever is wrong with our verdict, the job's own status must get through
+            tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
+        finally:
+            heard = signals.heard
+            if not retried:
+                signals.close()
+    except _Enough:
+        return None, True
+    return conclusion, heard > 0
+
+
+def _write_report(report: Path, outcome: Outcome, conclusion: Conclusion) -> None:
+    from oomproof.reports import report_file
+
+    value = conclusion.as_json
+    if outcome.run.retries():
+        from oomproof.reports.attempt_table import attempts_json
+
+        value = {**value, "attempts": attempts_json(outcome.run)}
+    report_file.save(report, json.dumps(value, indent=1).encode(), force=True)
+
+
+def leave(outcome: Outcome, conclusion: Conclusion | None, verbosity: int | None) -> int:
+    """The last word to those who are told, and the status."""
+    status = exit_status(outcome.run, conclusion, outcome.exit)
+    outcome.alerts.tell = (lambda _: None) if verbosity is None else lambda text: tell(f"oomproof: {text}")
+    tell_end(outcome.alerts, outcome.run, conclusion, status)
+    return status
+
+
+def finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int:
+    """Of a run of one attempt."""
+    conclusion, _ = judge_end(outcome, report, verbosity)
+    return leave(outcome, conclusion, verbosity)
+
+
+def _ended(record: dict[str, Any]) -> str:
+    if record.get("signal") is not None:
+        return f"the job was ended by {signal.Signals(record['signal']).name}"
+    return f"the job exited with code {record.get('code')}"
