@@ -13,7 +13,6 @@ kernel picks a victim.
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
   oomproof run --need auto -- python train.py     sizes it first, on a virtual GPU, and reserves that
   oomproof run --retry 3 -- python train.py --batch-size 64 --accum 1 --workers 16
-                                                  after a death of memory: again, smaller, with the same effective batch
   oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,

@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.cli.run_admission import tell, tell_as_is
+from oomproof.records import dataclass
 from oomproof.runner.front import FORWARDED
 from oomproof.runner.supervise import Outcome
 
 if TYPE_CHECKING:  # what a start does not need
     from oomproof.diagnosis.conclusion import Conclusion
+
+
+TellIt = Callable[[Outcome, "Conclusion", bool], None]  # the last: whether a signal has come since its end
+
+
+@dataclass
+class Judged:
+    conclusion: Conclusion | None
+    interrupted: bool  # a signal came after its end
 
 
 class _Enough(BaseException):
@@ -44,42 +55,45 @@ class EndSignals:
             signal.signal(number, signal.SIG_IGN)
 
 
-def judge_end(
-    outcome: Outcome, report: Path | None, verbosity: int | None, retried: bool = False
-) -> tuple[Conclusion | None, bool]:
-    """(the verdict, whether a signal came meanwhile). Without a verbosity nobody is there to be told. ``retried``: another
-    attempt may follow, and signals are then not ignored from here on."""
+def judge_end(outcome: Outcome, report: Path | None, tell_it: TellIt, retried: bool = False) -> Judged:
+    """The verdict, stored and told. ``retried``: another attempt may follow, and signals are then not ignored from here on."""
     conclusion: Conclusion | None = None
     signals: EndSignals | None = None
     try:
         signals = EndSignals()
         try:  # also around the imports: there may be no descriptor left for them
             from oomproof.diagnosis.conclusion import conclude
-            from oomproof.reports.verdict_text import at_end
 
             conclusion = conclude(outcome.run)
+            tell_it(outcome, conclusion, signals.heard > 0)
             if report is not None:
                 _write_report(report, outcome, conclusion)
-            if verbosity is not None:
-                if outcome.trouble:
-                    tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                if not outcome.run.exit() and outcome.exit:
-                    tell(
-                        f"oomproof: {_ended(outcome.exit)}; nothing of it could be recorded, so there is no verdict"
-                    )
-                elif text := at_end(conclusion.verdict, sys.stderr, verbosity):
-                    tell_as_is(text)
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through
             tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
         finally:
-            heard = signals.heard
             if not retried:
                 signals.close()
     except _Enough:
-        return None, True
-    return conclusion, heard > 0
+        return Judged(None, True)
+    return Judged(conclusion, bool(signals.heard))
+
+
+def tell_verdict(
+    outcome: Outcome, conclusion: Conclusion, verbosity: int | None, retried: bool = False
+) -> None:
+    """``retried``: what to do next is being done. Without a verbosity nobody is there to be told."""
+    from oomproof.reports.verdict_text import at_end
+
+    if verbosity is None:
+        return
+    if outcome.trouble:
+        tell(f"oomproof: the recording is not whole: {outcome.trouble}")
+    if not outcome.run.exit() and outcome.exit:
+        tell(f"oomproof: {_ended(outcome.exit)}; nothing of it could be recorded, so there is no verdict")
+    elif text := at_end(conclusion.verdict, sys.stderr, verbosity, following=not retried):
+        tell_as_is(text)
 
 
 def _write_report(report: Path, outcome: Outcome, conclusion: Conclusion) -> None:
@@ -103,8 +117,10 @@ def leave(outcome: Outcome, conclusion: Conclusion | None, verbosity: int | None
 
 def finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int:
     """Of a run of one attempt."""
-    conclusion, _ = judge_end(outcome, report, verbosity)
-    return leave(outcome, conclusion, verbosity)
+    judged = judge_end(
+        outcome, report, lambda outcome, conclusion, _: tell_verdict(outcome, conclusion, verbosity)
+    )
+    return leave(outcome, judged.conclusion, verbosity)
 
 
 def _ended(record: dict[str, Any]) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.alerts.alert import NEWS, Alert
-from oomproof.cli.run_admission import look_for_twins, tell
-from oomproof.cli.run_end import judge_end, leave
+from oomproof.cli.run_admission import look_for_twins, tell, tell_as_is
+from oomproof.cli.run_end import EndSignals, judge_end, leave, tell_verdict
 from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_attempt, start_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.evidence.checkpoint_finder import Found, newest_checkpoint
@@ -102,29 +102,30 @@ class Retries:
         self._plans = [Plan.of(order.attempt["plan"])]
         self._stdin = _place_of_stdin()
         self._begun = time.time()
+        self._following: Retry | NoRetry = NoRetry("there is no verdict")
 
     def run_all(self, startup_message: StartupMessage, on_waiting: OnWaiting, report: Path | None) -> int:
         outcome = start_run(self._order, startup_message, on_waiting)
         while True:
-            conclusion, interrupted = judge_end(outcome, report, self._verbosity, retried=True)
-            outcome.alerts.tell = lambda text: self._say(text)
-            following = self._next(conclusion, interrupted)
-            begun = None
-            if isinstance(following, Retry) and conclusion is not None:
+            self._following = NoRetry("there is no verdict")
+            judged = judge_end(outcome, report, self._decide, retried=True)
+            outcome.alerts.tell = self._say
+            following, begun = self._following, None
+            if isinstance(following, Retry) and judged.conclusion is not None and not judged.interrupted:
                 outcome.release_signals()
-                begun = self._try_again(outcome, conclusion, following, on_waiting)
-            else:
-                self._tell_no_retry(conclusion, following)
+                begun = self._try_again(outcome, judged.conclusion, following, on_waiting)
             if begun is None:
-                break
+                return self._leave(outcome, judged.conclusion)
             outcome = begun
-        return self._leave(outcome, conclusion, report)
 
-    def _next(self, conclusion: Conclusion | None, interrupted: bool) -> Retry | NoRetry:
-        if interrupted:
+    def _decide(self, outcome: Outcome, conclusion: Conclusion, interrupted: bool) -> None:
+        self._following = following = self._next(conclusion, interrupted)
+        tell_verdict(outcome, conclusion, self._verbosity, retried=isinstance(following, Retry))
+        self._tell_no_retry(conclusion, following)
+
+    def _next(self, conclusion: Conclusion, interrupted: bool) -> Retry | NoRetry:
+        if interrupted or conclusion.case is None:
             return NoRetry("it was stopped by a person")
-        if conclusion is None or conclusion.case is None:
-            return NoRetry("there is no verdict")
         facts = facts_of(conclusion.case, conclusion.verdict)
         chosen = self._order.chosen
         return decide(self._template, self._plans, facts, chosen.retry, chosen.order)
@@ -133,12 +134,15 @@ class Retries:
         if self._verbosity is not None:
             tell(f"oomproof: {text}")
 
-    def _tell_no_retry(self, conclusion: Conclusion | None, following: Retry | NoRetry) -> None:
+    def _tell_no_retry(self, conclusion: Conclusion, following: Retry | NoRetry) -> None:
         """Silent where the verdict says it all: it finished, or a person ended it."""
-        if conclusion is None or not isinstance(following, NoRetry):
-            return
         kind = conclusion.verdict.kind
-        if kind.good or kind.stopped_by == "person" or (self._verbosity or 0) < 0:
+        if (
+            isinstance(following, Retry)
+            or kind.good
+            or kind.stopped_by == "person"
+            or (self._verbosity or 0) < 0
+        ):
             return
         self._say(f"not tried again: {following.reason}")
         if following.hint:
@@ -155,7 +159,7 @@ class Retries:
         if resume is not None and checkpoint is not None:
             argv = resume.command(argv, checkpoint)
         number = len(self._plans) + 1
-        told = f"attempt {number} of {chosen.retry + 1}: {self._change_text(following)}; {words}"
+        told = f"attempt {number} of at most {chosen.retry + 1}: {self._change_text(following)}; {words}"
         self._say(told)
         if following.note:
             self._say(following.note)
@@ -242,13 +246,10 @@ class Retries:
         argument = resume_argument(argv, folder, self._order.chosen.resume_arg)
         return _resume_text(found, argument, folder)
 
-    def _leave(self, outcome: Outcome, conclusion: Conclusion | None, report: Path | None) -> int:
-        from oomproof.cli.run_end import EndSignals
-
+    def _leave(self, outcome: Outcome, conclusion: Conclusion | None) -> int:
         EndSignals().close()
         if len(self._plans) > 1 and self._verbosity is not None:
             with contextlib.suppress(Exception):  # worth less than the status
-                from oomproof.cli.run_admission import tell_as_is
                 from oomproof.printable import printable, terminal_columns
                 from oomproof.reports.attempt_table import attempt_lines
 

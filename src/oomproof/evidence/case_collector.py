@@ -144,6 +144,7 @@ def _from_files(
         run=string(run.get("id")) or attempt.run_folder.name,
         name=string(run.get("name")),
         attempt=attempt.number,
+        retried=bool(integer(asked.get("retry"))),
         argv=tuple(without_profiler([str(word) for word in argv])) if isinstance(argv, list) else (),
         folder=str(attempt.folder),
         status=status,

@@ -77,7 +77,7 @@ def _id(run: Run) -> str:
 
 def run_of(peak: Peak) -> Run:
     run_id, _, number = peak.run.partition("/")
-    return Run(runs_folder() / run_id, int(number) if number.isdecimal() else None)
+    return Run(runs_folder() / run_id, int(number) if number.isdecimal() else 1)
 
 
 def _peak(run: Run, peak: int | None, gpu: int | None, whole: bool) -> Peak | None:

@@ -102,6 +102,12 @@ class Attempt:
             return {}
         return json_shapes.shaped(read_json(self.info_file), json_shapes.RUN)
 
+    def was_begun(self) -> bool:
+        """Whether a job was started in it; also when one of its files is lost."""
+        return any(
+            os.path.exists(path) for path in (self.started_file, self.exit_json_file, self.recording_file)
+        )
+
     def started(self) -> dict[str, Any]:
         return json_shapes.shaped(read_json(self.started_file), json_shapes.STARTED)
 

@@ -87,12 +87,7 @@ class Run:
             return Attempt(self.folder / str(self.number))
         numbers = sorted(self._numbers()) or [1]
         newest = Attempt(self.folder / str(numbers[-1]))
-        if (
-            len(numbers) == 1
-            or newest.started_file.exists()
-            or self.guard_lives()
-            or newest.started_file.exists()
-        ):
+        if len(numbers) == 1 or newest.was_begun() or self.guard_lives() or newest.was_begun():
             return newest
         return Attempt(self.folder / str(numbers[-2]))
 
@@ -122,14 +117,19 @@ class Run:
         return bool(self.retries()) and self.guard_lives()
 
     def new_attempt(self) -> Run:
-        """The folder of the next one, and the run seen anew."""
+        """The folder of the next one, and the run seen anew. By the front alone, which has the guard's lock."""
+        number = max(self._numbers(), default=0) + 1
         try:
-            (self.folder / str(max(self._numbers(), default=0) + 1)).mkdir(mode=0o700)
+            (self.folder / str(number)).mkdir(mode=0o700)
         except OSError as error:
             raise OomproofError(
                 f"cannot make the next attempt in {self.folder}: {error.strerror}", "free some space there"
             ) from error
-        return Run(self.folder)
+        run = Run(self.folder)
+        if run.attempt.number != number:  # its files would go into the one before
+            (self.folder / str(number)).rmdir()
+            raise OomproofError(f"{self.guard_lock} could not be locked", "free some space there")
+        return run
 
     def _numbers(self) -> list[int]:
         try:
@@ -369,8 +369,15 @@ def _first_in(states: Collection[str], runs: list[Run]) -> Run:
 
 
 def find_here(text: str | None, states: Collection[str] = ()) -> Run:
-    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
+    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here; and for an attempt
+    that another one followed."""
     run = find(text, states)
+    if run.is_earlier():
+        newest = run.at(None)
+        raise OomproofError(
+            f"attempt {run.number} of {newest.name} has ended", f"name the run: {to_type(newest)}", USAGE
+        )
+    run = run.at(None) if run.number is not None else run
     if run.state() == ELSEWHERE:
         host = run.elsewhere()
         raise OomproofError(

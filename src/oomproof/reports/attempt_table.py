@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from oomproof.causes import cause_of
+from oomproof.printable import one_line
 from oomproof.recording.run_folders import Run
 from oomproof.recording.run_summary import Summary
+from oomproof.recording.state_files import read_json
 from oomproof.reports.run_tables import end_text, summarize
 from oomproof.reports.table_text import table
 from oomproof.units import format_duration, format_size
@@ -30,6 +33,21 @@ def attempt_lines(run: Run, width: int) -> list[str]:
             )
         )
     return table(rows, width, shrink={1: 16, 5: 14, 2: 10}, drop=(2, 3))
+
+
+def cut_off(run: Run) -> str:
+    """Where another attempt would have followed, had `oomproof run` not been killed; empty where none would."""
+    if not run.retries() or run.is_earlier() or run.guard_lives() or not run.attempt.has_ended():
+        return ""
+    killed = "its oomproof run was killed"
+    if run.waiting_file.exists():
+        planned = read_json(run.waiting_file).get("reasons")
+        planned = one_line(str(planned[0])) if isinstance(planned, list) and planned else ""
+        return f"{killed} before it was tried again" + (f" ({planned})" if planned else "")
+    lost = any(line.get("event") == "guard-lost" for line in run.attempt.keeper_events())
+    cause = (run.attempt.verdict().get("verdict") or {}).get("cause")
+    memory = isinstance(cause, str) and cause_of(cause).memory
+    return f"{killed}, so it was not tried again" if lost and memory else ""
 
 
 def attempts_json(run: Run) -> list[dict[str, Any]]:

@@ -142,6 +142,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
     for summary in summaries:
         label = summary.name if summary.name != summary.id else summary.id
+        label += f"/{summary.attempt}" if summary.attempt > 1 else ""
         mark = " *" if summary.script_changed else ""
         rows.append(
             (
@@ -204,6 +205,10 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
     if resumed := run.info.get("resumed_from"):
         rows.append(("resumed", f"from {resumed}"))
+    if run.retries():
+        from oomproof.reports.attempt_table import cut_off
+
+        rows += [("retry", told_off)] if (told_off := cut_off(run)) else []
     if not waiting and (agent := agent_text(run)) is not None:
         rows.append(("agent", agent))
     if (profile := profile_of(run.attempt)) is not None:
