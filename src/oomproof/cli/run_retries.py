@@ -107,7 +107,7 @@ class Retries:
     def run_all(self, startup_message: StartupMessage, on_waiting: OnWaiting, report: Path | None) -> int:
         outcome = start_run(self._order, startup_message, on_waiting)
         while True:
-            self._following = NoRetry("there is no verdict")
+            self._forget()
             judged = judge_end(outcome, report, self._decide, retried=True)
             outcome.alerts.tell = self._say
             following, begun = self._following, None
@@ -117,6 +117,9 @@ class Retries:
             if begun is None:
                 return self._leave(outcome, judged.conclusion)
             outcome = begun
+
+    def _forget(self) -> None:
+        self._following = NoRetry("there is no verdict")
 
     def _decide(self, outcome: Outcome, conclusion: Conclusion, interrupted: bool) -> None:
         self._following = following = self._next(conclusion, interrupted)

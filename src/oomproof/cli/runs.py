@@ -151,12 +151,15 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
     if arguments.json:
+        from oomproof.reports.attempt_table import attempts_json
+
         told = conclusion_of(shown)
         value = {
             "schema": 1,
             "run": report.summarize(shown, told).as_json(),
             "info": shown.info,
             "exit": shown.exit(),
+            "attempts": attempts_json(shown),
             "agent": report.agent_text(shown),
             "phases": report.phases_json(shown),
         }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from oomproof.diagnosis.smaller_command import workers_that_fit
 from oomproof.errors import USAGE, OomproofError
@@ -20,6 +21,9 @@ from oomproof.plans.plan import (
 from oomproof.records import dataclass
 from oomproof.units import format_size
 
+# Half at first, then a quarter of that, then an eighth: three retries go from 64 to 1. Each death costs a start, and a loader or a card that
+# runs with less than it could costs little beside that.
+_PARTS = 2
 _WORTH = 0.2  # of what the job held: workers with less are not what to change first
 # What was asked for at the moment of death is a lower bound of the peak. Once steps have been made, batches differ by their lengths only, and
 # it is near; before that, nobody knows how much more would have come.
@@ -78,16 +82,17 @@ def argument_name(template: Template, name: str) -> str:
 def next_plan(
     template: Template,
     plan: Plan,
-    tried: Collection[Plan],
+    tried: Sequence[Plan],
     facts: DeathFacts,
     order: Sequence[str] = (),
     effective: int | None = None,
 ) -> SmallerPlan | NoPlan:
     """The first knob that can give way does, by the figures where they tell how far. ``effective``: the batch to keep; ``tried``:
-    plans that are not to come again."""
+    plans that are not to come again, in their order."""
     gone = {*tried, plan}
     for knob in _relevant(template, plan, facts, order):
-        for smaller in _steps(template, plan, knob, facts, effective):
+        part = _PARTS ** (1 + _times_changed(knob, tried))
+        for smaller in _steps(template, plan, knob, facts, effective, part):
             if smaller.plan not in gone:
                 return smaller
     return _nothing_left(template, plan, facts)
@@ -100,6 +105,15 @@ def describe_change(template: Template, before: Plan, after: Plan) -> str:
         for name, value in after.values
         if before.get(name) != value
     )
+
+
+def _times_changed(knob: Knob, tried: Sequence[Plan]) -> int:
+    values = [plan.get(knob.name) for plan in tried]
+    return sum(before != after for before, after in pairwise(values))
+
+
+def _part_text(part: int) -> str:
+    return "half" if part == 2 else "a quarter this time" if part == 4 else f"1/{part} this time"
 
 
 def _typed_value(template: Template, command: Sequence[str], name: str) -> str:
@@ -135,18 +149,20 @@ def _turn(template: Template, plan: Plan, knob: Knob, facts: DeathFacts) -> int:
 
 
 def _steps(
-    template: Template, plan: Plan, knob: Knob, facts: DeathFacts, effective: int | None
+    template: Template, plan: Plan, knob: Knob, facts: DeathFacts, effective: int | None, part: int
 ) -> Iterator[SmallerPlan]:
-    """What the knob may be set to, the most promising first."""
+    """What the knob may be set to, the most promising first. ``part``: of its value, where no figures tell."""
     value = plan.get(knob.name) or ""
     if knob.kind == "batch":
-        yield from _smaller_batches(template, plan, knob, facts, effective)
+        yield from _smaller_batches(template, plan, knob, facts, effective, part)
         return
     if knob.kind == "workers" and value.isdecimal():
-        yield from _fewer_workers(plan, knob, int(value), facts)
+        yield from _fewer_workers(plan, knob, int(value), facts, part)
     elif (figure := _by_figures(knob, value, facts)) is not None:
         yield SmallerPlan(plan.with_values(**{knob.name: figure}), f"{figure} fit, as its figures tell")
     # a list may hold what does not order by size: the user's order is the order
+    if not knob.values and value.isdecimal() and (least := max(knob.least, int(value) // part)) < int(value):
+        yield SmallerPlan(plan.with_values(**{knob.name: str(least)}), _part_text(part))
     for smaller in knob.smaller(value) if knob.values or value.isdecimal() else ():
         yield SmallerPlan(
             plan.with_values(**{knob.name: smaller}), "the next of its values" if knob.values else "half"
@@ -165,7 +181,9 @@ def _by_figures(knob: Knob, value: str, facts: DeathFacts) -> str | None:
     return str(fits)
 
 
-def _fewer_workers(plan: Plan, knob: Knob, workers: int, facts: DeathFacts) -> Iterator[SmallerPlan]:
+def _fewer_workers(
+    plan: Plan, knob: Knob, workers: int, facts: DeathFacts, part: int
+) -> Iterator[SmallerPlan]:
     """As many as fit, where their sizes are known. Of workers that still grew only half, where that is less."""
     if not facts.worker_bytes or facts.allowed is None or facts.held is None or facts.memory != "host":
         return
@@ -174,8 +192,8 @@ def _fewer_workers(plan: Plan, knob: Knob, workers: int, facts: DeathFacts) -> I
     fits = workers_that_fit(workers, facts.worker_bytes, rest, facts.allowed)
     if fits is None:
         return
-    grew = facts.growing and fits > workers // 2
-    fits = workers // 2 if grew else fits
+    grew = facts.growing and fits > workers // part
+    fits = workers // part if grew else fits
     for count in range(fits, knob.least - 1, -1):
         if knob.allows(count):
             figures = f"each held {format_size(facts.worker_bytes)} of its own" + (
@@ -186,7 +204,7 @@ def _fewer_workers(plan: Plan, knob: Knob, workers: int, facts: DeathFacts) -> I
 
 
 def _smaller_batches(
-    template: Template, plan: Plan, knob: Knob, facts: DeathFacts, effective: int | None
+    template: Template, plan: Plan, knob: Knob, facts: DeathFacts, effective: int | None, part: int
 ) -> Iterator[SmallerPlan]:
     """With the accumulation that keeps the effective batch. Without any, only where the user let the batch change."""
     batch = number(template, plan, "batch")
@@ -195,7 +213,7 @@ def _smaller_batches(
     keeps = template.knob("accum") is not None
     if not keeps and not knob.described:
         return
-    most, why = _most_batch(batch, facts)
+    most, why = _most_batch(batch, facts, part)
     before = effective_batch(template, plan)
     for smaller in batches_at_most(template, plan, most, effective):
         after = effective_batch(template, smaller)
@@ -203,21 +221,21 @@ def _smaller_batches(
         why = "the next smaller one"
 
 
-def _most_batch(batch: int, facts: DeathFacts) -> tuple[int, str]:
+def _most_batch(batch: int, facts: DeathFacts, part: int) -> tuple[int, str]:
     """(the largest micro-batch worth trying, why): half, or what the figures of the death say where they are near the peak."""
-    half = max(1, batch // 2)
+    half = max(1, batch // part)
     if facts.memory != "gpu" or not facts.gpu_capacity or facts.gpu_wanted <= facts.gpu_capacity:
-        return half, "half"
+        return half, _part_text(part)
     fixed = facts.gpu_fixed if facts.gpu_fixed is not None else 0
     needed, have = facts.gpu_wanted - fixed, int(facts.gpu_capacity * _SAFE) - fixed
     if needed <= 0 or have <= 0:
-        return half, "half"
+        return half, _part_text(part)
     short = f"it wanted {format_size(facts.gpu_wanted)} and could have {format_size(facts.gpu_capacity)}"
     bound = max(1, min(batch - 1, batch * have // needed))
     seen = facts.gpu_fixed is not None and (facts.steps or 0) >= _PEAK_SEEN and facts.phase == "train"
     if bound < half or seen:
         return bound, short
-    return half, "half"
+    return half, _part_text(part)
 
 
 def _nothing_left(template: Template, plan: Plan, facts: DeathFacts) -> NoPlan:

@@ -151,6 +151,8 @@ def read(run: Run) -> Summary | None:
         summary = Summary(**value, peaks=peaks, paused=paused)
     except (TypeError, ValueError, KeyError):
         return None
+    if run.number is None and run.may_be_retried():
+        return None  # its attempt has ended, the run has not
     return summary if summary.id == run.id else None
 
 

@@ -144,6 +144,20 @@ def test_the_effective_batch_is_changed_only_where_the_user_allows_it() -> None:
     assert isinstance(kept, SmallerPlan) and not kept.note
 
 
+def test_each_further_step_is_longer() -> None:
+    for facts, name, values in (
+        (GPU, "batch", ["64", "32", "8", "1"]),
+        (HOST, "workers", ["16", "8", "2", "0"]),
+    ):
+        template, plan = of("python t.py --batch-size 64 --accum 2 --workers 16")
+        tried = [plan]
+        for _ in range(3):
+            smaller = next_plan(template, tried[-1], tried, facts, (), 128)
+            assert isinstance(smaller, SmallerPlan)
+            tried.append(smaller.plan)
+        assert [plan.get(name) for plan in tried] == values
+
+
 def test_the_users_order_comes_first() -> None:
     text = "python t.py --bs {batch} --accum {accum} --len {seq_len}"
     knobs = ("batch=64..1", "seq_len=2048,1024")
