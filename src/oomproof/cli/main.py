@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "calibrate": ("calibrate", "measure this machine's GPU once, so that sizes for it are narrower"),
     "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
     "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),
+    "fix": ("fix", "what to change in a run's files so that it fits: a diff; --apply writes it, --undo"),
     "profile": (
         "profile",
         "run a command with memray, scalene or valgrind around it, and keep the page with the run",

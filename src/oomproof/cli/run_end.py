@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomproof.cli.exit_status import exit_status, tell_end
 from oomproof.cli.run_admission import tell, tell_as_is
+from oomproof.recording.run_folders import Run, fixes_were_applied
 from oomproof.records import dataclass
 from oomproof.runner.front import FORWARDED
 from oomproof.runner.supervise import Outcome
@@ -109,10 +111,24 @@ def _write_report(report: Path, outcome: Outcome, conclusion: Conclusion) -> Non
 
 def leave(outcome: Outcome, conclusion: Conclusion | None, verbosity: int | None) -> int:
     """The last word to those who are told, and the status."""
+    if conclusion is not None:
+        _tell_fixes(outcome, conclusion, verbosity)
     status = exit_status(outcome.run, conclusion, outcome.exit)
     outcome.alerts.tell = (lambda _: None) if verbosity is None else lambda text: tell(f"oomproof: {text}")
     tell_end(outcome.alerts, outcome.run, conclusion, status)
     return status
+
+
+def _tell_fixes(outcome: Outcome, conclusion: Conclusion, verbosity: int | None) -> None:
+    """How changes of `oomproof fix` fare that waited for a run of this command."""
+    with contextlib.suppress(Exception):  # worth less than the status
+        if not fixes_were_applied():
+            return
+        from oomproof.cli.fix_probation_end import note_fixes
+
+        for sentence in note_fixes(Run(outcome.run.folder), conclusion.cause):
+            if verbosity is not None:
+                tell(f"oomproof: {sentence}")
 
 
 def finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int:

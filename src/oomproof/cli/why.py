@@ -244,7 +244,7 @@ def _judged(run: run_folders.Run, again: bool) -> Verdict:
     return conclusion.verdict
 
 
-def _last_death() -> run_folders.Run | None:
+def last_death() -> run_folders.Run | None:
     """The newest run that has ended and not well; judged here where nobody has yet."""
     from oomproof.diagnosis.conclusion import conclusion_of
 
@@ -256,7 +256,7 @@ def _last_death() -> run_folders.Run | None:
 
 
 def _found(name: str | None) -> run_folders.Run:
-    if name is None and (dead := _last_death()) is not None:
+    if name is None and (dead := last_death()) is not None:
         return dead
     try:
         return run_folders.find(name)

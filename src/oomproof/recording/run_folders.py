@@ -29,6 +29,15 @@ def state_folder() -> Path:
     return Path(base) / "oomproof"
 
 
+def fixes_were_applied() -> bool:
+    """Whether `oomproof fix` ever changed a file: most users' runs need not ask further."""
+    return os.path.isdir(fixes_folder())
+
+
+def fixes_folder() -> Path:
+    return state_folder() / "fixes"
+
+
 @dataclass(frozen=True)
 class Run:
     """One run's folder, seen from its newest attempt, or from the one with that ``number``. Everything is read when asked for:

@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary
-from oomproof.recording.phase_spans import PhaseRow, phase_rows
+from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
 from oomproof.recording.reader import Peaks
@@ -466,14 +465,8 @@ def _phases(run: Run) -> dict[str, str]:
 
 
 def _step_pace(marks: list[PhaseMark]) -> str | None:
-    seconds, count = 0.0, 0
-    for mark, after in pairwise(marks):
-        # only what lies inside training: an evaluation between two steps is no slower step
-        if mark.name == after.name == "train" and (mark.step is not None and after.step is not None):
-            made = max(0, after.step - mark.step)
-            seconds += after.t - mark.t if made else 0.0
-            count += made
-    return _pace(seconds / count) if count else None
+    seconds = seconds_per_step(marks)
+    return _pace(seconds) if seconds is not None else None
 
 
 def compare(left: Run, right: Run, width: int = 100) -> str:

@@ -19,7 +19,7 @@ def json_scalars(text: str, wanted: Wanted) -> list[Scalar]:
         json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from error
-    return [scalar for scalar in _Reader(text).value(0, ()) if wanted(name_of(scalar.path)) and scalar.path]
+    return [scalar for scalar in _Reader(text).value(0, ()) if scalar.path and wanted(name_of(scalar.path))]
 
 
 class _Reader:
