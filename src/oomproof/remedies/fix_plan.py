@@ -63,30 +63,39 @@ def plan_fix(
     changes: list[FixChange] = []
     command, nothing = None, ""
     refused = list(found.refused)
-    if isinstance(smaller, NoPlan):
+    if not found.template.knobs:
+        unknown = "neither its command line nor its files say how large a batch is, or how many workers"
+        nothing = "" if refused else unknown
+    elif isinstance(smaller, NoPlan):
         nothing = smaller.reason
     else:
         changes += _changes(found, smaller.plan, facts, smaller.why)
         command = _command(found, smaller.plan, flags)
     placed, more = _by_remedies(verdict.remedies, files, at)
     changes += placed
-    refused += more
+    refused += [refusal for refusal in more if refusal not in refused]
     done = {bare_name(change.place.scalar.path[-1]) for change in changes}
     by_hand = _titles(remedy for remedy in verdict.remedies if not _covered(remedy, done, found, command))
     return FixPlan(tuple(changes), command, tuple(refused), by_hand, "" if changes or command else nothing)
 
 
 def plan_of_attempts(
-    found: FoundSettings, before: Mapping[str, str], after: Mapping[str, str], peaks: str
+    found: FoundSettings,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    effect: str,
+    flags: Sequence[tuple[str, str]] = (),
 ) -> FixPlan:
     """For a run that finished with smaller settings: those, to stay. What was measured is the attempts' own."""
-    values = {name: after[name] for name in after if before.get(name) != after[name]}
+    values = {name: value for name, value in after.items() if before.get(name) != value}
     changes = [
-        FixChange(found.places[name], value, peaks, basis="measured")
+        FixChange(found.places[name], value, effect, basis="measured")
         for name, value in values.items()
         if name in found.places and found.places[name].scalar.value == before.get(name)
     ]
-    return FixPlan(tuple(changes), nothing="" if changes else "what was changed stands on its command line")
+    command = _command(found, found.plan.with_values(**values), flags)
+    nothing = "" if changes or command else "nothing of it stands in a file"
+    return FixPlan(tuple(changes), command, nothing=nothing)
 
 
 def _changes(found: FoundSettings, plan: Plan, facts: DeathFacts, why: str) -> list[FixChange]:
@@ -152,7 +161,7 @@ def _by_remedies(
         if place is not None:
             saves = f"saves about {format_size(remedy.saves_bytes)}" if remedy.saves_bytes else remedy.title
             changes.append(FixChange(place, change.after, saves, remedy.saves_bytes, remedy.basis))
-        elif refusal is not None:
+        elif refusal is not None and refusal not in refused:
             refused.append(refusal)
     return changes, refused
 

@@ -20,6 +20,8 @@ from oomproof.remedies.settings_search import Refusal, find_settings
 from oomproof.runner.run_flags import as_typed
 from oomproof.units import format_size
 
+_OF_RETRY = ("retry", "knob", "order", "resume_arg")
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -42,15 +44,19 @@ def propose(of_run: Run, at: Sequence[str] = ()) -> Proposal:
     began = first.started().get("wall") or of_run.created or None
     files = settings_files(first.argv, folder, began, first.info.get("code"))
     found = find_settings(first.argv, folder, files, at)
+    flags = info.get("flags")
+    kept_flags = (
+        {name: value for name, value in flags.items() if name not in _OF_RETRY}
+        if isinstance(flags, dict)
+        else {}
+    )
+    typed = as_typed(kept_flags)
     if verdict.kind.good and (of_run.attempt.number or 1) > 1:
-        plan = plan_of_attempts(
-            found, first.info.get("plan") or {}, info.get("plan") or {}, _peaks(first, of_run)
-        )
+        before, after = (of_attempt.info.get("plan") or {} for of_attempt in (first, of_run))
+        plan = plan_of_attempts(found, before, after, _peaks(first, of_run), typed)
     elif verdict.kind.good:
         plan = FixPlan(nothing=f"nothing to change: {verdict.headline}")
     else:
-        flags = info.get("flags")
-        typed = as_typed(flags) if isinstance(flags, dict) else ()
         plan = plan_fix(found, files, facts_of(collect(of_run.attempt), verdict), verdict, typed, at)
     texts, kept, refused = changed_texts(plan.changes)
     plan = replace(plan, changes=tuple(kept), refused=(*plan.refused, *refused))

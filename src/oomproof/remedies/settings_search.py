@@ -74,7 +74,7 @@ def find_settings(
         if template.knob(kind) is not None:
             continue
         place, refusal = choose(kind, _of_kind(readable, kind), at)
-        if refusal is not None:
+        if refusal is not None and refusal not in refused:
             refused.append(refusal)
         if place is not None:
             value = int(place.scalar.value)
@@ -111,10 +111,10 @@ def choose(what: str, candidates: Sequence[Place], at: Sequence[str]) -> tuple[P
             what, f"stands in {len(left)} places: {where}{more}", f"say which: --at {left[0]}"
         )
     place = left[0]
-    if place.file.problem or place.scalar.problem:
-        return None, Refusal(
-            what, f"{place} ({place.scalar.key}): {place.file.problem or place.scalar.problem}"
-        )
+    if place.file.problem:
+        return None, Refusal(place.file.shown, place.file.problem)
+    if place.scalar.problem:
+        return None, Refusal(what, f"{place} ({place.scalar.key}): {place.scalar.problem}")
     return place, None
 
 
