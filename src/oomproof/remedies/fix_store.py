@@ -62,12 +62,14 @@ def apply(texts: Mapping[str, tuple[str, str]], about: Mapping[str, Any]) -> Fix
     """``texts``: (before, after) by path. All of them, or none: what was written is put back when one fails. The manifest and the backups
     are on disk before the first file changes. Raises OomproofError."""
     fix = _new_fix()
-    files = [
-        {"path": path, "before": _hash(before), "after": _hash(after)}
-        for path, (before, after) in texts.items()
-    ]
+    files: list[dict[str, Any]] = []
     written: list[str] = []
     try:
+        for path, (before, after) in texts.items():
+            written_at = os.stat(path).st_mtime_ns
+            files.append(
+                {"path": path, "before": _hash(before), "after": _hash(after), "time_ns": written_at}
+            )
         for number, (before, _) in enumerate(texts.values()):
             _write_new(fix.backup(number), before.encode())
         state_files.write_json(
@@ -100,20 +102,18 @@ def undo(fix: Fix) -> list[str]:
             raise OomproofError(
                 f"nothing was undone: {path} {gone}", f"as it was before: {fix.backup(number)}"
             )
-    restored = []
-    for number, path, before, after in files:
-        if now[path] == after and before != after:
-            text = fix.backup(number).read_bytes().decode()
-            if _hash(text) != before:
-                raise OomproofError(f"the backup of {path} is damaged: {fix.backup(number)}")
-            replace_text(path, after, text)
-        restored.append(path)
+    kept = {number: _kept_text(fix.backup(number), before) for number, _, before, _ in files}
+    times = {file["path"]: file.get("time_ns") for file in fix.manifest["files"]}
+    for number, path, _, after in files:
+        if now[path] == after:
+            replace_text(path, after, kept[number], times.get(path))
     fix.note(state=UNDONE)
-    return restored
+    return list(now)
 
 
-def replace_text(path: str, expected: str, text: str) -> None:
-    """Atomically, with mode and owner as they were; only where the file still is what was read. Raises OomproofError or OSError."""
+def replace_text(path: str, expected: str, text: str, time_ns: int | None = None) -> None:
+    """Atomically, with mode and owner as they were; only where the file still is what was read. ``time_ns``: when it shall have been
+    written. Raises OomproofError or OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         status = os.fstat(fd)
@@ -127,6 +127,8 @@ def replace_text(path: str, expected: str, text: str) -> None:
             if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(made, status.st_uid, status.st_gid)
             os.fchmod(made, stat.S_IMODE(status.st_mode))
+            if isinstance(time_ns, int):
+                os.utime(made, ns=(time_ns, time_ns))
             os.fsync(made)
         finally:
             os.close(made)
@@ -145,6 +147,16 @@ def _files(fix: Fix) -> list[tuple[int, str, str, str]]:
     ):
         raise OomproofError(f"{fix.folder / 'fix.json'} is damaged", f"the files as they were: {fix.folder}")
     return [(number, file["path"], file["before"], file["after"]) for number, file in enumerate(files)]
+
+
+def _kept_text(backup: Path, expected: str) -> str:
+    try:
+        data = backup.read_bytes()
+    except OSError:
+        data = b""
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise OomproofError(f"nothing was undone: the backup {backup} is damaged", "undo it by hand")
+    return data.decode()
 
 
 def _new_fix() -> Fix:
