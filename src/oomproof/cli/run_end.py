@@ -27,7 +27,7 @@ TellIt = Callable[[Outcome, "Conclusion", bool], None]  # the last: whether a si
 @dataclass
 class Judged:
     conclusion: Conclusion | None
-    interrupted: bool  # a signal came after its end
+    signals: EndSignals | None  # still heard where another attempt may follow; None: the user has had enough
 
 
 class _Enough(BaseException):
@@ -41,14 +41,19 @@ class EndSignals:
 
     def __init__(self) -> None:
         self.heard = 0
+        self._cuts_short = True
         for number in self._NUMBERS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, *_: object) -> None:
         self.heard += 1
-        if self.heard == 2:
+        if self.heard == 2 and self._cuts_short:
             raise _Enough
+
+    def only_count(self) -> None:
+        """From now on, until somebody else handles them: the verdict is told."""
+        self._cuts_short = False
 
     def close(self) -> None:
         """To the end of the process. Ignored, for the interpreter gives a handler of ours up before it has ended."""
@@ -75,11 +80,10 @@ def judge_end(outcome: Outcome, report: Path | None, tell_it: TellIt, retried: b
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through
             tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
         finally:
-            if not retried:
-                signals.close()
+            signals.only_count() if retried else signals.close()
     except _Enough:
-        return Judged(None, True)
-    return Judged(conclusion, bool(signals.heard))
+        return Judged(None, None)
+    return Judged(conclusion, signals)
 
 
 def tell_verdict(

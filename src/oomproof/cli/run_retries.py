@@ -26,6 +26,7 @@ from oomproof.plans.plan import Plan, effective_batch
 from oomproof.plans.resume_arguments import ResumeArgument, parse_resume_argument, resume_argument
 from oomproof.plans.retry_decision import NoRetry, Retry, decide
 from oomproof.plans.smaller_plans import argument_name, first_plan
+from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.records import replace
 from oomproof.runner.run_flags import RunSettings
@@ -111,9 +112,8 @@ class Retries:
             judged = judge_end(outcome, report, self._decide, retried=True)
             outcome.alerts.tell = self._say
             following, begun = self._following, None
-            if isinstance(following, Retry) and judged.conclusion is not None and not judged.interrupted:
-                outcome.release_signals()
-                begun = self._try_again(outcome, judged.conclusion, following, on_waiting)
+            if isinstance(following, Retry) and judged.conclusion is not None and judged.signals is not None:
+                begun = self._try_again(outcome, judged.conclusion, judged.signals, following, on_waiting)
             if begun is None:
                 return self._leave(outcome, judged.conclusion)
             outcome = begun
@@ -152,54 +152,77 @@ class Retries:
             self._say(f"hint: {following.hint}")
 
     def _try_again(
-        self, outcome: Outcome, conclusion: Conclusion, following: Retry, on_waiting: OnWaiting
+        self,
+        outcome: Outcome,
+        conclusion: Conclusion,
+        signals: EndSignals,
+        following: Retry,
+        on_waiting: OnWaiting,
     ) -> Outcome | None:
         """Stays until the next attempt has ended; None where there is none: it was called off, or could not be started."""
-        assert conclusion.case is not None
-        run, chosen = outcome.run, self._order.chosen
-        argv = self._template.command(following.plan.as_dict())
-        resume, checkpoint, words = self._resume(argv, conclusion.case, run)
-        if resume is not None and checkpoint is not None:
-            argv = resume.command(argv, checkpoint)
-        number = len(self._plans) + 1
-        told = f"attempt {number} of at most {chosen.retry + 1}: {self._change_text(following)}; {words}"
+        try:
+            order, told = self._prepared(outcome.run, conclusion, following)
+        except Exception as error:  # whatever is wrong with our plans, the job's own status must get through
+            self._say(f"not tried again: {type(error).__name__}: {error}")
+            return None
         self._say(told)
         if following.note:
             self._say(following.note)
-        name = Run(run.folder).name
-        outcome.alerts.send(
-            Alert("retry", name, f"{conclusion.verdict.headline}. {conclusion.verdict.why}", run=run.id, level=NEWS,
-                  next=told, command=f"oomproof stop {to_type(run)}", cause=conclusion.verdict.cause)
-        )  # fmt: skip
-        order = replace(
-            self._order,
-            argv=argv,
-            asked=self._asked(following),
-            attempt={
-                **_described(self._template, following.plan),
-                "change": following.change,
-                "why": following.why,
-                "resumed_from": checkpoint if resume is not None else None,
-            },
-        )
-        begun: Run | None = None
+        self._alert(outcome, conclusion, told)
+        folder = outcome.run.folder / str(len(self._plans) + 1)
         try:
-            begun = self._wait(run, following, told)
-            check_stop_file(chosen.stop_file)
+            if signals.heard:
+                raise KeyboardInterrupt
+            outcome.release_signals()
+            begun = self._wait(outcome.run, following, told)
+            check_stop_file(order.chosen.stop_file)
             look_for_twins(order)
             _rewind_stdin(self._stdin)
-            self._plans.append(following.plan)
-            return start_attempt(begun, order, _second_message, on_waiting)
+            ended = start_attempt(begun, order, _second_message, on_waiting)
         except (Cancelled, KeyboardInterrupt):
             self._say("not tried again: called off")
         except OomproofError as error:
             self._say(f"not tried again: {error}")
-        if begun is not None and not begun.started():
+        else:
+            self._plans.append(following.plan)
+            return ended
+        if not Attempt(folder).was_begun():
             from shutil import rmtree
 
-            rmtree(begun.attempt.folder, ignore_errors=True)
-            self._plans = self._plans[: number - 1]
+            rmtree(folder, ignore_errors=True)
         return None
+
+    def _prepared(self, run: Run, conclusion: Conclusion, following: Retry) -> tuple[Order, str]:
+        """(what is run next, that in words)"""
+        assert conclusion.case is not None
+        argv = self._template.command(following.plan.as_dict())
+        resume, checkpoint, words = self._resume(argv, conclusion.case, run)
+        if resume is not None and checkpoint is not None:
+            argv = resume.command(argv, checkpoint)
+        number, most = len(self._plans) + 1, self._order.chosen.retry + 1
+        told = f"attempt {number} of at most {most}: {self._change_text(following)}; {words}"
+        described = {
+            **_described(self._template, following.plan),
+            "change": following.change,
+            "why": following.why,
+            "resumed_from": checkpoint if resume is not None else None,
+        }
+        return replace(self._order, argv=argv, asked=self._asked(following), attempt=described), told
+
+    def _alert(self, outcome: Outcome, conclusion: Conclusion, told: str) -> None:
+        run, verdict = Run(outcome.run.folder), conclusion.verdict
+        outcome.alerts.send(
+            Alert(
+                "retry",
+                run.name,
+                f"{verdict.headline}. {verdict.why}",
+                run=run.id,
+                level=NEWS,
+                next=told,
+                command=f"oomproof stop {to_type(run)}",
+                cause=verdict.cause,
+            )
+        )
 
     def _wait(self, run: Run, following: Retry, told: str) -> Run:
         """Listed as waiting until the next attempt's folder is there: nobody may take it for a run that has ended."""

@@ -204,6 +204,7 @@ def supervise(
         raise
     # The signals stay caught after the end too: one that comes now must not replace the job's status.
     record, trouble = _stay(run, order, front, settings, host, info, started, on_started, ticket, share)
+    host.close()
     return Outcome(run, record, trouble, order.alerts, front.release_signals)
 
 

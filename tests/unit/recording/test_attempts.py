@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oomproof.cli import stop
 from oomproof.errors import OomproofError
 from oomproof.leaf.command_lines import command_key
 from oomproof.ledger import peak_history
 from oomproof.ledger.ledger_store import open_ledger
+from oomproof.live.run_reader import RunReader
 from oomproof.recording import run_folders, state_files
 from oomproof.recording.run_folders import Run, find, new_run, to_type
 
@@ -113,3 +118,28 @@ def test_a_damaged_attempt_file_is_named(run: Run) -> None:
     run.attempt.info_file.write_text("{")
     again = Run(run.folder)
     assert again.argv == ["t", "--workers", "16"] and "attempt.json" in (again.damage() or "")
+
+
+def test_a_live_view_follows_to_the_next_attempt(run: Run) -> None:
+    waiting, guard = state_files.take_lock(run.waiting_lock), state_files.take_lock(run.guard_lock)
+    assert waiting is not None and guard is not None
+    reader = RunReader(run)
+    second = reader.read(None, 10.0)
+    assert second is not None and "--workers 5" in second.command
+    (run.folder / "3").mkdir()
+    write(run.folder / "3/attempt.json", {"argv": ["t", "--workers", "2"]})
+    third = reader.read(None, 11.0)
+    assert third is not None and third.state == "waiting" and "--workers 2" in third.command
+
+
+def test_a_stop_between_the_end_and_the_decision_reaches_the_front(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as front:
+        started = json.loads(run.attempt.started_file.read_text())
+        write(run.attempt.started_file, {**started, "guard": {"pid": front.pid, "start": None}})
+        guard = state_files.take_lock(run.guard_lock)
+        assert guard is not None
+        assert stop.run(argparse.Namespace(runs=["big"], grace=None, now=False, kill=False)) == 0
+        assert front.wait(60) == -signal.SIGTERM
+    assert "is not tried again" in capsys.readouterr().err
