@@ -19,14 +19,15 @@ def size(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Si
     (folder / "train.py").write_text(script)
     monkeypatch.chdir(folder)
     told: list[str] = []
-    sizing, status = size_command(
+    sized = size_command(
         [sys.executable, "-W", "ignore", "train.py"],
         time_limit=120.0, gpu_total=None, allow_writes=False, tell=told.append,
     )  # fmt: skip
+    sizing = sized.sizing
     if sizing.refused and "cannot be kept private here" in sizing.refused:
         pytest.skip(sizing.refused)
     assert sorted(path.name for path in folder.iterdir()) == ["train.py"], "nothing was written"
-    return sizing, status, told
+    return sizing, sized.status, told
 
 
 TRAINER = """
@@ -119,8 +120,9 @@ def test_a_script_that_never_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     waits = "import time, torch\nmodel = torch.nn.Linear(8, 8).cuda()\nwhile True:\n    time.sleep(0.1)\n"
     (tmp_path / "waits.py").write_text(waits)
     monkeypatch.chdir(tmp_path)
-    sizing, status = size_command(
+    sized = size_command(
         [sys.executable, "waits.py"], time_limit=1.0, gpu_total=None, allow_writes=False, tell=print
     )
-    assert status == 0 and sizing.gpu is None
+    sizing = sized.sizing
+    assert sized.status == 0 and sizing.gpu is None
     assert sizing.refused is not None and "made no step in time" in sizing.refused

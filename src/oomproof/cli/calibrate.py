@@ -101,12 +101,12 @@ def _signatures_of(command: Sequence[str]) -> list[Mapping[str, Any]]:
     def note(result: Mapping[str, Any]) -> None:
         met.extend(result.get("signatures", []))
 
-    sizing, status = size_command(
+    sized = size_command(
         list(command), time_limit=60.0, gpu_total=None, allow_writes=False, tell=_tell, card_of=note
     )
-    if sizing.refused:
+    if refused := sized.sizing.refused:
         raise OomproofError(
-            sizing.refused, "oomproof calibrate without a command still helps", status or USAGE
+            refused, "oomproof calibrate without a command still helps", sized.status or USAGE
         )
     return met
 

@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "size",
         "how much a model, a data file or a command will need, before it runs, and whether it fits",
     ),
+    "fit": ("fit", "the largest batch, accumulation and workers that fit, found without a crash"),
     "calibrate": ("calibrate", "measure this machine's GPU once, so that sizes for it are narrower"),
     "data": ("data", "what loading a data file costs in memory, and how to read it for less"),
     "bisect": ("bisect", "run a job with one thing changed at a time: which of them its death follows"),

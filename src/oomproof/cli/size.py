@@ -161,6 +161,10 @@ def _places(gpu: int | None, ram: int | None) -> list[Place]:
     if gpu is not None or ram is not None:
         places = [ram_of(ram, default_margin(ram))] if ram is not None else []
         return [*places, card_of(gpu)] if gpu is not None else places
+    return places_here()
+
+
+def places_here() -> list[Place]:
     from oomproof.cli.check import less_reserved, look_at_ledger
     from oomproof.ledger.machine_facts import budget_of, gather
 

@@ -38,7 +38,7 @@ def run(
     card = max((place.ever for place in places if place.kind == "gpu"), default=None)
     if sys.stderr.isatty():
         _tell(f"running the command on a virtual GPU, for {format_duration(seconds)} or so…")
-    sizing, status = size_command(
+    sized = size_command(
         list(command),
         time_limit=seconds,
         gpu_total=gpu or card,
@@ -46,6 +46,7 @@ def run(
         tell=_show,
         card_of=_card_of(args.card, calibrated, command[0]),
     )
+    sizing, status = sized.sizing, sized.status
     fits = fits_of(sizing, places)
     if args.json:
         print(

@@ -40,7 +40,7 @@ _MOST_VALUES = 64
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """``values``: those it may have, the preferred first; none: any whole number from ``first`` down to ``least``.
+    """``values``: those it may have, the preferred first; none: any whole number from ``most`` (None: any) down to ``least``.
     ``first``: where it stands, None: that is to be found. ``described``: by the user, not only recognised by its name."""
 
     name: str
@@ -48,6 +48,7 @@ class Knob:
     values: tuple[str, ...] = ()
     first: int | None = None
     least: int = 1
+    most: int | None = None
     described: bool = True
 
     def smaller(self, value: str) -> Iterator[str]:
@@ -65,7 +66,7 @@ class Knob:
         """Whether a number is among its values."""
         if self.values:
             return str(number) in self.values
-        return number >= self.least and (self.first is None or self.kind == "accum" or number <= self.first)
+        return number >= self.least and (self.most is None or number <= self.most)
 
 
 def kind_of(name: str) -> Kind | None:
@@ -107,7 +108,7 @@ def parse_knob(text: str) -> Knob:
             raise OomproofError(
                 f"--knob {text}: {name} cannot be 0", f"give the least it may be: {name}={first}..1", USAGE
             )
-        return Knob(name, kind or "number", first=first, least=least)
+        return Knob(name, kind or "number", first=first, least=least, most=None if kind == "accum" else first)
     # a comma inside a value is written \,
     values = tuple(value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed))
     if len(values) < 2:

@@ -109,7 +109,7 @@ def check_effective(template: Template, effective: int | None) -> None:
 
 def split_note(effective: int, most: int, batch: int) -> str:
     """A sentence where the effective batch splits badly: far less fits evenly than would fit at all. Else nothing."""
-    if batch * 2 > most or effective <= most:
+    if batch * 1.25 > most or effective <= most:
         return ""
     return (
         f"{effective} splits evenly only into {batch} at a time although {most} fit; "

@@ -9,6 +9,7 @@ memory runs short.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 from oomproof.units import MIB
 
@@ -18,6 +19,9 @@ SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 MIN_LARGE = 10 * MIB  # requests from here on get a segment of their own size
 ROUND_LARGE = 2 * MIB
+
+
+_SMALL_POOL = 1 << 60  # the address of the small pool's expandable segment
 
 
 class Block:
@@ -46,6 +50,7 @@ class CachingAllocator:
         self._at: dict[int, Block] = {}  # free blocks by address
         self._lowest = 1 << 62  # of the addresses given so far
         self._tail: list[Block | None] = [None, None]  # the last block of an expandable segment, by pool
+        self._end = [0, _SMALL_POOL]  # of those segments
 
     def malloc(self, name: int, size: int) -> None:
         if not size:  # a place in the log at which nothing was taken
@@ -73,15 +78,40 @@ class CachingAllocator:
 
     def release_cached(self) -> None:
         """What ``empty_cache`` does, and what the allocator does by itself before it gives up."""
-        if self.expandable:
-            return
         for address in [address for pool in self._free for _, address in pool]:
             block = self._at[address]
-            if block.before is None and block.behind is None:
+            if self.expandable:
+                self._unmap(block)
+            elif block.before is None and block.behind is None:
                 self._unlist(block)
                 self.reserved -= block.size
 
-    def replay(self, events: list[tuple[int, int]]) -> None:
+    def _unmap(self, block: Block) -> None:
+        """The whole pages of a free block of an expandable segment. What is left on both sides no longer joins: addresses are
+        plenty, and the hole stays unused until the end of the segment."""
+        page = _page(block.small)
+        start, end = -(-block.address // page) * page, (block.address + block.size) // page * page
+        if start >= end:
+            return
+        self._unlist(block)
+        self.reserved -= end - start
+        behind, after = block.behind, block.address + block.size - end
+        head, tail = start - block.address, None
+        if after:
+            tail = Block(end, after, block.small)
+            tail.behind = behind
+            self._list(tail)
+        if behind is not None:
+            behind.before = tail
+        if self._tail[block.small] is block:
+            self._tail[block.small] = tail
+        if head:
+            block.size, block.behind = head, None
+            self._list(block)
+        elif block.before is not None:
+            block.before.behind = None
+
+    def replay(self, events: Sequence[tuple[int, int]]) -> None:
         """``events``: name and bytes; a negative name is given back; 0: what is cached is."""
         for name, size in events:
             if name > 0:
@@ -115,23 +145,32 @@ class CachingAllocator:
 
     def _extended(self, wanted: int, small: bool) -> Block:
         """One segment a pool that grows at its end by pages of 2 MiB (small) or 20 MiB (large)."""
-        page = SMALL_SEGMENT if small else LARGE_SEGMENT
         tail = self._tail[small]
-        have = 0
-        if tail is not None and not tail.used:
-            have = tail.size
-            self._unlist(tail)
-        size = -(-(wanted - have) // page) * page
+        size = self._growth(wanted, tail, small)
+        if self.capacity is not None and self.reserved + size > self.capacity:
+            self.retries += 1
+            self.release_cached()
+            tail = self._tail[small]
+            size = self._growth(wanted, tail, small)
+            if self.reserved + size > self.capacity:
+                self.failures += 1
         self._reserve(size)
+        self._end[small] += size
         if tail is not None and not tail.used:
+            self._unlist(tail)
             tail.size += size
             return tail
-        block = self._new(size, small)
+        block = Block(self._end[small] - size, size, small)
         block.before = tail
         if tail is not None:
             tail.behind = block
         self._tail[small] = block
         return block
+
+    def _growth(self, wanted: int, tail: Block | None, small: bool) -> int:
+        """By how much the segment grows; a free block at its end is used."""
+        have = tail.size if tail is not None and not tail.used else 0
+        return -(-(wanted - have) // _page(small)) * _page(small)
 
     def _new(self, size: int, small: bool) -> Block:
         """Below those there are, as the driver does: of free blocks of one size the lowest is taken, so the newest. Nine of ten
@@ -175,6 +214,10 @@ class CachingAllocator:
         pool = self._free[block.small]
         del pool[bisect_left(pool, (block.size, block.address))]
         del self._at[block.address]
+
+
+def _page(small: bool) -> int:
+    return SMALL_SEGMENT if small else LARGE_SEGMENT
 
 
 def segment_size(wanted: int) -> int:

@@ -142,7 +142,7 @@ def _sized(
             return {"refused": f"{os.path.basename(script)} imports nothing that uses torch"}
     begins(f"sizing {short_name(argv)} on a virtual GPU first (--need auto; at most {SECONDS:.0f} s) …")
     error: list[str] = []
-    sizing, status = script_sizing.size_command(
+    sized = script_sizing.size_command(
         argv,
         time_limit=SECONDS / PATIENCE,
         gpu_total=total,
@@ -150,6 +150,7 @@ def _sized(
         tell=error.append,
         card_of=card_lookup.kept,
     )
+    sizing, status = sized.sizing, sized.status
     if sizing.host is not None:
         return _kept(sizing)
     if status:

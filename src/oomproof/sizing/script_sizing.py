@@ -18,13 +18,23 @@ from oomproof.errors import NOT_FOUND, OomproofError
 from oomproof.leaf.process_signals import signal_all
 from oomproof.ledger import budget
 from oomproof.machine import memory, processes
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.runner import limit_backends
 from oomproof.sizing import measured_workspaces, private_files, virtual_run
 from oomproof.sizing.calibrated_card import CalibratedCard
-from oomproof.sizing.card_constants import ANY_CARD, HOST_CUDA
+from oomproof.sizing.card_constants import ANY_CARD, Card
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
-from oomproof.sizing.loader_memory import Loader, loader_memory
+from oomproof.sizing.host_figures import (
+    OTHERS,
+    PINNED,
+    PROCESS,
+    QUEUE,
+    SAVED,
+    WORKERS,
+    HostFigures,
+    loaders_of,
+)
+from oomproof.sizing.loader_memory import loader_memory
 from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
 from oomproof.units import MIB, format_size
 
@@ -33,7 +43,6 @@ _LOOK = 0.1  # seconds between looks at the child
 _GRACE = (
     60.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
 )
-_REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
 # chosen on the first five CPU trainings of bench/sizing/host.py: oneDNN's and MKL's own memory, and what malloc keeps of what is freed
 _ON_CPU, _BESIDE = 60 * MIB, 0.35
 _SHOWN = 15  # lines of a script's own error
@@ -68,6 +77,20 @@ class Watched:
     limit: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SizedScript:
+    """``status``: of a script that failed by itself, else 0. ``seen``: the log of its allocations; ``run``: the same as the card would
+    see them; None where it was refused. ``held_back``: what became of its files."""
+
+    sizing: Sizing
+    status: int = 0
+    run: virtual_run.VirtualRun | None = None
+    card: Card = ANY_CARD
+    host: HostFigures | None = None
+    seen: virtual_run.VirtualRun | None = None
+    held_back: tuple[str, ...] = ()
+
+
 def size_command(
     argv: Sequence[str],
     *,
@@ -76,9 +99,9 @@ def size_command(
     allow_writes: bool,
     tell: Callable[[str], None],
     card_of: CardOf = lambda result: None,
-) -> tuple[Sizing, int]:
-    """The second value is the status of a script that failed by itself, else 0. ``card_of``: from what the virtual GPU wrote down
-    to the calibrated card for it, if there is one."""
+) -> SizedScript:
+    """``gpu_total``: 0 for a machine without a card, None where its size does not matter. ``card_of``: from what the virtual GPU
+    wrote down to the calibrated card for it, if there is one."""
     if shutil.which(argv[0]) is None:
         raise OomproofError(f"{argv[0]}: command not found", "", NOT_FOUND)
     folder = tempfile.mkdtemp(prefix="oomproof-size-")
@@ -121,7 +144,7 @@ def _environment(folder: str, time_limit: float, gpu_total: int | None) -> dict[
         "OOMPROOF_SIZE": folder,
         "OOMPROOF_SIZE_CODE": _CODE,
         "OOMPROOF_SIZE_SECONDS": str(time_limit),
-        "OOMPROOF_SIZE_GPU": str(gpu_total or ""),
+        "OOMPROOF_SIZE_GPU": "" if gpu_total is None else str(gpu_total),
         "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "", "PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
@@ -226,72 +249,77 @@ def _answer(
     gpu_total: int | None,
     tell: Callable[[str], None],
     card_of: CardOf,
-) -> tuple[Sizing, int]:
+) -> SizedScript:
     if watched.status == private_files.CANNOT and os.path.exists(os.path.join(folder, "cannot")):
         with open(os.path.join(folder, "cannot")) as file:
             why = file.read()
         return _refused(
             f"the script's writes cannot be kept private here ({why}); with --allow-writes it runs as it is",
             passing=True,
-        ), 0
+        )
     if watched.over_limit:
         return _refused(
             f"the script held {format_size(watched.peak)} on the host before its third step, more than is available now; end something large first",
             passing=True,
-        ), 0
+        )
     run = virtual_run.read(folder)
     failed = watched.status != 0 and (run is None or run.result.get("steps", 0) < STEPS)
     if run is not None and run.result.get("refused"):
-        return _refused(str(run.result["refused"])), 0
+        return _refused(str(run.result["refused"]))
     if watched.timed_out and not _is_started(folder):
-        return _refused(_NOT_STARTED), 0
+        return _refused(_NOT_STARTED)
     if watched.timed_out and run is None:
         return _refused(
             "the script made no step in time; give it longer with --time-limit, or size it with a smaller model"
-        ), 0
+        )
     if failed and watched.status in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return _refused(
             f"the script was killed, most likely at the limit of {format_size(watched.limit)} on the host, before its third step; end something large first"
-        ), 0
+        )
     if failed:
         cause = "the command failed by itself"
         if _show_error(folder, tell) and not watched.has_network:
             cause = "the command failed for want of the network, which is off while sizing (run it once before, so that its data is here, or give --allow-writes)"
-        return _refused(f"{cause}, with status {watched.status}; its error is above"), watched.status
+        return _refused(f"{cause}, with status {watched.status}; its error is above", status=watched.status)
     if run is None and not _is_started(folder):
-        return _refused(_NOT_STARTED), 0
+        return _refused(_NOT_STARTED)
     if run is None:
-        return _refused("the script never imported torch; size its files instead: oomproof size FILE"), 0
+        return _refused("the script never imported torch; size its files instead: oomproof size FILE")
     if run.result.get("reason") == "time limit" and not run.result["steps"] and not run.result["phases"]:
         return _refused(
             "the script called no model and made no step in time; give it longer with --time-limit, or size its files: oomproof size FILE"
-        ), 0
+        )
     if not run.events and not run.result["peak"]["host"]:
         return _refused(
             "the script put nothing on a GPU and made no model; size its files instead: oomproof size FILE"
-        ), 0
-    return _sizing(run, folder, watched, gpu_total, card_of(run.result)), 0
+        )
+    seen = SizedScript(
+        Sizing(None, None, (), ""),
+        seen=run,
+        host=host_figures(run, watched),
+        held_back=tuple(_held_back(folder)),
+    )
+    return with_card(seen, card_of(run.result), gpu_total)
 
 
-def _sizing(
-    run: virtual_run.VirtualRun,
-    folder: str,
-    watched: Watched,
-    gpu_total: int | None,
-    calibrated: CalibratedCard | None,
-) -> Sizing:
-    gpu: Estimate | None = None
-    card = ANY_CARD
+def with_card(sized: SizedScript, calibrated: CalibratedCard | None, gpu_total: int | None) -> SizedScript:
+    """The same virtual run with what that card really took for its operations."""
+    assert sized.seen is not None and sized.host is not None
+    run, card = sized.seen, ANY_CARD
     if calibrated is not None:
         run, card = measured_workspaces.applied(run, calibrated), calibrated.card(ANY_CARD)
+    gpu: Estimate | None = None
     tight = virtual_run.tight(run, gpu_total, card) if gpu_total else ""
     phases: tuple[Phase, ...] = ()
     if run.events:
         gpu, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
-    return Sizing(
-        gpu, _host(run, watched), phases, _basis(run, calibrated),
-        notes=tuple(note for note in (*_notes(run, folder), tight) if note), peak=str(run.result.get("peak_place", "")),
+    else:
+        phases = virtual_run.host_phases(run, sized.host.estimate().expected)
+    sizing = Sizing(
+        gpu, sized.host.estimate(), phases, _basis(run, calibrated),
+        notes=tuple(note for note in (*_notes(run), *sized.held_back, tight) if note), peak=str(run.result.get("peak_place", "")),
     )  # fmt: skip
+    return replace(sized, sizing=sizing, run=run, card=card)
 
 
 def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> str:
@@ -304,23 +332,15 @@ def _basis(run: virtual_run.VirtualRun, calibrated: CalibratedCard | None) -> st
     return f"{basis}; {calibrated.name} calibrated, {run.result['measured']} of its {of} operations measured there"
 
 
-def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
+def host_figures(run: virtual_run.VirtualRun, watched: Watched) -> HostFigures:
     """Measured, less what the virtual GPU itself took, plus what had no bytes here."""
-    result = run.result
-    queue = pinned = copied = seen = 0
+    result, on_card = run.result, bool(run.events)
+    loaders = loaders_of(result, on_card)
+    held = [loader_memory(loader) for loader in loaders]
+    seen = sum(loader_memory(replace(loader, pinned=0)).queue for loader in loaders)
+    copied = sum(loader["workers"] * loader["copied"] for loader in result["loaders"])
     workers = max(watched.workers, watched.earlier_workers)
     for loader in result["loaders"]:
-        held = loader_memory(
-            Loader(
-                loader["workers"],
-                loader["prefetch"],
-                loader["batch"],
-                pinned=loader["pinned"] if run.events else 0,
-            )
-        )
-        queue, pinned = queue + held.queue, pinned + held.pinned
-        seen += loader_memory(Loader(loader["workers"], loader["prefetch"], loader["batch"])).queue
-        copied += loader["workers"] * loader["copied"]
         if not loader["settled"]:
             workers = max(workers, loader["workers"] * watched.largest)
     process = max(0, watched.main - result["overhead"])
@@ -328,27 +348,21 @@ def _host(run: virtual_run.VirtualRun, watched: Watched) -> Estimate:
     if sum(buffers.values()) > process:  # pages that were never touched, or of a file
         buffers = {}
     parts = {
-        "process": process - sum(buffers.values()),
+        PROCESS: process - sum(buffers.values()),
         **buffers,
-        "loader workers" if seen else "other processes": workers + copied,
-        "shared-memory queue": queue,
+        WORKERS if seen else OTHERS: workers + copied,
+        QUEUE: sum(memory.queue for memory in held),
         "shared memory": watched.shared - seen if watched.shared > seen + MIB else 0,
         **(
-            {"model on the host": result["peak"]["host"]}
-            if run.events
-            else _on_cpu(virtual_run.host_parts(run))
+            {"model on the host": result["peak"]["host"]} if on_card else _on_cpu(virtual_run.host_parts(run))
         ),
-        "pinned memory": pinned,
-        "checkpoint copy": result["saved"],
+        PINNED: sum(memory.pinned for memory in held),
+        SAVED: result["saved"],
     }
     # what it held before it trained, where that is more than all the rest
-    parts["process"] += max(0, watched.earlier - result["overhead"] - sum(parts.values()))
-    low = int(_REPEATED * (sum(parts.values()) - result["saved"]))
-    if run.events:
-        parts["CUDA libraries"] = HOST_CUDA.usual
-    expected = sum(parts.values())
-    high = int(expected * (2 - _REPEATED)) + (HOST_CUDA.high - HOST_CUDA.usual if run.events else 0)
-    return Estimate(low, expected, high, {name: size for name, size in parts.items() if size})
+    parts[PROCESS] += max(0, watched.earlier - result["overhead"] - sum(parts.values()))
+    count = sum(loader.workers for loader in loaders)
+    return HostFigures(parts, loaders, (workers + copied) // count if count else 0, on_card)
 
 
 def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
@@ -359,7 +373,7 @@ def _on_cpu(parts: dict[str, int]) -> dict[str, int]:
     return {**parts, "malloc and oneDNN": min(_ON_CPU, sum(parts.values())) + int(_BESIDE * moving)}
 
 
-def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
+def _notes(run: virtual_run.VirtualRun) -> Iterator[str]:
     result = run.result
     yield from result["notes"]
     if result["steps"] < STEPS:
@@ -368,8 +382,9 @@ def _notes(run: virtual_run.VirtualRun, folder: str) -> Iterator[str]:
     for name, size in result["buffers"].items():
         if not size:
             yield f"a native index: {name}; it is part of the process"
-    if "eval" not in result["phases"] and not run.events:  # else the table of phases says so
-        yield "no evaluation was reached"
+
+
+def _held_back(folder: str) -> Iterator[str]:
     path = os.path.join(folder, "written.json")
     if not os.path.exists(path):
         yield "the script's files were written and its network was on, as --allow-writes says"
@@ -389,5 +404,6 @@ def _show_error(folder: str, tell: Callable[[str], None]) -> bool:
     return any(word in line for line in lines for word in _NO_NETWORK)
 
 
-def _refused(why: str, passing: bool = False) -> Sizing:
-    return Sizing(None, None, (), "script run on a virtual GPU", refused=why, passing=passing)
+def _refused(why: str, passing: bool = False, status: int = 0) -> SizedScript:
+    sizing = Sizing(None, None, (), "script run on a virtual GPU", refused=why, passing=passing)
+    return SizedScript(sizing, status)

@@ -193,6 +193,28 @@ def host_parts(run: VirtualRun) -> dict[str, int]:
     return {name: size for name, size in parts_at(run, run.host_events[: peak_at + 1]).items() if size}
 
 
+def host_phases(run: VirtualRun, expected: int) -> tuple[Phase, ...]:
+    """Of a model that stays on the host: what each phase takes, ``expected`` being the largest."""
+    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("host_marks", []))
+    peaks: dict[str, int] = {}
+    live = following = 0
+    phase = "load"
+    for index, (name, size) in enumerate(run.host_events):
+        while following < len(marks) and marks[following][0] <= index:
+            phase = marks[following][1]
+            following += 1
+            peaks[phase] = max(peaks.get(phase, 0), live)  # what it finds there
+        live += size if name > 0 else -size
+        peaks[phase] = max(peaks.get(phase, 0), live)
+    highest = max(peaks.values(), default=0)
+    reached = run.result.get("phases", {})
+    return tuple(
+        Phase(name, None, expected - highest + peaks[name] if name in peaks else None, name in reached)
+        for name in PHASES
+        if name != "generate" or name in reached or run.result.get("generates")
+    )
+
+
 def parts_at(run: VirtualRun, events: list[tuple[int, int]]) -> dict[str, int]:
     """What was live after those events, by kind."""
     live: dict[int, int] = {}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from oomproof.cli.main import main
+from oomproof.sizing import script_sizing
 from oomproof.sizing.estimate import Estimate, Phase, Sizing
 from oomproof.units import GIB, MIB
 
@@ -34,14 +33,12 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sizing, int]]:
     """What the estimator answers next; it is a branch of its own and is tested there."""
     given: list[tuple[Sizing, int]] = []
 
-    def size_command(argv: list[str], **options: Any) -> tuple[Sizing, int]:
+    def size_command(argv: list[str], **options: Any) -> script_sizing.SizedScript:
         asked.append((argv, options))
         options["tell"]("building the model")
-        return given.pop()
+        return script_sizing.SizedScript(*given.pop())
 
-    module = ModuleType("oomproof.sizing.script_sizing")
-    module.size_command = size_command  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "oomproof.sizing.script_sizing", module)
+    monkeypatch.setattr(script_sizing, "size_command", size_command)
     asked.clear()
     return given
 

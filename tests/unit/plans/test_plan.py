@@ -76,7 +76,8 @@ def test_an_effective_batch_that_cannot_be_kept(template: Template, effective: i
 
 def test_a_prime_effective_batch_is_told() -> None:
     assert "509 splits evenly only into 1" in split_note(509, 60, 1) and "480" in split_note(509, 60, 1)
-    assert split_note(512, 60, 32) == "" and split_note(48, 60, 48) == ""
+    assert "540 would take 60" in split_note(512, 60, 32)
+    assert split_note(512, 33, 32) == "" and split_note(48, 60, 48) == ""
 
 
 def test_another_effective_batch_changes_the_learning_rate() -> None:

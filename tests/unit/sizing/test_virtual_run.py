@@ -63,3 +63,24 @@ def test_a_card_that_holds_it_only_with_retries() -> None:
     assert "gives cached segments back" in virtual_run.tight(run, context + 300 * MIB)
     assert virtual_run.tight(run, context + 1200 * MIB) == ""
     assert virtual_run.tight(run, context + 100 * MIB) == "", "does not fit at all: another says so"
+
+
+def test_a_model_on_the_host_has_its_phases_in_ram() -> None:
+    run = a_run([(1, 1)], host_marks=[(2, "train"), (8, "eval")], phases={"train": 3, "eval": 1})
+    run.host_events = [(1, 50 * MIB), (2, 30 * MIB), (-2, 30 * MIB), (3, 10 * MIB), (4, 5 * MIB)]
+    phases = virtual_run.host_phases(run, expected=280 * MIB)
+    assert [(phase.name, phase.gpu, (phase.host or 0) // MIB, phase.reached) for phase in phases] == [
+        ("train", None, 280, True),
+        ("eval", None, 265, True),
+    ]
+
+
+def test_a_phase_that_was_not_reached_has_no_figure() -> None:
+    run = a_run([(1, 1)], host_marks=[(0, "train")], phases={"train": 3})
+    run.host_events = [(1, 50 * MIB)]
+    assert [
+        (phase.name, phase.host is None, phase.reached) for phase in virtual_run.host_phases(run, 90 * MIB)
+    ] == [
+        ("train", False, True),
+        ("eval", True, False),
+    ]

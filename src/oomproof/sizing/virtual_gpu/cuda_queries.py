@@ -57,6 +57,14 @@ class _Capture:
 
 
 def install(log: StorageLog, total: int) -> None:
+    """``total``: bytes of the card, 0: there is none to be seen."""
+    torch.compile = _identity
+    one_rank.install(log)
+    if total:
+        _show_card(log, total)
+
+
+def _show_card(log: StorageLog, total: int) -> None:
     answers = _answers(log, total)
     modules = [
         torch.cuda,
@@ -78,8 +86,6 @@ def install(log: StorageLog, total: int) -> None:
     torch.backends.cudnn.version = lambda: 91002
     if torch.version.cuda is None:
         torch.version.cuda = "12.8"
-    torch.compile = _identity
-    one_rank.install(log)
 
 
 def _answers(log: StorageLog, total: int) -> dict[str, Any]:

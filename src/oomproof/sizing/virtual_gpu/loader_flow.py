@@ -110,6 +110,7 @@ class LoaderFlow:
             known = iterator.__dict__["_virtual_loader"] = {
                 "workers": iterator._num_workers, "prefetch": _prefetch(iterator), "batch": 0,
                 "pinned": 0, "copied": _copied(iterator), "settled": self.settled.get(id(dataset), True),
+                "samples": _length(dataset),
             }  # fmt: skip
             self.alive.add(iterator)
         known["batch"] = max(known["batch"], sum(sizes))
@@ -162,6 +163,13 @@ def _prefetch(iterator: Any) -> float:
         return min(prefetch, float((len(iterator._index_sampler) - 1) / max(1, iterator._num_workers)))
     except TypeError:
         return prefetch
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _bytes(loaders: list[dict[str, Any]]) -> float:

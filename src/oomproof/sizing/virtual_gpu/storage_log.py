@@ -30,7 +30,8 @@ class StorageLog:
         self.live = {GPU: 0, HOST: 0}
         self.peak = {GPU: 0, HOST: 0}
         self.peak_place = ""
-        self.marks: list[tuple[int, str]] = []  # index into events, name of what began there
+        self.marks: list[tuple[int, str]] = []  # index into the card's events, name of what began there
+        self.host_marks: list[tuple[int, str]] = []  # the same for the host's
         self.part = 0  # of the step: see PARTS_OF_STEP
         self.place: Any = lambda: ""
         self._told_peak = 0
@@ -113,6 +114,7 @@ class StorageLog:
     def mark(self, name: str) -> None:
         if not self.marks or self.marks[-1][1] != name:
             self.marks.append((len(self.events[GPU]), name))
+            self.host_marks.append((len(self.events[HOST]), name))
 
 
 PARTS_OF_STEP = (FORWARD, BACKWARD, OPTIMIZER)

@@ -169,6 +169,8 @@ class Flow:
             self._name(list(module.parameters()) + list(module.buffers()), "weights")
             self.roots.append(weakref.ref(module))
             self.generates = self.generates or hasattr(module, "generate")
+            if torch.is_grad_enabled():
+                self.mode.batch_facts.see_module(module)
         if not self.phases:
             self.began()
         phase = "train" if torch.is_grad_enabled() and module.training else self._quiet_phase()

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import cuda_kernels
+from .batch_facts import WATCHED, BatchFacts
 from .nested_tensors import fakes
 from .operation_signatures import Signatures
 from .storage_log import BACKWARD, GPU, HOST, PARTS_OF_STEP, StorageLog
@@ -43,6 +44,7 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
         # bytes that kernels take for themselves, one after the other
         self.workspaces: Any = lambda *given: ()
         self.signatures = Signatures()
+        self.batch_facts = BatchFacts()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -59,6 +61,8 @@ class VirtualMode(FakeTensorMode):  # type: ignore[misc]
                     out = super().__torch_dispatch__(func, types, args, kwargs)
                 self._see_all(func, args, kwargs, out)
                 self.uniform.see(func, args, kwargs, out)
+                if func in WATCHED:
+                    self.batch_facts.see(func, args, out)
                 return out
         finally:
             depth.inside -= 1

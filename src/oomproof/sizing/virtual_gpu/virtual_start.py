@@ -174,7 +174,8 @@ def _install(folder: str) -> None:
     flow.began = lambda: _touch(folder, "training")
     loaders = loader_flow.LoaderFlow(flow)
     _own["library"] = library = torch.library.Library("aten", "IMPL")
-    change_torch(redirect, library, int(os.environ.get(TOTAL) or 80 << 30))
+    total = os.environ.get(TOTAL)
+    change_torch(redirect, library, int(total) if total else 80 << 30)
     torch.distributions.Distribution.set_default_validate_args(False)  # of values that nobody has
     flow.install()
     loaders.install()
@@ -186,7 +187,7 @@ def _install(folder: str) -> None:
 
 
 def change_torch(redirect: Any, library: Any, total: int) -> None:
-    """What torch shows, asks and computes, as with a card of ``total`` bytes."""
+    """What torch shows, asks and computes, as with a card of ``total`` bytes; 0: without one."""
     from . import (
         cuda_autocast,
         cuda_kernels,
@@ -261,11 +262,11 @@ def _result(reason: str, own: dict[str, Any] = _own) -> dict[str, Any]:
     log, mode, flow, loaders = own["log"], own["mode"], own["flow"], own["loaders"]
     return {
         "reason": reason, "refused": own.get("refused") or None,
-        "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "peak_place": log.peak_place,
+        "steps": flow.steps, "phases": flow.phases, "marks": list(log.marks), "host_marks": list(log.host_marks), "peak_place": log.peak_place,
         "peak": dict(log.peak), "kinds": {str(key): value for key, value in log.kinds.items()}, "sums": {str(key): value for key, value in log.sums.items()},
         "scalars": mode.scalars, "widened": mode.widened, "convolutions": mode.convolutions, "recurrent": flow.recurrent, "benchmark": bool(torch.backends.cudnn.benchmark), "notes": list(_notes), "saved": flow.saves.largest, "generates": flow.generates, "kept": flow.kept, "generations": flow.generations,
         "torch": torch.__version__, "signatures": mode.signatures.as_json(), "signed": {str(key): value for key, value in log.signed.items()},
-        "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
+        "batch_facts": mode.batch_facts.as_json(), "loaders": loaders.most, "overhead": _overhead(flow, own), "buffers": large_buffers.named(flow.skip) if own is _own else [],
     }  # fmt: skip
 
 

@@ -1,0 +1,323 @@
+"""Finds the largest plan that fits: batch, accumulation and workers, without a crash on the way.
+
+The command runs unchanged on a virtual GPU with a few batch sizes (its files are safe, as with `oomproof size`), the rest follows
+from lines between them. The answer is the table that people make by hand, conservative to maximum, and the command to type.
+
+examples:
+  oomproof fit -- python train.py --batch-size {batch}
+  oomproof fit --effective 512 -- python train.py --batch-size {batch} --accum {accum} --workers {workers}
+  oomproof fit -- python train.py --batch-size 64 --num_workers 16        arguments that tell what they are need no braces
+  oomproof fit --gpu 24G --ram 30G -- python train.py --bs {batch}         for another machine
+  oomproof fit --knob ckpt=,--gradient-checkpointing -- python train.py --bs {batch} {ckpt}
+  oomproof fit --knob lora=,--lora --each lora -- python train.py --bs {batch} {lora}     a table with and one without
+  oomproof fit --knob seq_len=2048,1024,512 --order seq_len,batch -- python train.py --bs {batch} --seq_len {seq_len}
+
+{batch}, {accum}, {workers}, {prefetch} and {eval_batch} need no description; any other name needs a --knob with its values, the
+preferred first. Where not even the smallest batch fits, they are given up in this order, or in that of --order: gradient
+checkpointing, precision, others, lengths.
+
+Exit status: 0 when a plan fits, 69 when none does, the script's own when it failed by itself, 2 usage or refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oomproof.cli.command_parser import count
+from oomproof.cli.size import places_here
+from oomproof.errors import NEVER, USAGE, OomproofError
+from oomproof.ledger.budget import default_margin
+from oomproof.machine.nvidia import driver_present
+from oomproof.plans import fit_tiers
+from oomproof.plans.command_template import Template, template_of
+from oomproof.plans.fit_measure import point_of
+from oomproof.plans.fit_points import Point
+from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
+from oomproof.plans.fit_tiers import Capacity
+from oomproof.plans.knobs import parse_knob
+from oomproof.plans.plan import Plan, check_effective, number
+from oomproof.printable import one_line, terminal_columns
+from oomproof.records import replace
+from oomproof.reports import fit_screen
+from oomproof.sizing import calibrated_card, card_lookup, script_sizing, sizing_cache
+from oomproof.sizing.calibrated_card import CalibratedCard
+from oomproof.sizing.fit_verdict import Place, card_of, ram_of
+from oomproof.units import format_size, parse_duration, parse_size
+
+NO_CARD = "none"
+_TIME = "60s"
+_MEASURED = 2  # times the card is asked: what was measured may change which plan is the largest
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "oomproof fit [options] -- CMD ... {batch} ..."
+    parser.add_argument(
+        "--effective",
+        type=count("samples"),
+        metavar="N",
+        help="samples of one optimizer step, to be kept: batch times accumulation",
+    )
+    parser.add_argument(
+        "--knob",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="what {NAME} may be, the preferred first: 64..4 or a,b,c (\\, is a comma)",
+    )
+    parser.add_argument(
+        "--order",
+        metavar="NAMES",
+        help="what is given up first, such as seq_len,ckpt (default: lengths last)",
+    )
+    parser.add_argument(
+        "--each", metavar="NAME", help="a table for each value of this knob, such as lora or precision"
+    )
+    parser.add_argument("--most", type=count("samples"), metavar="N", help="the largest batch to look at")
+    parser.add_argument(
+        "--gpu", metavar="SIZE", help="for a card of this size, such as 24G; none: for a machine without one"
+    )
+    parser.add_argument("--ram", metavar="SIZE", help="for a machine with this much RAM")
+    parser.add_argument("--shm", metavar="SIZE", help="... and this much /dev/shm")
+    parser.add_argument(
+        "--card", metavar="CARD", help="for this calibrated card, by its file or name (none: no measurements)"
+    )
+    parser.add_argument("--time-limit", metavar="TIME", help="of each virtual run (default: 60s)")
+    parser.add_argument(
+        "--allow-writes", action="store_true", help="let it write where its writes cannot be held off"
+    )
+    parser.add_argument(
+        "--tier",
+        choices=fit_tiers.NAMES,
+        default=fit_tiers.BALANCED,
+        help="which plan to start with (default: balanced)",
+    )
+    parser.add_argument("--json", action="store_true", help="print schema 1 JSON instead of the table")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command, after --"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    template = _template(command, arguments)
+    effective = (
+        arguments.effective if arguments.effective is not None else _typed_effective(template, arguments.most)
+    )
+    check_effective(template, effective)
+    calibrated = calibrated_card.named(arguments.card) if arguments.card not in (None, "none") else None
+    where = _places(arguments, calibrated)
+    capacity = _capacity(where, arguments)
+    request = FitRequest(
+        template,
+        capacity,
+        effective,
+        tuple(arguments.order.split(",")) if arguments.order else (),
+        os.cpu_count() or 1,
+        arguments.most,
+    )
+    runs = _VirtualRuns(arguments, template, calibrated, where)
+    try:
+        answers = [_fitted(asked, runs) for asked in _requests(request, arguments.each)]
+    except _Failed as failed:
+        return failed.status
+    if arguments.json:
+        values = [fit_screen.as_json(answer, where, arguments.tier) for answer in answers]
+        print(json.dumps(values[0] if arguments.each is None else fit_screen.each_json(values), indent=1))
+    else:
+        width = terminal_columns(100)
+        print(
+            "\n\n".join(
+                "\n".join(fit_screen.lines(answer, where, arguments.tier, width)) for answer in answers
+            )
+        )
+    return 0 if any(answer.fits for answer in answers) else NEVER
+
+
+def _requests(request: FitRequest, each: str | None) -> list[FitRequest]:
+    """One, or one for each value of a knob."""
+    if each is None:
+        return [request]
+    knob = next((knob for knob in request.template.knobs if knob.name == each), None)
+    if knob is None or not knob.values:
+        raise OomproofError(
+            f"--each {each} is no knob with values",
+            f"describe it: --knob {each}=VALUE,VALUE --each {each}",
+            USAGE,
+        )
+    return [replace(request, pinned=((each, value),)) for value in knob.values]
+
+
+def _fitted(request: FitRequest, runs: _VirtualRuns) -> FitAnswer:
+    answer = fit(request, runs.measure)
+    for _ in range(_MEASURED):
+        if not runs.measure_card(_largest_batch(answer)):
+            break
+        answer = fit(request, runs.measure)  # few new runs, if any
+    return answer
+
+
+def _largest_batch(answer: FitAnswer) -> int:
+    """That was found to fit."""
+    plan = answer.chosen.maximum.plan
+    return (number(answer.request.template, plan, "batch") or 0) if plan is not None else -1
+
+
+def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template:
+    example = "oomproof fit -- python train.py --batch-size {batch}"
+    if not command:
+        raise OomproofError("no command to fit", example, USAGE)
+    template = template_of(command, [parse_knob(text) for text in arguments.knob], folder=os.getcwd())
+    if not template.knobs:
+        raise OomproofError(
+            "nothing of the command can change: it has no placeholder, and no argument whose name says what it is",
+            f"put one where a value belongs: {example}",
+            USAGE,
+        )
+    if not template.typed:
+        known = ", ".join(f"{knob.name} ({knob.first})" for knob in template.knobs)
+        _tell(f"taken from the command: {known}")
+    return template
+
+
+def _typed_effective(template: Template, most: int | None) -> int | None:
+    """What the command's own arguments make: that is kept, where nothing else was asked."""
+    micro, accum = template.knob("batch"), template.knob("accum")
+    if template.typed or most is not None or micro is None or micro.first is None:
+        return None
+    return micro.first * (accum.first or 1) if accum is not None else micro.first
+
+
+def _places(arguments: argparse.Namespace, calibrated: CalibratedCard | None) -> list[Place]:
+    """RAM, and the card with the most free memory; each of this machine unless it is described."""
+    ram = parse_size(arguments.ram) if arguments.ram else None
+    card = parse_size(arguments.gpu) if arguments.gpu not in (None, NO_CARD) else None
+    if card is None and calibrated is not None:
+        card = calibrated.total
+    asked = card is not None or arguments.gpu == NO_CARD
+    here = places_here() if ram is None or not asked else []
+    rams = (
+        [ram_of(ram, default_margin(ram))]
+        if ram is not None
+        else [place for place in here if place.kind == "ram"]
+    )
+    cards = (
+        [card_of(card)]
+        if card is not None
+        else []
+        if asked
+        else [place for place in here if place.kind == "gpu"]
+    )
+    return [*rams, *sorted(cards, key=lambda place: -place.now)[:1]]
+
+
+def _capacity(where: Sequence[Place], arguments: argparse.Namespace) -> Capacity:
+    """A machine that is described is empty; of this one what is free now."""
+    gpu = next((place.now for place in where if place.kind == "gpu"), None)
+    ram = next(place.now for place in where if place.kind == "ram")
+    if arguments.shm:
+        return Capacity(gpu, ram, parse_size(arguments.shm))
+    return Capacity(gpu, ram, None if arguments.ram else _shared_memory())
+
+
+def _shared_memory() -> int | None:
+    try:
+        facts = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return facts.f_bavail * facts.f_frsize
+
+
+class _Failed(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+class _VirtualRuns:
+    """Each plan run once on a virtual GPU; told as it comes."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        template: Template,
+        calibrated: CalibratedCard | None,
+        where: Sequence[Place],
+    ) -> None:
+        self.template = template
+        self.seconds = parse_duration(arguments.time_limit or _TIME)
+        self.allow_writes: bool = arguments.allow_writes
+        self.calibrated = calibrated
+        self.may_measure = arguments.card is None and not arguments.gpu
+        total = next((place.ever for place in where if place.kind == "gpu"), None)
+        self.total = 0 if arguments.gpu == NO_CARD else total
+        self.runs: dict[Plan, script_sizing.SizedScript] = {}
+
+    def measure(self, plan: Plan) -> Point:
+        if plan not in self.runs:
+            self.runs[plan] = self._run(plan)
+        sized = script_sizing.with_card(self.runs[plan], self.calibrated, self.total)
+        return point_of(sized, number(self.template, plan, "batch") or 0)
+
+    def _run(self, plan: Plan) -> script_sizing.SizedScript:
+        begun = time.monotonic()
+        sized = script_sizing.size_command(
+            self.template.command(plan.as_dict()),
+            time_limit=self.seconds,
+            gpu_total=self.total,
+            allow_writes=self.allow_writes,
+            tell=_show,
+            card_of=self._card_of,
+        )
+        if sized.status:
+            _tell(f"{plan}: {sized.sizing.refused}")
+            raise _Failed(sized.status)
+        if sized.run is None:
+            raise OomproofError(
+                f"not sized with {plan}: {sized.sizing.refused}",
+                "oomproof help size says what can be followed",
+                USAGE,
+            )
+        sizing = sized.sizing
+        figures = [f"{format_size(sizing.gpu.expected)} of the card"] if sizing.gpu is not None else []
+        figures += [f"{format_size(sizing.host.expected)} of RAM"] if sizing.host is not None else []
+        _tell(f"{plan}: {', '.join(figures)} (virtual run, {time.monotonic() - begun:.0f} s)")
+        return sized
+
+    def _card_of(self, result: Mapping[str, Any]) -> CalibratedCard | None:
+        """As it was measured before; what is missing is measured once, at the end, for the plan that matters."""
+        if self.calibrated is None and self.may_measure:
+            self.calibrated = card_lookup.kept(result)
+        return self.calibrated
+
+    def measure_card(self, batch: int) -> bool:
+        """Measures the operations of the largest plan on the card, where there is one; whether that found anything new."""
+        known = [
+            (plan, sized)
+            for plan, sized in self.runs.items()
+            if number(self.template, plan, "batch") == batch
+        ]
+        if not self.may_measure or not known or not driver_present():
+            return False
+        plan, sized = known[-1]
+        assert sized.seen is not None
+        signatures = list(sized.seen.result.get("signatures", []))
+        if not sized.seen.events or (self.calibrated is not None and not self.calibrated.missing(signatures)):
+            return False
+        python = sizing_cache.python_of(self.template.command(plan.as_dict())[0])
+        self.calibrated = card_lookup.measured(python, _tell)(sized.seen.result) or self.calibrated
+        return self.calibrated is not None
+
+
+def _show(line: str) -> None:
+    """Of the command's own output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _tell(text: str) -> None:
+    print(f"oomproof: {one_line(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,66 @@
+"""From one virtual run of a plan to a point of its lines: the card by each way the allocator may keep memory, the host, the phases."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, CardNeed, Point
+from oomproof.records import replace
+from oomproof.sizing import virtual_run
+from oomproof.sizing.card_constants import Card
+from oomproof.sizing.measured_workspaces import EMPTIED
+from oomproof.sizing.script_sizing import SizedScript
+from oomproof.sizing.smallest_capacity import smallest_capacity
+from oomproof.sizing.virtual_run import VirtualRun
+
+_QUIET = ("eval", "generate")
+
+
+def point_of(sized: SizedScript, batch: int) -> Point:
+    """Of a script that could be sized."""
+    assert sized.run is not None and sized.host is not None
+    run = sized.run
+    reached = [phase for phase in sized.sizing.phases if phase.reached]
+    sizes = {phase.name: phase.gpu if run.events else phase.host for phase in reached}
+    phases = {name: size for name, size in sizes.items() if size is not None}
+    return Point(
+        batch,
+        card_needs(run, sized.card) if run.events else {},
+        sized.host,
+        phases,
+        run.result.get("batch_facts", {}),
+        sized.sizing.notes,
+        sized.sizing.peak,
+        max((loader.get("samples") or 0 for loader in run.result["loaders"]), default=0) or None,
+    )
+
+
+def card_needs(run: VirtualRun, card: Card) -> dict[str, CardNeed]:
+    asked = virtual_run.asked_expandable()
+    native = _need(run, card, asked)
+    needs = {NATIVE: native}
+    if not asked:
+        needs[EXPANDABLE] = _need(run, card, True)
+    released = after_evaluations(run)
+    if released is not run:
+        needs[RELEASED] = CardNeed(virtual_run.gpu_estimate(released, asked, card)[0], native.least)
+    return needs
+
+
+def _need(run: VirtualRun, card: Card, expandable: bool) -> CardNeed:
+    estimate, _ = virtual_run.gpu_estimate(run, expandable, card)
+    return CardNeed(estimate, card.context.usual + smallest_capacity(run.events, expandable))
+
+
+def after_evaluations(run: VirtualRun) -> VirtualRun:
+    """As if cached memory were given back after each evaluation and generation (``run --release always``); the same run where there is
+    none that training follows."""
+    marks = sorted((int(at) // 2, str(name)) for at, name in run.result.get("marks", []))
+    ends = [after[0] for before, after in pairwise(marks) if before[1] in _QUIET and after[1] not in _QUIET]
+    if not ends:
+        return run
+    events = list(run.events)
+    for index in reversed(ends):
+        events.insert(index, EMPTIED)
+    moved = [(2 * (at + sum(end <= at for end in ends)), name) for at, name in marks]
+    return replace(run, events=events, result={**run.result, "marks": moved})

@@ -1,0 +1,108 @@
+"""What a training takes as a function of its batch: points from virtual runs, lines between them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from oomproof.records import dataclass
+from oomproof.sizing.estimate import Estimate
+from oomproof.sizing.host_figures import HostFigures
+
+NATIVE, EXPANDABLE, RELEASED = "native", "expandable", "released"  # how the allocator keeps what is freed
+
+
+@dataclass(frozen=True, slots=True)
+class CardNeed:
+    """Bytes on a card. ``least``: with which the allocations just succeed, cached segments being given back on the way."""
+
+    estimate: Estimate
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One virtual run. ``card``: by how the allocator keeps what is freed; empty where the script uses no card."""
+
+    batch: int
+    card: Mapping[str, CardNeed]
+    host: HostFigures
+    phases: Mapping[str, int]  # those reached, bytes of the card, or of RAM where the script uses none
+    facts: Mapping[str, Any]  # of batch_facts.py
+    notes: tuple[str, ...] = ()
+    peak: str = ""
+    samples: int | None = None  # of the data set, where its length is known
+
+    @property
+    def on_card(self) -> bool:
+        return bool(self.card)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Bytes that a plan takes. ``phase``: which sets the peak. ``shared``: in /dev/shm."""
+
+    batch: int
+    workers: int | None
+    gpu: Estimate | None
+    least: int | None
+    host: Estimate
+    shared: int
+    phase: str
+    measured: bool  # by a virtual run of this very batch, not by a line
+
+
+def predict(points: Sequence[Point], batch: int, workers: int | None, way: str = NATIVE) -> Predicted:
+    """On the line through the two runs next to that batch. ``workers``: None for as many as the script has by itself."""
+    near = _neighbours(points, batch)
+
+    def line(value: Callable[[Point], float]) -> int:
+        return _at(near, batch, value)
+
+    hosts = {point.batch: _host(point, workers) for point in near}
+    gpu = least = None
+    if all(point.on_card for point in near):
+        gpu = _estimate(lambda name: line(lambda point: getattr(point.card[way].estimate, name)))
+        least = line(lambda point: point.card[way].least)
+    host = _estimate(lambda name: line(lambda point: getattr(hosts[point.batch].estimate(), name)))
+    known = [name for name in near[0].phases if all(name in point.phases for point in near)]
+    phases = {name: line(lambda point, name=name: point.phases[name]) for name in known}  # type: ignore[misc]
+    return Predicted(
+        batch,
+        workers,
+        gpu,
+        least,
+        host,
+        line(lambda point: hosts[point.batch].shared),
+        max(phases, key=lambda name: phases[name], default=""),
+        any(point.batch == batch for point in points),
+    )
+
+
+def _estimate(of: Callable[[str], int]) -> Estimate:
+    low, expected, high = of("low"), of("expected"), of("high")
+    return Estimate(min(low, expected), expected, max(high, expected), {})
+
+
+def _host(point: Point, workers: int | None) -> HostFigures:
+    return point.host if workers is None or not point.host.loaders else point.host.with_workers(workers)
+
+
+def _neighbours(points: Sequence[Point], batch: int) -> Sequence[Point]:
+    """The two next to it: what lies beyond the outermost continues their line."""
+    ordered = sorted(points, key=lambda point: point.batch)
+    exact = [point for point in ordered if point.batch == batch]
+    if exact or len(ordered) == 1:
+        return exact or ordered
+    above = next((at for at, point in enumerate(ordered) if point.batch > batch), len(ordered))
+    begin = min(max(0, above - 1), len(ordered) - 2)
+    return ordered[begin : begin + 2]
+
+
+def _at(near: Sequence[Point], batch: int, value: Callable[[Point], float]) -> int:
+    first = near[0]
+    if len(near) == 1:
+        return int(value(first))
+    second = near[1]
+    slope = (value(second) - value(first)) / (second.batch - first.batch)
+    return max(0, int(value(first) + slope * (batch - first.batch)))

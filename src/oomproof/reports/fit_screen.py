@@ -1,0 +1,269 @@
+"""What `oomproof fit` prints: the table from conservative to maximum, what a smaller batch changes, and the command to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
+from oomproof.plans.fit_search import FitAnswer, Scenario
+from oomproof.plans.fit_tiers import Allowed, Tier, tiers
+from oomproof.plans.plan import Plan, effective_batch, learning_rate_note, number, split_note
+from oomproof.plans.split_effects import split_notes
+from oomproof.reports.size_report import typed
+from oomproof.reports.table_text import folded, table
+from oomproof.sizing.fit_verdict import Place
+from oomproof.units import format_size
+
+SCHEMA = 1
+_WORTH = 1.05  # times the batch: less is no reason for another setting
+_WAYS = {
+    EXPANDABLE: "with PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.11)",
+    RELEASED: "with cached memory given back after evaluations (oomproof run --release always)",
+}
+
+
+def lines(answer: FitAnswer, places: Sequence[Place], tier: str, width: int) -> list[str]:
+    shown = [_places(places), ""]
+    for scenario in answer.scenarios[:-1]:
+        shown += folded("", f"{_setting(answer, scenario)} does not fit with any batch", width)
+    if not answer.fits:
+        shown += _nothing(answer, width)
+        return shown
+    scenario = answer.chosen
+    if len(answer.scenarios) > 1 or answer.request.pinned:
+        shown += [*folded("", f"With {_setting(answer, scenario)}:", width), ""]
+    shown += [*_table(answer, scenario, scenario.tiers, width), ""]
+    for way, words in _WAYS.items():
+        other = _other_way(answer, scenario, way)
+        if other:
+            shown += [
+                *folded("", f"{words[0].upper()}{words[1:]}:", width),
+                *_table(answer, scenario, other, width),
+                "",
+            ]
+    for note in notes(answer, tier):
+        shown += folded("     note  ", note, width)
+    return [*shown, "", *_next(answer, tier)]
+
+
+def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
+    chosen = _tier(answer, tier)
+    request, points = answer.request, answer.chosen.points
+    yield from _as_typed(answer)
+    if chosen is not None and chosen.plan is not None:
+        batch = number(request.template, chosen.plan, "batch")
+        before = request.effective or effective_batch(request.template, answer.start)
+        if request.effective is not None and chosen.effective == request.effective:
+            if batch is not None and (text := split_note(request.effective, _largest(answer), batch)):
+                yield text
+        elif not request.template.typed and (text := learning_rate_note(before, chosen.effective)):
+            yield text
+        if batch is not None and chosen.effective is not None:
+            yield from split_notes(points, batch, max(chosen.effective, before or 0))
+        if chosen.name != tier:
+            yield f"nothing is {tier} here; {chosen.name} is the nearest that fits"
+    peak = max(points, key=lambda point: point.batch).peak
+    if peak:
+        yield f"the peak: {peak}"
+    yield from answer.notes
+
+
+def _largest(answer: FitAnswer) -> int:
+    """The largest batch that would fit, whether it divides anything or not."""
+    request, points = answer.request, answer.chosen.points
+    whole = Allowed(request.template, answer.chosen.plan, None, max(point.batch for point in points))
+    plan = tiers(points, whole, request.capacity)[-1].plan
+    return (number(request.template, plan, "batch") or 1) if plan is not None else 1
+
+
+def _as_typed(answer: FitAnswer) -> Iterator[str]:
+    """Whether the command as it stands would fit, where it has values of its own."""
+    template, request = answer.request.template, answer.request
+    if template.typed or any(knob.first is None and not knob.values for knob in template.knobs):
+        return
+    first = answer.scenarios[0]
+    predicted = _predicted(answer, first, answer.start)
+    short = []
+    if predicted.gpu is not None and request.capacity.gpu is not None:
+        short.append((predicted.gpu.expected - request.capacity.gpu, "on the card"))
+    short.append((predicted.host.expected - request.capacity.ram, "of RAM"))
+    if request.capacity.shm is not None:
+        short.append((predicted.shared - request.capacity.shm, "of /dev/shm"))
+    missing = [f"{format_size(size)} {what}" for size, what in short if size > 0]
+    if missing:
+        yield f"as it stands ({answer.start}) the command does not fit: short by {' and '.join(missing)}"
+
+
+def _predicted(answer: FitAnswer, scenario: Scenario, plan: Plan, way: str = NATIVE) -> Predicted:
+    template = answer.request.template
+    batch = number(template, plan, "batch") or scenario.points[0].batch
+    return predict(scenario.points, batch, number(template, plan, "workers"), way)
+
+
+def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:
+    """The tiers where the allocator keeps memory otherwise; empty where that makes none of them notably larger."""
+    if not all(way in point.card for point in scenario.points):
+        return []
+    request = answer.request
+    most = max(point.batch for point in scenario.points)
+    other = tiers(
+        scenario.points,
+        Allowed(request.template, scenario.plan, request.effective, most),
+        request.capacity,
+        way,
+    )
+    pairs = list(zip(other, scenario.tiers, strict=True))
+    batches = [
+        [number(request.template, tier.plan, "batch") or 0 if tier.plan else 0 for tier in pair]
+        for pair in pairs
+    ]
+    better = any(new > _WORTH * old for new, old in batches) and all(new >= old for new, old in batches)
+    return other if better else []
+
+
+def _table(answer: FitAnswer, scenario: Scenario, shown: Sequence[Tier], width: int) -> list[str]:
+    template, capacity = answer.request.template, answer.request.capacity
+    changing = [
+        knob.name for knob in template.knobs if knob.kind in ("batch", "accum", "workers", "prefetch")
+    ]
+    on_card = scenario.points[0].on_card
+    head = [
+        "  PLAN",
+        *changing,
+        *(["GPU", "headroom"] if on_card else []),
+        "RAM",
+        *([] if on_card else ["headroom"]),
+    ]
+    rows = [[*head, "peak in"]]
+    for name, tier in _joined(shown):
+        if tier.plan is None or tier.predicted is None:
+            rows.append([f"  {name}", *("–" for _ in head[1:]), "does not fit"])
+            continue
+        predicted = tier.predicted
+        card = []
+        if predicted.gpu is not None and predicted.least is not None and capacity.gpu is not None:
+            # what is cached above the capacity is given back: what must be there counts then
+            used = predicted.gpu.expected if predicted.gpu.expected <= capacity.gpu else predicted.least
+            card = [format_size(used), _headroom(capacity.gpu, used)]
+        host = [format_size(predicted.host.expected)]
+        if not on_card:
+            host.append(_headroom(capacity.ram, predicted.host.expected))
+        values = [tier.plan.get(knob) or "" for knob in changing]
+        rows.append([f"  {name}", *values, *card, *host, predicted.phase])
+    return table(
+        rows, width, right=range(1, len(head)), drop=(len(head), *([len(head) - 1] if on_card else []))
+    )
+
+
+def _joined(shown: Sequence[Tier]) -> Iterator[tuple[str, Tier]]:
+    """Tiers with the same plan are one row: "conservative to maximum"."""
+    first = 0
+    for index, tier in enumerate(shown):
+        if index + 1 < len(shown) and shown[index + 1].plan == tier.plan:
+            continue
+        name = tier.name if first == index else f"{shown[first].name} to {tier.name}"
+        yield name, tier
+        first = index + 1
+
+
+def _headroom(capacity: int, used: int) -> str:
+    return format_size(capacity - used) if used <= capacity else "none"
+
+
+def _setting(answer: FitAnswer, scenario: Scenario) -> str:
+    """What is set beside batch and workers: "ckpt=--gradient-checkpointing"."""
+    template = answer.request.template
+    names = [
+        knob.name for knob in template.knobs if knob.kind not in ("batch", "accum", "workers", "prefetch")
+    ]
+    return " ".join(f"{name}={scenario.plan.get(name) or 'none'}" for name in names)
+
+
+def _nothing(answer: FitAnswer, width: int) -> list[str]:
+    smallest = min(answer.chosen.points, key=lambda point: point.batch)
+    batch = f" with a batch of {smallest.batch}" if smallest.batch else ""
+    sentence = (
+        f"Nothing fits: even{batch} it is short by {format_size(answer.short_by)} of {answer.short_of}."
+    )
+    return [
+        *folded("", sentence, width),
+        "",
+        "Next: give it more to give up, such as gradient checkpointing, precision or length:",
+        "  oomproof fit --knob ckpt=,--gradient-checkpointing -- CMD {ckpt}",
+    ]
+
+
+def _places(places: Sequence[Place]) -> str:
+    return "For " + " and ".join(f"{place.name} ({place.has})" for place in places)
+
+
+def _tier(answer: FitAnswer, wanted: str) -> Tier | None:
+    """That one; where nothing fits so, the next that is less careful."""
+    known = {tier.name: tier for tier in answer.chosen.tiers}
+    names = list(known)
+    return next((known[name] for name in names[names.index(wanted) :] if known[name].plan is not None), None)
+
+
+def _next(answer: FitAnswer, wanted: str) -> list[str]:
+    tier = _tier(answer, wanted)
+    if tier is None or tier.plan is None or tier.predicted is None:
+        return []
+    return [f"Next: start the {tier.name} plan:", f"  {command_line(answer, tier)}"]
+
+
+def command_line(answer: FitAnswer, tier: Tier) -> str:
+    assert tier.plan is not None and tier.predicted is not None
+    predicted = tier.predicted
+    need = f"--need {typed(predicted.host.expected)} "
+    if predicted.gpu is not None:
+        need += f"--gpu-need {typed(predicted.gpu.expected)} "
+    return f"oomproof run {need}-- {shlex.join(answer.request.template.command(tier.plan.as_dict()))}"
+
+
+def as_json(answer: FitAnswer, places: Sequence[Place], tier: str) -> dict[str, Any]:
+    capacity = answer.request.capacity
+    chosen = _tier(answer, tier) if answer.fits else None
+    return {
+        "schema": SCHEMA,
+        "capacity": {"gpu_bytes": capacity.gpu, "ram_bytes": capacity.ram, "shm_bytes": capacity.shm},
+        "places": [place.name for place in places],
+        "pinned": dict(answer.request.pinned),
+        "effective": answer.request.effective,
+        "as_typed": None if answer.request.template.typed else answer.start.as_dict(),
+        "fits": answer.fits,
+        "short_by_bytes": answer.short_by,
+        "given_up": [scenario.plan.as_dict() for scenario in answer.scenarios[:-1]],
+        "tiers": [_tier_json(answer, known) for known in answer.chosen.tiers],
+        "chosen": chosen.name if chosen is not None else None,
+        "virtual_runs": [
+            {"batch": point.batch, "gpu_bytes": point.card[NATIVE].estimate.expected if point.on_card else None,
+             "least_gpu_bytes": point.card[NATIVE].least if point.on_card else None,
+             "host_bytes": point.host.estimate().expected}
+            for scenario in answer.scenarios for point in scenario.points
+        ],
+        "notes": list(notes(answer, tier)) if answer.fits else answer.notes,
+    }  # fmt: skip
+
+
+def each_json(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of `--each`: one answer for each value of the knob."""
+    return {"schema": SCHEMA, "answers": list(values)}
+
+
+def _tier_json(answer: FitAnswer, tier: Tier) -> dict[str, Any]:
+    if tier.plan is None or tier.predicted is None:
+        return {"name": tier.name, "plan": None}
+    predicted = tier.predicted
+    return {
+        "name": tier.name,
+        "plan": tier.plan.as_dict(),
+        "effective": tier.effective,
+        "gpu": predicted.gpu.as_json() if predicted.gpu is not None else None,
+        "least_gpu_bytes": predicted.least,
+        "host": predicted.host.as_json(),
+        "shm_bytes": predicted.shared,
+        "phase": predicted.phase or None,
+        "command": command_line(answer, tier),
+    }

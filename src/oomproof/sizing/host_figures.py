@@ -1,0 +1,91 @@
+"""What a script took on the host, in parts, and what it would take with another number of loader workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oomproof.records import dataclass, replace
+from oomproof.sizing.card_constants import HOST_CUDA
+from oomproof.sizing.estimate import Estimate
+from oomproof.sizing.loader_memory import Loader, loader_memory
+
+_REPEATED = 0.9  # the same job's peaks differ by as much from run to run (bench/sizing/host.py)
+PROCESS, WORKERS, OTHERS, QUEUE, PINNED = (
+    "process",
+    "loader workers",
+    "other processes",
+    "shared-memory queue",
+    "pinned memory",
+)
+SAVED, LIBRARIES = "checkpoint copy", "CUDA libraries"
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """Bytes. ``loaders``: those alive when their batches took most. ``own``: what one worker holds itself."""
+
+    parts: Mapping[str, int]
+    loaders: tuple[Loader, ...] = ()
+    own: int = 0
+    on_card: bool = False
+
+    @property
+    def workers(self) -> int:
+        return sum(loader.workers for loader in self.loaders)
+
+    @property
+    def shared(self) -> int:
+        """What waits in /dev/shm."""
+        return self.parts.get(QUEUE, 0)
+
+    def estimate(self) -> Estimate:
+        parts = {name: size for name, size in self.parts.items() if size}
+        low = int(_REPEATED * (sum(parts.values()) - parts.get(SAVED, 0)))
+        if self.on_card:
+            parts[LIBRARIES] = HOST_CUDA.usual
+        expected = sum(parts.values())
+        spread = HOST_CUDA.high - HOST_CUDA.usual if self.on_card else 0
+        return Estimate(low, expected, int(expected * (2 - _REPEATED)) + spread, parts)
+
+    def with_workers(self, workers: int, prefetch: float | None = None) -> HostFigures:
+        """Each loader with that many; one that had none keeps none, where the script gives it its own number."""
+        having = [loader for loader in self.loaders if loader.workers]
+        changed = [
+            replace(loader, workers=workers, prefetch=prefetch if prefetch is not None else loader.prefetch)
+            if loader.workers or not having
+            else loader
+            for loader in self.loaders
+        ]
+        had = [loader_memory(loader) for loader in self.loaders]
+        have = [loader_memory(loader) for loader in changed]
+        process = self.parts.get(PROCESS, 0)
+        for before, after, memory in zip(self.loaders, changed, have, strict=True):
+            if before.workers and not after.workers:
+                process += memory.private  # samples and batch are the process's own then
+        own = self.own if having else max((loader_memory(loader).private for loader in changed), default=0)
+        parts = {
+            **self.parts,
+            PROCESS: process,
+            WORKERS: own * sum(loader.workers for loader in changed),
+            QUEUE: self.parts.get(QUEUE, 0)
+            + sum(item.queue for item in have)
+            - sum(item.queue for item in had),
+            PINNED: self.parts.get(PINNED, 0)
+            + sum(item.pinned for item in have)
+            - sum(item.pinned for item in had),
+        }
+        return replace(self, parts=parts, loaders=tuple(changed))
+
+
+def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
+    """Of what the virtual run wrote down."""
+    return tuple(
+        Loader(
+            loader["workers"],
+            loader["prefetch"],
+            loader["batch"],
+            pinned=loader["pinned"] if on_card else 0,
+        )
+        for loader in result["loaders"]
+    )

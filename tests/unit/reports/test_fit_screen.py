@@ -1,0 +1,110 @@
+"""The table of `oomproof fit`: rows that agree with the plans, what is said of them, the command to type."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomproof.plans.command_template import template_of
+from oomproof.plans.fit_points import Point
+from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
+from oomproof.plans.fit_tiers import Capacity
+from oomproof.plans.knobs import parse_knob
+from oomproof.plans.plan import Plan
+from oomproof.records import replace
+from oomproof.reports import fit_screen
+from oomproof.sizing.fit_verdict import card_of, ram_of
+from oomproof.units import GIB, MIB
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "plans"))
+from helpers_fit import Training
+
+PLACES = [ram_of(64 * GIB, 5 * GIB), card_of(24 * GIB)]
+
+
+def ask(
+    training: Training, text: str, *knobs: str, effective: int | None = None, facts: Any = None
+) -> FitAnswer:
+    def measure(plan: Plan) -> Point:
+        point = training.measure(plan)
+        return replace(point, facts=facts(point.batch)) if facts else point
+
+    template = template_of(text.split(), [parse_knob(knob) for knob in knobs])
+    return fit(FitRequest(template, Capacity(24 * GIB, 59 * GIB, 8 * GIB), effective, workers=8), measure)
+
+
+def screen(answer: FitAnswer, tier: str = "balanced", width: int = 100) -> str:
+    return "\n".join(fit_screen.lines(answer, PLACES, tier, width))
+
+
+def test_rows_and_the_command_agree() -> None:
+    answer = ask(Training(), "python t.py --bs {batch} --accum {accum} --workers {workers}", effective=960)
+    text = screen(answer)
+    value = json.loads(json.dumps(fit_screen.as_json(answer, PLACES, "balanced")))
+    balanced = next(tier for tier in value["tiers"] if tier["name"] == "balanced")
+    plan = balanced["plan"]
+    row = next(line for line in text.splitlines() if "balanced" in line and "Next" not in line)
+    assert row.split()[-1] == "train" and plan["batch"] in row.split() and plan["accum"] in row.split()
+    typed = f"python t.py --bs {plan['batch']} --accum {plan['accum']} --workers {plan['workers']}"
+    assert typed in text and shlex.split(balanced["command"])[-8:] == typed.split()
+    assert value["effective"] == 960 and value["chosen"] == "balanced" and value["fits"] is True
+    assert int(plan["batch"]) * int(plan["accum"]) == 960
+
+
+def test_plans_that_are_the_same_are_one_row() -> None:
+    text = screen(ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=2 * 509))
+    assert "conservative to maximum" in text
+    assert "1018 splits evenly only into 2 at a time although 88 fit" in " ".join(text.split())
+
+
+def test_what_a_split_changes_is_said() -> None:
+    def facts(batch: int) -> dict[str, Any]:
+        return {"norms": 2, "squares": [batch], "rows": [batch * 100]}
+
+    answer = ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=512, facts=facts)
+    text = " ".join(screen(answer).split())
+    assert "2 BatchNorm layers" in text and "with each other" in text and "mean over tokens" in text
+
+
+def test_another_effective_batch_is_said() -> None:
+    answer = ask(Training(a_sample=GIB), "python t.py --batch-size 64", effective=64)
+    text = " ".join(screen(answer).split())
+    assert "as it stands (batch=64) the command does not fit: short by 42.0 GiB on the card" in text
+    assert "the effective batch changes from 64 to" in text and "learning rate" in text
+
+
+def test_what_was_given_up_is_said() -> None:
+    class Shorter(Training):
+        def bytes_of(self, batch: int) -> int:
+            return int(2 * GIB + batch * (2 * GIB if self.runs[-1].get("ckpt") else 30 * GIB))
+
+    text = screen(ask(Shorter(), "python t.py --bs {batch} {ckpt}", "ckpt=,--ckpt"))
+    assert "ckpt=none does not fit with any batch" in text and "With ckpt=--ckpt:" in text
+    assert "--ckpt" in text.splitlines()[-1]
+
+
+def test_nothing_fits() -> None:
+    answer = ask(Training(fixed=40 * GIB), "python t.py --bs {batch}")
+    assert "Nothing fits: even with a batch of 1 it is short by" in screen(answer)
+    value = fit_screen.as_json(answer, PLACES, "balanced")
+    assert value["fits"] is False and value["chosen"] is None and value["short_by_bytes"] > 0
+
+
+def test_a_job_without_a_card_has_its_tiers_in_ram() -> None:
+    training = Training(card=False, fixed=GIB, a_sample=300 * MIB, host=500 * MIB)
+    text = screen(ask(training, "python t.py --bs {batch}"))
+    assert "GPU" not in text.splitlines()[2] and "headroom" in text and "--gpu-need" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_it_fits_its_terminal(width: int) -> None:
+    answer = ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=512)
+    table = [
+        line for line in screen(answer, width=width).splitlines() if not line.startswith("  oomproof run")
+    ]
+    assert max(map(len, table[2:])) <= width
