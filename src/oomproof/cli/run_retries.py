@@ -71,11 +71,11 @@ def prepare(order: Order, asked: bool) -> Template | None:
     is no error for one that has nothing to change."""
     try:
         template = template_for(order.argv, order.chosen)
+        plan = first_plan(template, order.argv)
     except OomproofError:
         if asked:
             raise
         return None
-    plan = first_plan(template, order.argv)
     order.argv = template.command(plan.as_dict()) if template.typed else order.argv
     order.attempt = _described(template, plan)
     if template.typed:  # the command that advice names has no placeholders
