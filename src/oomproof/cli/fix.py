@@ -24,6 +24,7 @@ from oomproof.printable import coloured_stream, printable, terminal_columns, wan
 from oomproof.recording import run_folders
 from oomproof.recording.run_folders import Run
 from oomproof.remedies import fix_store
+from oomproof.remedies.fix_probation import pace_text
 from oomproof.remedies.fix_proposal import Proposal, propose
 from oomproof.remedies.fix_record import figures_of_attempt, key_of
 from oomproof.remedies.fix_store import Fix
@@ -96,6 +97,8 @@ def _print(of_run: Run, proposal: Proposal, applied: Fix | None) -> None:
     colour, width = wants_colour(sys.stdout), min(140, terminal_columns(110))
     lines = [f"run      {of_run.name}: {proposal.headline}", ""]
     lines += fix_text.fix_lines(proposal.plan, proposal.texts, proposal.shown, width, colour)
+    if proposal.texts and (pace := pace_text(figures_of_attempt(of_run.attempt)[0])):
+        lines += [f"time: {pace} so far; the next run tells how that changes", ""]
     others = [fix for fix in fix_store.list_fixes() if applied is None or fix.id != applied.id]
     if listed := fix_text.fix_list(others, width):
         lines += ["changes that wait for a run:", *(f"  {line}" for line in listed), ""]

@@ -68,5 +68,15 @@ def compared(before: Figures, now: Figures) -> str:
     return ", ".join(told) or "no figures to compare"
 
 
+def pace_text(figures: Figures) -> str:
+    """``400 ms a step, 7 min an epoch``; empty where the job tells no steps."""
+    if figures.step_seconds is None:
+        return ""
+    text = f"{_step(figures.step_seconds)} a step"
+    if figures.epoch_steps:
+        text += f", {format_duration(figures.step_seconds * figures.epoch_steps)} an epoch"
+    return text
+
+
 def _step(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else format_duration(seconds)

@@ -15,10 +15,10 @@ from oomproof.remedies.config_formats.format_choice import with_value
 from oomproof.remedies.config_formats.scalars import Unreadable
 from oomproof.remedies.fix_files import settings_files
 from oomproof.remedies.fix_plan import FixChange, FixPlan, plan_fix, plan_of_attempts
+from oomproof.remedies.fix_probation import compared
 from oomproof.remedies.fix_record import figures_of_attempt
 from oomproof.remedies.settings_search import Refusal, find_settings
 from oomproof.runner.run_flags import as_typed
-from oomproof.units import format_size
 
 _OF_RETRY = ("retry", "knob", "order", "resume_arg")
 
@@ -89,8 +89,6 @@ def changed_texts(
 
 
 def _peaks(first: Run, last: Run) -> str:
-    """What the attempts held, in words."""
+    """What the attempts held and how fast they were, in words."""
     before, after = (figures_of_attempt(of_attempt.attempt)[0] for of_attempt in (first, last))
-    return (
-        f"held at most {format_size(after.peak)}, and finished (at least {format_size(before.peak)} before)"
-    )
+    return f"it finished so; {compared(before, after)}"

@@ -8,7 +8,7 @@ from typing import Any
 from oomproof.diagnosis.verdict import Change, Remedy, Verdict
 from oomproof.plans.death_facts import DeathFacts
 from oomproof.remedies.fix_plan import FixPlan, plan_fix, plan_of_attempts
-from oomproof.remedies.fix_probation import Figures, compared, is_slower, standing
+from oomproof.remedies.fix_probation import Figures, compared, is_slower, pace_text, standing
 from oomproof.remedies.fix_proposal import changed_texts
 from oomproof.remedies.settings_search import SettingsFile, find_settings
 
@@ -119,4 +119,5 @@ def test_probation() -> None:
     assert (
         compared(BEFORE, AFTER) == "peak 900 MiB → 500 MiB, 400 ms → 600 ms a step, 7 min → 10 min an epoch"
     )
+    assert pace_text(BEFORE) == "400 ms a step, 7 min an epoch" and not pace_text(Figures())
     assert is_slower(BEFORE, AFTER) and not is_slower(BEFORE, BEFORE) and not is_slower(Figures(), AFTER)
