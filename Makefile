@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := build/results
 SUITE = $(BIN)/python tests/run_suite.py $@ $(RESULTS)
-PROGRAMS := $(addprefix tests/incidents/test_agent_,programs.py torch.py silence.py leaks.py)
+PROGRAMS := $(addprefix tests/incidents/test_,$(addprefix agent_,programs.py torch.py silence.py leaks.py) retry_programs.py)
 
 .PHONY: run test setup dev browser machine-room lint types layers unit coverage incidents chaos programs beside-the-machine \
 	meanwhile must-run unkind bench clean

@@ -27,6 +27,7 @@ _TITLES = {
     "gpu-full": "GPU memory is getting short",
     "worker-killed": "the kernel killed one of its processes",
     "unguarded": "runs without its guard",
+    "retry": "died of memory and is tried again",
     "pause-unmanaged": "a job that fills the machine was paused",
     "resume-unmanaged": "a job that was not started by oomproof runs again",
     "term-unmanaged": "a job that fills the machine got SIGTERM",

@@ -55,12 +55,15 @@ class Alerts:
     ) -> None:
         """``log``: a file for what could not be delivered. ``lost``: told when we vanish while the process ``guarded``, a pid
         and its start, lives on. Raises OSError where no process can be had."""
-        if not self.is_on or self._socket is not None:
+        if not self.is_on:
             return
         self._first = {"receivers": asdict(self._settings), "log": log}
         if lost is not None:
             alert = lost.as_json(host_name(), time.time())
             self._first["lost"] = {"alert": alert, "pid": guarded[0], "start": guarded[1]}
+        if self._socket is not None:  # another attempt: another log, another process to be told of
+            self._put({"log": log, "lost": self._first.get("lost")}, always=True)
+            return
         self._spawn()
         self._reader = threading.Thread(target=self._read, name="alerts", daemon=True)
         self._reader.start()

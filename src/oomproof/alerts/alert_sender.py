@@ -157,6 +157,8 @@ class Sender:
                 self._hand_out(alert)
             elif (allowed := self._limiter.take(alert, time.monotonic())) is not None:
                 self._hand_out(allowed)
+        elif "lost" in order:
+            self._log, self._lost = str(order.get("log") or ""), dict(order.get("lost") or {})
         elif "goodbye" in order:
             self._goodbye = True
 

@@ -30,7 +30,8 @@ def run_experiment(
     KeyboardInterrupt the job is ended in order first, and the exception raised again."""
     before = {run.id for run in newest_runs(100)}
     process = subprocess.Popen(
-        [*OWN_COMMAND, "run", "--name", name, *flags, "--", *command],
+        # what a settings file says of retries would change what is being varied
+        [*OWN_COMMAND, "run", "--name", name, "--retry", "0", *flags, "--", *command],
         env={**environment, OFF: "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # it is in output.log

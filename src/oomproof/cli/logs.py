@@ -2,7 +2,8 @@
 
 oomproof logs               of the newest run
 oomproof logs -n 50 big     the last 50 lines of the run called big
-oomproof logs -f big        follow it
+oomproof logs -f big        follow it, from attempt to attempt (run --retry)
+oomproof logs big/1         of its first attempt
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from oomproof.cli.command_parser import count
 from oomproof.recording import run_folders
+from oomproof.recording.attempt import Attempt
 
 _TICK = 0.2
 
@@ -33,6 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
         told = "; ".join(target.waits_for()) or "for memory"
         print(f"oomproof: {target.name} was not started yet, it waits: {told}", file=sys.stderr)
     attempt = target.attempt
+    if target.number is None and not arguments.follow and len(target.attempts()) > 1:
+        name = run_folders.to_type(target)
+        told = f"attempt {attempt.number} of {len(target.attempts())}; the first: oomproof logs {name}/1"
+        print(f"oomproof: {told}", file=sys.stderr)
     parts = [attempt.output_first_file, attempt.output_before_file, attempt.output_file]
     starts = _last(parts, arguments.lines) if arguments.lines is not None else dict.fromkeys(parts, 0)
     first, before, newest = parts
@@ -42,8 +48,27 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n[oomproof: the middle of the output was not stored]", flush=True)
     if before in starts:
         _copy(before, starts[before])
-    follow(target, starts[newest]) if arguments.follow else _copy(newest, starts[newest])
+    if not arguments.follow:
+        _copy(newest, starts[newest])
+        return 0
+    follow(target.at(attempt.number), starts[newest])
+    while target.number is None and (following := _next_attempt(target, attempt)) is not None:
+        attempt = following
+        print(f"oomproof: attempt {attempt.number}", file=sys.stderr)
+        follow(target.at(attempt.number))
     return 0
+
+
+def _next_attempt(run: run_folders.Run, before: Attempt) -> Attempt | None:
+    """With --retry: the one that follows, once it has begun; None when none does."""
+    while True:
+        over = not run.folder.exists() or not run.may_be_retried()
+        newest = run.attempt
+        if newest.number != before.number and newest.started_file.exists():
+            return newest
+        if over:
+            return None
+        time.sleep(_TICK)
 
 
 def _last(parts: list[Path], lines: int) -> dict[Path, int]:
@@ -104,7 +129,7 @@ def follow(run: run_folders.Run, start: int = 0, from_end: bool = False) -> None
     path = run.attempt.output_file
     file = None
     while True:
-        over = not (
+        over = run.is_earlier() or not (
             run.waits() or run.keeper_lives() or _just_starting(run)
         )  # before the read: what came before the end is then read for sure
         if file is None and path.exists():

@@ -45,6 +45,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "sweep",
         "run a sweep without dying of memory: trials that fit, deaths as lessons, resumed after a kill",
     ),
+    "fix": ("fix", "what to change in a run's files so that it fits: a diff; --apply writes it, --undo"),
     "profile": (
         "profile",
         "run a command with memray, scalene or valgrind around it, and keep the page with the run",

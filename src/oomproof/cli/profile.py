@@ -109,7 +109,8 @@ def _supervised(arguments: argparse.Namespace, wrapped: list[str]) -> int:
         for word in (f"--{flag}", value)
     ]
     process = subprocess.Popen(
-        [*OWN_COMMAND, "run", *flags, "--", *wrapped], stdout=sys.stderr if arguments.json else None
+        [*OWN_COMMAND, "run", "--retry", "0", *flags, "--", *wrapped],
+        stdout=sys.stderr if arguments.json else None,
     )
     before = signal.signal(signal.SIGINT, lambda *_: None)
     ended = signal.signal(signal.SIGTERM, lambda *_: process.terminate())

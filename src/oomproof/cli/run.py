@@ -13,6 +13,7 @@ kernel picks a victim.
   oomproof run --need 19G -- python train.py      starts when 19 GiB are free and reserved by nobody
   oomproof run --need auto -- python train.py     sizes it first, on a virtual GPU, and reserves that
   oomproof run --spill 8G -- python train.py      the one batch that does not fit the GPU runs slowly
+  oomproof run --retry 3 -- python train.py --batch-size 64 --accum 1 --workers 16
   oomproof run --alert-desktop -- python train.py tells you when memory runs short, or it has died
 
 Exit status: the job's own, 128+signal when it was killed; 2 usage, 125 our failure, 126/127 cannot execute/not found,
@@ -25,43 +26,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oomproof.alerts.alert_channel import Alerts
 from oomproof.cli.background import Announce, run_in_background
-from oomproof.cli.exit_status import exit_status, tell_end
-from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, NOT_NOW, USAGE, OomproofError
-from oomproof.guard.guard_actions import STOP_TEXT
-from oomproof.guard.host_view import HostView
-from oomproof.leaf.command_lines import script_of
-from oomproof.printable import printable
-from oomproof.recording import run_folders, state_files
+from oomproof.cli.run_admission import look_for_twins, tell
+from oomproof.cli.run_end import GAVE_UP, finish, refusal_in
+from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_run
+from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
+from oomproof.recording import run_folders
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import replace
-from oomproof.runner.admission_request import Ticket, ask
-from oomproof.runner.front import FORWARDED
-from oomproof.runner.guard_settings import guard_settings
-from oomproof.runner.run_flags import OUTPUT, SIZE_FIRST, add_flags, of_run, truth, typed
-from oomproof.runner.supervise import (
-    Order,
-    Outcome,
-    asked_of,
-    describe_run,
-    supervise,
-    working_folder,
-)
+from oomproof.runner.run_flags import OUTPUT, add_flags, of_run, truth, typed
+from oomproof.runner.supervise import Order, asked_of
 from oomproof.runner.waiting_run import Cancelled
 
 if TYPE_CHECKING:  # what a start does not need
-    from oomproof.diagnosis.conclusion import Conclusion
-    from oomproof.runner.gpu_share import GpuShare
+    from oomproof.plans.command_template import Template
 
 
 # Programs that hand the work to a daemon which is no child of theirs: what we watch is then only the messenger.
@@ -106,182 +91,43 @@ def run(arguments: argparse.Namespace) -> int:
     order = _order(arguments)
     _check_spill(order)
     check_command(order.argv)
-    _check_stop_file(order.chosen.stop_file)
+    check_stop_file(order.chosen.stop_file)
     report = Path(arguments.report).absolute() if arguments.report else None
     if report is not None and not report.parent.is_dir():
         raise OomproofError(f"--report: no such folder: {report.parent}", f"mkdir -p {report.parent}", USAGE)
-    with _refusal_in(report):
-        _look_for_twins(order)
+    template = None
+    if order.chosen.retry:
+        from oomproof.cli.run_retries import prepare
+
+        template = prepare(order, asked=arguments.retry is not None)
+    with refusal_in(report):
+        look_for_twins(order)
     if arguments.detach:
         with contextlib.suppress(OomproofError):
             runtime_folder()  # what is odd about it is told while there is a terminal
-        return _detach(order, report)
+        return _detach(order, template, report)
     try:
-        with _refusal_in(report):
-            outcome = _supervise(order, _startup_message, lambda *_: None)
-        return _finish(outcome, report, order.verbosity)
+        with refusal_in(report):
+            return _to_its_end(order, template, _startup_message, lambda *_: None, report, order.verbosity)
     except Cancelled as cancelled:
-        _tell(f"oomproof: {_GAVE_UP}")
+        tell(f"oomproof: {GAVE_UP}")
         return 128 + cancelled.number
 
 
-_GAVE_UP = "gave up waiting; nothing was started"
+def _to_its_end(
+    order: Order,
+    template: Template | None,
+    startup_message: StartupMessage,
+    on_waiting: OnWaiting,
+    report: Path | None,
+    verbosity: int | None,
+) -> int:
+    """The status the shell sees. Without a verbosity nobody is there to be told."""
+    if template is None:
+        return finish(start_run(order, startup_message, on_waiting), report, verbosity)
+    from oomproof.cli.run_retries import Retries
 
-
-@contextlib.contextmanager
-def _refusal_in(report: Path | None) -> Iterator[None]:
-    """Whoever reads --report learns also why nothing was started."""
-    try:
-        yield
-    except (OomproofError, Cancelled) as error:
-        if report is not None:
-            from oomproof.reports import report_file
-
-            refused = {"status": getattr(error, "status", None), "message": _GAVE_UP, "hint": ""}
-            if isinstance(error, OomproofError):
-                refused.update(message=error.message, hint=error.hint)
-            else:
-                refused.update(status=128 + error.number)
-            with contextlib.suppress(OomproofError):  # a full disk: it is said on the terminal
-                data = json.dumps({"schema": 1, "verdict": None, "refused": refused}, indent=1)
-                report_file.save(report, data.encode(), force=True)
-        raise
-
-
-def _supervise(
-    order: Order, startup_message: Any, on_waiting: Callable[[run_folders.Run, str], None]
-) -> Outcome:
-    run = run_folders.new_run()
-    # from now on, and as long as this process lives: between waiting and running nobody may take it for a failed start
-    with contextlib.suppress(OSError):  # a full disk: what is written next says it in words
-        state_files.take_lock(run.guard_lock)
-    try:
-        ticket = _admit(run, order, lambda text: on_waiting(run, text))
-        share = None
-        try:
-            if ticket.waited:
-                _look_for_twins(order)  # it may have been started meanwhile
-            if order.chosen.gpu_share:
-                share = _wait_for_gpu_turn(run, order, lambda text: on_waiting(run, text))
-            return supervise(
-                run,
-                order,
-                lambda sentence, tell: startup_message(
-                    run, order, sentence, ticket.told + (ticket.details if order.verbosity > 0 else []), tell
-                ),
-                ticket,
-                share,
-            )
-        except (OomproofError, KeyboardInterrupt):
-            ticket.drop()
-            raise
-        finally:
-            if share is not None:
-                share.close()
-    except (OomproofError, Cancelled, KeyboardInterrupt):
-        from shutil import rmtree
-
-        if not run.started():
-            rmtree(run.folder, ignore_errors=True)  # nothing was run: leave no trace that looks like a run
-        raise
-
-
-def _admit(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None]) -> Ticket:
-    """Memory for the run, after a wait if need be; while it waits it can be listed and stopped."""
-
-    def waiting(text: str) -> None:
-        host = HostView()
-        with contextlib.suppress(OomproofError):  # a full disk: it waits all the same
-            settings = guard_settings(order.chosen, host)
-            state_files.write_json(run.info_file, describe_run(run, order, settings))
-        on_waiting(text)
-
-    folder = working_folder()
-    if order.chosen.need == SIZE_FIRST:
-        _size_first(run, order, folder, waiting)
-    if not order.chosen.allow_twin and script_of(order.argv, folder) is not None:
-        from oomproof.machine.twins import identity
-
-        order.asked.twin = identity(order.argv, folder, os.environ, gpu_is_here())
-    asked = order.asked
-    if order.chosen.gpu_share:
-        sized = replace(asked.sized, gpu=None) if asked.sized is not None else None
-        asked = replace(asked, gpu_need=None, gpu=None, sized=sized)
-    return ask(run, order.argv, order.chosen.name, asked, folder, _tell, waiting)
-
-
-def _size_first(run: run_folders.Run, order: Order, folder: str, on_waiting: Callable[[str], None]) -> None:
-    """--need auto. Meanwhile the run is listed as waiting, and Ctrl-C or `oomproof stop` ends it."""
-    from oomproof.machine import processes
-    from oomproof.runner.waiting_run import ListedAsWaiting
-    from oomproof.sizing import need_auto
-
-    me = os.getpid()
-
-    def say(text: str) -> None:
-        if order.verbosity >= 0:
-            _tell(f"oomproof: {text}")
-
-    def begins(text: str) -> None:
-        say(text)
-        waiting.write([text])
-        on_waiting(text)
-
-    with ListedAsWaiting(run, None, (me, processes.start_time(me))) as waiting:
-        sized = need_auto.find(order.argv, folder, order.asked.ledger, say, begins)
-    order.asked.sized, order.predicted = sized.need, sized.predicted
-    if order.chosen.gpu_share and sized.need is not None and order.asked.gpu_need is None:
-        order.asked.gpu_need = sized.need.gpu
-
-
-def _wait_for_gpu_turn(run: run_folders.Run, order: Order, on_waiting: Callable[[str], None]) -> GpuShare:
-    """With --gpu-share: its place on the card, after a wait if need be."""
-    from oomproof.runner.gpu_share import join
-
-    def say(text: str) -> None:
-        _tell(text)
-        on_waiting(text.removeprefix("oomproof: "))
-
-    return join(run.id, order.asked.gpu, order.asked.gpu_need, order.chosen.gpu_turn, say)
-
-
-def _look_for_twins(order: Order) -> None:
-    folder = working_folder()
-    if order.chosen.allow_twin or script_of(order.argv, folder) is None:
-        return
-    from oomproof.machine import twins
-
-    twin_jobs = twins.of(order.argv, folder, os.environ, os.getppid())
-    if not twin_jobs:
-        return
-    closest = twin_jobs[0]
-    alike = [twin for twin in twin_jobs if twin.likeness == closest.likeness]
-    pids = " and ".join(str(twin.pid) for twin in alike)
-    pids = f"pid {pids}" if len(alike) == 1 else f"pids {pids}"
-    if closest.likeness == "output":
-        raise OomproofError(
-            f"the same job runs already and writes to the same folder {closest.output}: {pids}",
-            "wait for it, give another output folder, or add --allow-twin",
-            NOT_NOW,
-        )
-    if closest.likeness == "arguments" and gpu_is_here():
-        raise OomproofError(
-            f"the same job runs already with the same arguments on the same GPU: {pids}",
-            "wait for it, set CUDA_VISIBLE_DEVICES to another card, or add --allow-twin",
-            NOT_NOW,
-        )
-    how = "the same arguments" if closest.likeness == "arguments" else "other arguments"
-    _tell(f"oomproof: the same script runs already with {how}: {pids}")
-
-
-def _tell(text: str) -> None:
-    _tell_as_is(printable(text))
-
-
-def _tell_as_is(text: str) -> None:
-    """Straight to the descriptor: a full disk or a closed pipe behind it must cost neither job, guard nor status."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode())
+    return Retries(order, template, verbosity).run_all(startup_message, on_waiting, report)
 
 
 def _startup_message(
@@ -308,9 +154,13 @@ def _command(arguments: argparse.Namespace) -> list[str]:
 
 def _run_alone(argv: list[str], arguments: argparse.Namespace) -> int:
     """The panic switch: the command as if oomproof were not there. No setting is read, so none can be in the way."""
+    if arguments.retry is not None:  # its placeholders have values all the same
+        from oomproof.cli.run_retries import filled_command
+
+        argv = filled_command(argv, arguments.knob or [])
     check_command(argv)
     if not arguments.quiet:
-        _tell("oomproof: OOMPROOF_DISABLE is set: not guarded, not limited, not recorded")
+        tell("oomproof: OOMPROOF_DISABLE is set: not guarded, not limited, not recorded")
     if not arguments.detach:
         os.execvp(argv[0], argv)
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
@@ -353,12 +203,6 @@ def _check_spill(order: Order) -> None:
     order.asked.spill = 0
 
 
-def gpu_is_here() -> bool:
-    from oomproof.machine.nvidia import driver_present
-
-    return driver_present() or os.path.exists("/dev/kfd")
-
-
 def check_command(argv: list[str]) -> None:
     """Told before anything is made: the same statuses as a shell gives."""
     name = argv[0]
@@ -389,92 +233,7 @@ def _meant(argv: list[str]) -> str:
     return "check the spelling and PATH"
 
 
-def _check_stop_file(path: Path | None) -> None:
-    """One left from an earlier run would stop this one at its first step. Ours is removed; another's is not."""
-    if path is None or not path.exists():
-        return
-    try:
-        ours = path.read_bytes().startswith(STOP_TEXT.encode())
-    except OSError:
-        ours = False
-    if not ours:
-        raise OomproofError(
-            f"--stop-file {path} is already there: the job would stop at once", f"rm {path}", USAGE
-        )
-    path.unlink()
-
-
-class _Enough(BaseException):
-    """A second signal after the job's end: the user does not want to read the verdict."""
-
-
-class _OneSignal:
-    """After the job's end signals are heard, not obeyed: the second one only cuts the verdict short."""
-
-    _NUMBERS = (*FORWARDED, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self._signals = 0
-        for number in self._NUMBERS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._on_signal)
-
-    def _on_signal(self, *_: object) -> None:
-        self._signals += 1
-        if self._signals == 2:
-            raise _Enough
-
-    def close(self) -> None:
-        """To the end of the process. Ignored, for the interpreter gives a handler of ours up before it has ended."""
-        self._signals = 2
-        for number in self._NUMBERS:
-            signal.signal(number, signal.SIG_IGN)
-
-
-def _finish(outcome: Outcome, report: Path | None, verbosity: int | None) -> int:
-    """The verdict, and the status the shell sees. Without a verbosity nobody is there to be told."""
-    conclusion: Conclusion | None = None
-    try:
-        signals = _OneSignal()
-        try:  # also around the imports: there may be no descriptor left for them
-            from oomproof.diagnosis.conclusion import conclude
-            from oomproof.reports.verdict_text import at_end
-
-            conclusion = conclude(outcome.run)
-            if report is not None:
-                from oomproof.reports import report_file
-
-                report_file.save(report, json.dumps(conclusion.as_json, indent=1).encode(), force=True)
-            if verbosity is not None:
-                if outcome.trouble:
-                    _tell(f"oomproof: the recording is not whole: {outcome.trouble}")
-                if not outcome.run.exit() and outcome.exit:
-                    _tell(
-                        f"oomproof: {_ended(outcome.exit)}; nothing of it could be recorded, so there is no verdict"
-                    )
-                elif text := at_end(conclusion.verdict, sys.stderr, verbosity):
-                    _tell_as_is(text)
-        except (
-            Exception
-        ) as error:  # whatever is wrong with our verdict, the job's own status must get through
-            _tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
-        finally:
-            signals.close()
-    except _Enough:
-        pass
-    status = exit_status(outcome.run, conclusion, outcome.exit)
-    outcome.alerts.tell = (lambda _: None) if verbosity is None else lambda text: _tell(f"oomproof: {text}")
-    tell_end(outcome.alerts, outcome.run, conclusion, status)
-    return status
-
-
-def _ended(record: dict[str, Any]) -> str:
-    if record.get("signal") is not None:
-        return f"the job was ended by {signal.Signals(record['signal']).name}"
-    return f"the job exited with code {record.get('code')}"
-
-
-def _detach(order: Order, report: Path | None) -> int:
+def _detach(order: Order, template: Template | None, report: Path | None) -> int:
     """The front goes into the background with the job; this process tells how to follow, and ends."""
 
     def work(said: Announce) -> int:
@@ -484,8 +243,7 @@ def _detach(order: Order, report: Path | None) -> int:
         def waiting(run: run_folders.Run, sentence: str) -> None:
             said(run.id, f"waiting in the background: {sentence}")
 
-        with _refusal_in(report):
-            outcome = _supervise(order, started, waiting)
-        return _finish(outcome, report, None)
+        with refusal_in(report):
+            return _to_its_end(order, template, started, waiting, report, None)
 
     return run_in_background(work)

@@ -151,12 +151,15 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _show_one(arguments: argparse.Namespace, shown: run_folders.Run) -> int:
     if arguments.json:
+        from oomproof.reports.attempt_table import attempts_json
+
         told = conclusion_of(shown)
         value = {
             "schema": 1,
             "run": report.summarize(shown, told).as_json(),
             "info": shown.info,
             "exit": shown.exit(),
+            "attempts": attempts_json(shown),
             "agent": report.agent_text(shown),
             "phases": report.phases_json(shown),
             "spill": spill.as_json() if (spill := spill_record.read(shown.attempt)) else None,
@@ -207,6 +210,10 @@ def _remove(arguments: argparse.Namespace) -> int:
 
     # what cannot be undone takes no beginning of an id: a day would do for its only run
     named = dict.fromkeys(run_folders.find(text, beginnings=False) for text in arguments.runs)
+    if (part := next((run for run in named if run.number is not None), None)) is not None:
+        name = run_folders.to_type(part.at(None))
+        hint = f"remove the run with all its attempts: oomproof runs rm {name}"
+        raise OomproofError("one attempt alone cannot be removed", hint, USAGE)
     chosen = [prune.stored(run) for run in named]
     alive = next((stored.run for stored in chosen if stored.alive), None)
     if alive is not None:

@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _stop(target: run_folders.Run, arguments: argparse.Namespace) -> int:
     if target.waits():
         return _cancel(target)
+    if target.attempt.has_ended() and target.may_be_retried():
+        return _end_retries(target)
     target = live_run(target.id, 0)
     chosen = from_json(target.info.get("settings") or {})
     grace = arguments.grace if arguments.grace is not None else chosen.grace
@@ -127,12 +129,23 @@ def _cancel(run: run_folders.Run) -> int:
     pid, start = front.get("pid"), front.get("start")
     if not isinstance(pid, int) or not processes.is_alive(pid, start):
         raise OomproofError(f"{run.name} is just starting", "try again in a moment")
-    name = run.name
+    name, again = run.name, run.attempt.has_ended() or len(run.attempts()) > 1
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 10.0
     while run.waits() and time.monotonic() < deadline:
         time.sleep(_TICK)
-    print(f"oomproof: {name} no longer waits; it was never started", file=sys.stderr)
+    never = "it is not tried again" if again else "it was never started"
+    print(f"oomproof: {name} no longer waits; {never}", file=sys.stderr)
+    return 0
+
+
+def _end_retries(run: run_folders.Run) -> int:
+    """Its attempt has ended, and its front judges whether another follows: a signal now says no."""
+    guard = run.started().get("guard") or {}
+    pid, start = guard.get("pid"), guard.get("start")
+    if isinstance(pid, int) and processes.is_alive(pid, start):
+        os.kill(pid, signal.SIGTERM)
+    print(f"oomproof: {run.name} has ended; it is not tried again", file=sys.stderr)
     return 0
 
 

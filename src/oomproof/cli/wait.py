@@ -27,15 +27,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, run_folders.ALIVE)
-    while target.waits():
-        time.sleep(_TICK)
-    while target.folder.exists() and (target.keeper_lives() or target.state() == "starting"):
+    # The guard judges a moment after the keeper has gone, and may begin another attempt; without one, this is how it looks from here.
+    while target.folder.exists() and (
+        target.waits() or target.keeper_lives() or target.state() == "starting" or target.guard_lives()
+    ):
         time.sleep(_TICK)
     if not target.folder.exists():
         raise OomproofError(f"{target.name} gave up waiting: it was never started", "", NOT_NOW)
-    # The guard judges a moment after the keeper has gone; without one, this is how it looks from here.
-    while target.guard_lives():
-        time.sleep(_TICK)
     from oomproof.diagnosis.conclusion import conclusion_of
     from oomproof.reports.verdict_text import at_end
 

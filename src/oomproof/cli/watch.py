@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     conclusion = conclude(target)
     print(at_end(conclusion.verdict, sys.stderr), file=coloured_stream(sys.stderr))
+    if target.retries() and conclusion.died_of_memory:
+        print("oomproof: not tried again: only the oomproof run that began it can do that", file=sys.stderr)
     status = exit_status(target, conclusion)
     tell_end(alerts, target, conclusion, status)
     return status

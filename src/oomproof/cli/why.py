@@ -198,6 +198,7 @@ def _explain_one(arguments: argparse.Namespace) -> int:
             which = f"run      {run.name}" + (f" ({run.id})" if run.name != run.id else "") + "\n"
         if which and arguments.short:
             _say(which.strip())
+        which += _which_attempt(run)
         with readable(run):
             verdict = _judged(run, arguments.again)
             if verdict.cause == "machine-down" and not arguments.short:
@@ -218,6 +219,20 @@ def _explain_one(arguments: argparse.Namespace) -> int:
     )
 
 
+def _which_attempt(run: run_folders.Run) -> str:
+    """Of a run that was tried again; and where it would have been."""
+    if not run.retries():
+        return ""
+    from oomproof.reports.attempt_table import cut_off
+
+    count, name = len(run.attempts()), run_folders.to_type(run.at(None))
+    text = ""
+    if count > 1:
+        other = f"{name}/1" if run.attempt.number != 1 else name
+        text = f"attempt  {run.attempt.number} of {count}; another: oomproof why {other}\n"
+    return text + (f"retry    {told}\n" if (told := cut_off(run)) else "")
+
+
 def _judged(run: run_folders.Run, again: bool) -> Verdict:
     from oomproof.diagnosis.conclusion import conclude_again, conclude_once
 
@@ -229,7 +244,7 @@ def _judged(run: run_folders.Run, again: bool) -> Verdict:
     return conclusion.verdict
 
 
-def _last_death() -> run_folders.Run | None:
+def last_death() -> run_folders.Run | None:
     """The newest run that has ended and not well; judged here where nobody has yet."""
     from oomproof.diagnosis.conclusion import conclusion_of
 
@@ -241,7 +256,7 @@ def _last_death() -> run_folders.Run | None:
 
 
 def _found(name: str | None) -> run_folders.Run:
-    if name is None and (dead := _last_death()) is not None:
+    if name is None and (dead := last_death()) is not None:
         return dead
     try:
         return run_folders.find(name)

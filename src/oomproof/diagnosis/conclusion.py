@@ -26,6 +26,7 @@ _ACTIVE = (*run_folders.ALIVE, run_folders.ELSEWHERE)
 class Conclusion:
     verdict: Verdict
     stored: bool  # or judged for this reader alone
+    case: CaseFile | None = None  # what it was judged from, where it was just now
 
     @cached_property
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def conclusion_of(run: run_folders.Run) -> Conclusion | None:
 
 
 def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion:
-    conclusion = Conclusion(verdict, stored=False)
+    conclusion = Conclusion(verdict, stored=False, case=case)
     if case.elsewhere is not None:
         return conclusion  # its own host knows more: nothing said from here is stored
     if not run.is_ours():
@@ -99,4 +100,4 @@ def _store(run: run_folders.Run, case: CaseFile, verdict: Verdict) -> Conclusion
     peak_history.keep(run, figures.peaks.use, figures.peaks.gpu, whole=conclusion.cause == "finished")
     with contextlib.suppress(Exception):  # worth less than the verdict: `oomproof runs` makes it otherwise
         run_summary.keep(run, run_summary.make(run, conclusion.as_json, figures))
-    return Conclusion(verdict, stored=True)
+    return Conclusion(verdict, stored=True, case=case)

@@ -58,7 +58,7 @@ def endings_of_runs(listed: Iterable[run_folders.Run]) -> list[Ending]:
         for attempt in attempts:
             label = run.id if alike else run.name
             label += f"/{attempt.number}" if len(attempts) > 1 else ""
-            ending = _of_attempt(run, attempt, label)
+            ending = _of_attempt(run.at(attempt.number) if len(attempts) > 1 else run, attempt, label)
             if ending is not None:
                 endings.append(ending)
     return endings

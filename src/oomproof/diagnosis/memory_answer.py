@@ -209,7 +209,7 @@ def _only_longer(case: CaseFile, growth: Growth, limit: int | None) -> tuple[Rem
 
 def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[Remedy, ...]) -> MemoryAnswer:
     raised = raise_limit(case, limit)
-    smaller = smaller_job(case, _allowed(case, limit, machine))
+    smaller = smaller_job(case, allowed_bytes(case, limit, machine))
     change = _first_change(case, smaller)
     if raised and raised[0].command is not None and limit is not None:
         or_else = f"or make the job smaller ({_named(change)})"
@@ -230,7 +230,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     return MemoryAnswer(following, (*beside, *raised, *smaller), told)
 
 
-def _allowed(case: CaseFile, limit: int | None, machine: bool) -> int | None:
+def allowed_bytes(case: CaseFile, limit: int | None, machine: bool) -> int | None:
     """What the job may hold."""
     if machine and case.host is not None and case.job is not None:
         return max(0, case.job.used + case.host.available - (case.settings.margin or 0))

@@ -56,6 +56,7 @@ def collect(
 ) -> CaseFile:
     """Never raises for what the folder holds. ``suspended``: what the kernel log's clock lacks."""
     run, _ = load(Run(attempt.run_folder).info_file)
+    run |= attempt.own_info()
     started, why_not_started = load(attempt.started_file)
     exited, why_no_exit = load(attempt.exit_file)
     tail = last_samples(attempt.recording_file, well=exited.get("code") == 0 and not attempt.actions())
@@ -144,6 +145,7 @@ def _from_files(
         run=string(run.get("id")) or attempt.run_folder.name,
         name=string(run.get("name")),
         attempt=attempt.number,
+        retried=bool(integer(asked.get("retry"))),
         argv=tuple(without_profiler([str(word) for word in argv])) if isinstance(argv, list) else (),
         folder=str(attempt.folder),
         status=status,

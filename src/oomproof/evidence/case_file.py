@@ -299,6 +299,7 @@ class CaseFile:
     run: str | None = None
     name: str | None = None  # given by the user
     attempt: int | None = None
+    retried: bool = False  # others may follow
     argv: tuple[str, ...] = ()
     folder: str = ""
 
@@ -381,7 +382,8 @@ class CaseFile:
     @property
     def called(self) -> str | None:
         """What commands call it by."""
-        return self.name or self.run
+        called = self.name or self.run
+        return f"{called}/{self.attempt}" if called and self.retried else called
 
     @property
     def moved(self) -> Counters:

@@ -15,7 +15,8 @@ _LOOKED_AT = 50  # runs, the newest: each costs a file or two
 def died_at(run: dict[str, Any]) -> tuple[int, ...]:
     """Ascending. ``run`` as run.json has it; only what was judged counts."""
     limits = set()
-    for other in newest_runs(_LOOKED_AT):
+    runs = newest_runs(_LOOKED_AT)
+    for other in (run.at(attempt.number) for run in runs for attempt in run.attempts()):
         info = other.info
         same = (info.get("argv"), info.get("cwd")) == (run.get("argv"), run.get("cwd"))
         limit = integer(part(info, "settings").get("limit"))

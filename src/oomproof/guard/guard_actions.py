@@ -179,6 +179,13 @@ class Actions:
         while self._unwritten and self._append(self._unwritten[0]):
             self._unwritten.popleft()
 
+    def close(self) -> None:
+        """After the last of them."""
+        self.write_the_rest()
+        if self._open_file is not None:
+            os.close(self._open_file)
+            self._open_file = None
+
     def _append(self, line: dict[str, object]) -> bool:
         if self._attempt.add_action(line):
             return True

@@ -46,6 +46,13 @@ class HostView:
         self._stalls: deque[tuple[float, int]] = deque()
         self.psi = (0, 0)
 
+    def close(self) -> None:
+        """For whoever goes on after its job has ended."""
+        self._memory.close()
+        self._pressure.close()
+        for view in self._views.values():
+            view.close()
+
     @property
     def inside_a_limit(self) -> bool:
         """Whether a container's or another cgroup's limit, not the machine, is what runs out first."""

@@ -20,7 +20,8 @@ _PROFILE = "/oomproof/profile-"  # in the name of the folder that a profiler wri
 # Options whose value changes from run to run without changing what the run needs.
 _INCIDENTAL = re.compile(
     r"(?:\w+\.)*(?:(?:\w+[-_])?seed|(?:run|exp|experiment|job|wandb|trial|group)?[-_]?(?:name|id|tags?|notes)"
-    r"|(?:log|logging|logs|tensorboard|tb)[-_.]?(?:dir|directory|folder|path|file)|logdir|logfile|log)",
+    r"|(?:log|logging|logs|tensorboard|tb)[-_.]?(?:dir|directory|folder|path|file)|logdir|logfile|log"
+    r"|(?:auto[-_])?resume(?:[-_]from)?(?:[-_](?:checkpoint|ckpt|path))?)",
     re.IGNORECASE,
 )
 

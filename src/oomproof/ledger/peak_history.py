@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from oomproof.errors import OomproofError
 from oomproof.ledger.ledger_entries import Peak
 from oomproof.ledger.ledger_store import Busy, Ledger, open_ledger
 from oomproof.recording import spill_record
-from oomproof.recording.run_folders import Run, newest_runs
+from oomproof.recording.run_folders import Run, newest_runs, runs_folder
 from oomproof.settings import ledger_setting
 from oomproof.units import MIB
 
@@ -43,9 +44,9 @@ def peaks_of(ledger: Ledger, key: str) -> list[Peak]:
     peaks = ledger.peaks(key)
     known = {peak.run for peak in peaks}
     learnt = False
-    for run in newest_runs(_LOOKED_AT):
+    for run in _attempts_of(newest_runs(_LOOKED_AT)):
         attempt = run.attempt
-        if run.id in known or attempt.verdict_file.exists() or not attempt.exit_json_file.exists():
+        if _id(run) in known or attempt.verdict_file.exists() or not attempt.exit_json_file.exists():
             continue
         if (run.info.get("claim") or {}).get("key") != key or run.elsewhere() is not None:
             continue
@@ -62,6 +63,24 @@ def peaks_of(ledger: Ledger, key: str) -> list[Peak]:
     return ledger.peaks(key) if learnt else peaks
 
 
+def _attempts_of(runs: list[Run]) -> Iterator[Run]:
+    """Each with its own command."""
+    for run in runs:
+        attempts = run.attempts()
+        yield from [run] if len(attempts) < 2 else (run.at(attempt.number) for attempt in attempts)
+
+
+def _id(run: Run) -> str:
+    """A row for each attempt: another command, another peak."""
+    number = run.attempt.number or 1
+    return run.id if number == 1 else f"{run.id}/{number}"
+
+
+def run_of(peak: Peak) -> Run:
+    run_id, _, number = peak.run.partition("/")
+    return Run(runs_folder() / run_id, int(number) if number.isdecimal() else 1)
+
+
 def _peak(run: Run, peak: int | None, gpu: int | None, whole: bool) -> Peak | None:
     """None when it says little, or nobody asked."""
     claim: dict[str, Any] = run.info.get("claim") or {}
@@ -75,4 +94,4 @@ def _peak(run: Run, peak: int | None, gpu: int | None, whole: bool) -> Peak | No
         return None
     wall = float(ended.get("wall") or time.time())
     own = max(0, peak - spill_record.pinned(run.attempt))
-    return Peak(run.id, str(claim["key"]), wall, own, gpu, seconds, whole)
+    return Peak(_id(run), str(claim["key"]), wall, own, gpu, seconds, whole)

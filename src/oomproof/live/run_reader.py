@@ -59,7 +59,12 @@ class Recorded:
 
 class RunReader:
     def __init__(self, run: Run) -> None:
+        self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        """Anew for each attempt: it has a command and a recording of its own."""
         self.run = run
+        self._number = run.attempt.number
         self.recorded = Recorded()
         self.stamp: object = None  # of the recording as it was read last
         self._place = 0  # of the last row of samples that was read
@@ -75,6 +80,8 @@ class RunReader:
 
     def read(self, live: Live | None, now: float, trend: bool = True) -> JobState | None:
         """None when it has ended. ``trend``: whether there is time for one, where it is due."""
+        if self.run.attempt.number != self._number:
+            self._begin(self.run.at(None))
         run = self.run
         state = run.state(boot_id())
         if state == WAITING:

@@ -137,7 +137,7 @@ def _argument_knob(name: str, value: str, given: Mapping[str, Knob]) -> Knob | N
         "prefetch": "prefetch",
         "eval_batch": "eval_batch",
     }[kind]
-    return Knob(short, kind, first=int(value), least=least_of(kind))
+    return Knob(short, kind, first=int(value), least=least_of(kind), described=False)
 
 
 def _arguments(command: Sequence[str], folder: str) -> Iterator[tuple[str, int, bool]]:

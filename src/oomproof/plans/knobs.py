@@ -41,7 +41,7 @@ _MOST_VALUES = 64
 @dataclass(frozen=True, slots=True)
 class Knob:
     """``values``: those it may have, the preferred first; none: any whole number from ``most`` (None: any) down to ``least``.
-    ``first``: where it stands, None: that is to be found."""
+    ``first``: where it stands, None: that is to be found. ``described``: by the user, not only recognised by its name."""
 
     name: str
     kind: Kind
@@ -49,6 +49,7 @@ class Knob:
     first: int | None = None
     least: int = 1
     most: int | None = None
+    described: bool = True
 
     def smaller(self, value: str) -> Iterator[str]:
         """What it may be set to after ``value``, one after the other: the next in the list, or half each time."""

@@ -43,6 +43,9 @@ class Attempt:
 
     folder: Path
 
+    info_file = FileIn(
+        "attempt.json"
+    )  # of a second and later one: what differs from run.json; its own command
     recording_file = FileIn("recording.sqlite")
     started_file = FileIn(attempt_names.STARTED)
     verdict_file = FileIn("verdict.json")  # by whoever judged its end
@@ -93,6 +96,18 @@ class Attempt:
         """The folder of another part; whoever writes makes it."""
         return self.folder / "extra" / name
 
+    def own_info(self) -> dict[str, Any]:
+        """What differs from run.json; empty for the first."""
+        if (self.number or 1) == 1:
+            return {}
+        return json_shapes.shaped(read_json(self.info_file), json_shapes.RUN)
+
+    def was_begun(self) -> bool:
+        """Whether a job was started in it; also when one of its files is lost."""
+        return any(
+            os.path.exists(path) for path in (self.started_file, self.exit_json_file, self.recording_file)
+        )
+
     def started(self) -> dict[str, Any]:
         value = read_json(self.started_file) or self._spare(self.started_file)
         return json_shapes.shaped(value, json_shapes.STARTED)
@@ -138,7 +153,11 @@ class Attempt:
 
     def damage(self) -> list[str]:
         """The names of those of its files that cannot be read, or hold what does not belong there."""
-        files = ((self.started_file, json_shapes.STARTED), (self.exit_json_file, json_shapes.EXIT))
+        files = (
+            (self.started_file, json_shapes.STARTED),
+            (self.exit_json_file, json_shapes.EXIT),
+            (self.info_file, json_shapes.RUN),
+        )
         return [path.name for path, shape in files if is_damaged(path, shape)]
 
 

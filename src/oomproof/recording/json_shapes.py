@@ -19,6 +19,7 @@ RUN: Shape = {
         "watch_only": bool, "alerts": {"above": int, "gpu_above": int, "swap_growth": bool},
         "oom_exit_code": int, "agent": bool, "protect": bool, "pause_max": float,
         "freeze_max": float,  # before 0.2
+        "retry": int,
     },
     "flags": {...: str},
     "claim": {
@@ -26,6 +27,7 @@ RUN: Shape = {
         "asked": float, "cap": int, "twin": str,
     },
     "predicted": {"host": _RANGE, "gpu": _RANGE},
+    "plan": {...: str}, "names": {...: str}, "change": str, "resumed_from": str,  # with --retry
     "code": {
         "script": str, "script_sha256": str, "git_commit": str, "git_dirty": bool, "git_diff_sha256": str,
     },

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
 
 from oomproof.recording.samples import Samples
 from oomproof.recording.series import GpuRow, JobRow, PhaseMark, Series
@@ -189,3 +191,14 @@ def _by_span(marks: list[PhaseMark], spans: list[Span]) -> list[list[PhaseMark]]
         if at >= 0:
             visited[at].append(mark)
     return visited
+
+
+def seconds_per_step(marks: Sequence[PhaseMark]) -> float | None:
+    """In training alone: an evaluation between two steps is no slower step. None where no step was told."""
+    seconds, count = 0.0, 0
+    for mark, after in pairwise(marks):
+        if mark.name == after.name == "train" and (mark.step is not None and after.step is not None):
+            made = max(0, after.step - mark.step)
+            seconds += after.t - mark.t if made else 0.0
+            count += made
+    return seconds / count if count else None

@@ -29,11 +29,22 @@ def state_folder() -> Path:
     return Path(base) / "oomproof"
 
 
+def fixes_were_applied() -> bool:
+    """Whether `oomproof fix` ever changed a file: most users' runs need not ask further."""
+    return os.path.isdir(fixes_folder())
+
+
+def fixes_folder() -> Path:
+    return state_folder() / "fixes"
+
+
 @dataclass(frozen=True)
 class Run:
-    """One run's folder. Everything is read when asked for: a run of now changes under us."""
+    """One run's folder, seen from its newest attempt, or from the one with that ``number``. Everything is read when asked for:
+    a run of now changes under us."""
 
     folder: Path
+    number: int | None = None
 
     info_file = FileIn("run.json")  # what was asked for; written before the start, once
     waiting_file = FileIn("waiting.json")  # there while it waits for memory
@@ -47,10 +58,11 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """run.json. Kept once it could be read: there may have been no descriptor for it."""
+        """run.json, with what the attempt has of its own. Kept once it could be read: there may have been no descriptor for it."""
         kept: dict[str, Any] = self.__dict__.get("_info") or {}
         if not kept:
             kept = json_shapes.shaped(read_json(self.info_file), json_shapes.RUN)
+            kept = {**kept, **self.attempt.own_info()} if kept else {}
             self.__dict__["_info"] = kept  # the dataclass is frozen, as is what it stands for
         return kept
 
@@ -79,16 +91,54 @@ class Run:
 
     @property
     def attempt(self) -> Attempt:
-        """The newest."""
-        return Attempt(self.folder / str(max(self._numbers(), default=1)))
+        """The newest, or the one that is meant. A front that was killed before it could start another has made none."""
+        if self.number is not None:
+            return Attempt(self.folder / str(self.number))
+        numbers = sorted(self._numbers()) or [1]
+        newest = Attempt(self.folder / str(numbers[-1]))
+        if len(numbers) == 1 or newest.was_begun() or self.guard_lives() or newest.was_begun():
+            return newest
+        return Attempt(self.folder / str(numbers[-2]))
 
     def attempts(self) -> list[Attempt]:
-        """Oldest first."""
-        return [Attempt(self.folder / str(number)) for number in sorted(self._numbers())]
+        """Oldest first; one that was never started is none."""
+        newest = self.at(None).attempt.number or 1
+        return [Attempt(self.folder / str(number)) for number in sorted(self._numbers()) if number <= newest]
 
     def attempt_of(self, number: int | None) -> Attempt:
         """That one; the newest when a verdict does not say."""
         return Attempt(self.folder / str(number)) if number else self.attempt
+
+    def at(self, number: int | None) -> Run:
+        """The same run, seen from that attempt; None: from its newest."""
+        return Run(self.folder, number)
+
+    def is_earlier(self) -> bool:
+        """Whether it is seen from an attempt that another one followed."""
+        return self.number is not None and self.number < (self.at(None).attempt.number or 1)
+
+    def retries(self) -> int:
+        """How often it may be tried again after a death of memory."""
+        return int((self.info.get("settings") or {}).get("retry") or 0)
+
+    def may_be_retried(self) -> bool:
+        """Its attempt has ended, and its front, which decides whether another follows, is still there."""
+        return bool(self.retries()) and self.guard_lives()
+
+    def new_attempt(self) -> Run:
+        """The folder of the next one, and the run seen anew. By the front alone, which has the guard's lock."""
+        number = max(self._numbers(), default=0) + 1
+        try:
+            (self.folder / str(number)).mkdir(mode=0o700)
+        except OSError as error:
+            raise OomproofError(
+                f"cannot make the next attempt in {self.folder}: {error.strerror}", "free some space there"
+            ) from error
+        run = Run(self.folder)
+        if run.attempt.number != number:  # its files would go into the one before
+            (self.folder / str(number)).rmdir()
+            raise OomproofError(f"{self.guard_lock} could not be locked", "free some space there")
+        return run
 
     def _numbers(self) -> list[int]:
         try:
@@ -167,6 +217,8 @@ class Run:
         """on another host, waiting, running, paused, unguarded, ended, machine went down, failed to start, vanished."""
         if self.elsewhere(boot_id) is not None and not self.exit():
             return ELSEWHERE
+        if self.is_earlier():
+            return "ended" if self.attempt.has_ended() else "vanished"
         if self.waits():
             return "waiting"
         started = self.started()  # looked at before the keeper, who is there before it is written
@@ -267,6 +319,8 @@ def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = T
     for run in runs:
         if run.id == text:
             return run
+    if (of_attempt := _attempt_of(text, states, beginnings)) is not None:
+        return of_attempt
     if named := [run for run in runs if run.info.get("name") == text]:
         return _first_in(states, named)
     matching = [
@@ -284,6 +338,19 @@ def find(text: str | None, states: Collection[str] = (), *, beginnings: bool = T
     raise OomproofError(f"no run is called {text!r}{near}", "list them: oomproof runs", USAGE)
 
 
+def _attempt_of(text: str, states: Collection[str], beginnings: bool) -> Run | None:
+    """Of ``big/1``; None where the text is no such thing."""
+    name, slash, number = text.rpartition("/")
+    if not slash or not name or not number.isdecimal() or len(number) > 6:
+        return None
+    run = find(name, states, beginnings=beginnings)
+    numbers = [attempt.number for attempt in run.attempts()]
+    if int(number) not in numbers:
+        count = "one attempt" if len(numbers) == 1 else f"{len(numbers)} attempts"
+        raise OomproofError(f"{run.name} has {count}", f"oomproof runs show {to_type(run)}", USAGE)
+    return run.at(int(number))
+
+
 def easy_to_type(name: str) -> bool:
     """Short, and no shell makes anything else of it."""
     return len(name) <= 24 and shlex.quote(name) == name
@@ -291,11 +358,11 @@ def easy_to_type(name: str) -> bool:
 
 def to_type(run: Run) -> str:
     """What a command calls it by: a short plain name that means this run and no newer one; else its id."""
-    name = run.info.get("name")
+    name, attempt = run.info.get("name"), f"/{run.number}" if run.number is not None else ""
     if name != run.name or not easy_to_type(name):
-        return run.id
+        return run.id + attempt
     same = next((other for other in list_runs() if other.info.get("name") == name), None)
-    return name if same is not None and same.id == run.id else run.id
+    return (name if same is not None and same.id == run.id else run.id) + attempt
 
 
 def _first_in(states: Collection[str], runs: list[Run]) -> Run:
@@ -311,8 +378,15 @@ def _first_in(states: Collection[str], runs: list[Run]) -> Run:
 
 
 def find_here(text: str | None, states: Collection[str] = ()) -> Run:
-    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here."""
+    """As ``find``, for whoever acts on processes. Raises for a run of another host: pids there are others' here; and for an attempt
+    that another one followed."""
     run = find(text, states)
+    if run.is_earlier():
+        newest = run.at(None)
+        raise OomproofError(
+            f"attempt {run.number} of {newest.name} has ended", f"name the run: {to_type(newest)}", USAGE
+        )
+    run = run.at(None) if run.number is not None else run
     if run.state() == ELSEWHERE:
         host = run.elsewhere()
         raise OomproofError(

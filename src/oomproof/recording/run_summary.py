@@ -26,7 +26,7 @@ _VERSION = 2
 _ACTIVE = ("running", "paused", "unguarded")
 # what the summary was made of: when one of them is another, or changed, it is made anew
 _SOURCES = (
-    f"../{Run.info_file.name}", Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,
+    f"../{Run.info_file.name}", Attempt.info_file.name, Attempt.started_file.name, Attempt.exit_json_file.name, Attempt.verdict_file.name,
     Attempt.recording_file.name, f"{Attempt.recording_file.name}-wal", Attempt.actions_file.name,
     Attempt.keeper_events_file.name,
 )  # fmt: skip
@@ -52,11 +52,13 @@ class Summary:
     problem: str | None
     paused: tuple[Paused, ...] = ()
     elsewhere: str | None = None  # the host, where it is another one
+    attempt: int = 1
 
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "name": self.name,
+            "attempt": self.attempt,
             "command": self.command,
             "created": self.created,
             "state": self.state,
@@ -102,6 +104,7 @@ def make(run: Run, verdict: dict[str, Any] | None, figures: Figures | None = Non
         problem=run.damage() or recording.problem,
         paused=tuple(pauses.pauses(run.attempt)),
         elsewhere=run.elsewhere(),
+        attempt=run.attempt.number or 1,
     )
 
 
@@ -128,7 +131,7 @@ def lasted(
 _SHAPE = {
     "id": str, "name": str, "command": str, "created": float, "state": str, "seconds": float, "code": int,
     "signal": int, "cause": str, "headline": str, "why": str, "script_changed": bool, "problem": str,
-    "peaks": {"source": str, ...: int},
+    "peaks": {"source": str, ...: int}, "attempt": int,
 }  # fmt: skip
 
 
@@ -148,6 +151,8 @@ def read(run: Run) -> Summary | None:
         summary = Summary(**value, peaks=peaks, paused=paused)
     except (TypeError, ValueError, KeyError):
         return None
+    if run.number is None and run.may_be_retried():
+        return None  # its attempt has ended, the run has not
     return summary if summary.id == run.id else None
 
 

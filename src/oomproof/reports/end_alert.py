@@ -21,10 +21,13 @@ def end_alert(run: Run, conclusion: Conclusion | None, status: int) -> Alert:
         )  # fmt: skip
     verdict = conclusion.verdict
     kind = verdict.kind
+    text = verdict.why if verdict.all_well else f"{verdict.headline}. {verdict.why}"
+    if len(attempts := run.attempts()) > 1:
+        text += f" (attempt {attempts[-1].number})"
     return Alert(
         END,
         run.name,
-        verdict.why if verdict.all_well else f"{verdict.headline}. {verdict.why}",
+        text,
         title=title(kind),
         run=run.id,
         next="" if verdict.all_well else verdict.next,

@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from oomproof.leaf.attempt_names import FAULT, LISTENS
 from oomproof.machine.clock import boottime
 from oomproof.printable import one_line, printable
 from oomproof.recording import pauses, run_summary, spill_record
-from oomproof.recording.phase_spans import PhaseRow, phase_rows
+from oomproof.recording.phase_spans import PhaseRow, phase_rows, seconds_per_step
 from oomproof.recording.position_record import best, read_all
 from oomproof.recording.profile_files import profile_of
 from oomproof.recording.reader import Peaks
@@ -111,7 +110,7 @@ def _hash(path: str, _changed: int, _size: int) -> str | None:
 _RAISED = re.compile(r"failed with (?:\w+\.)*(\w{1,40}(?:Error|Exception|Failure|Fault|Exit))\b")
 
 
-def _end(summary: Summary) -> str:
+def end_text(summary: Summary) -> str:
     if (summary.problem or "").startswith("damaged"):
         return "damaged"
     if summary.cause == "machine-down":
@@ -142,6 +141,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
     rows = [("RUN", "STARTED", "LASTED", "PEAK", "END", "COMMAND")]
     for summary in summaries:
         label = summary.name if summary.name != summary.id else summary.id
+        label += f"/{summary.attempt}" if summary.attempt > 1 else ""
         mark = " *" if summary.script_changed else ""
         rows.append(
             (
@@ -149,7 +149,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
                 _clock(summary.created),
                 format_duration(summary.seconds) if summary.seconds is not None else "-",
                 format_size(summary.peaks.use) if summary.peaks.use is not None else "-",
-                _end(summary) + mark,
+                end_text(summary) + mark,
                 summary.command,
             )
         )
@@ -165,7 +165,7 @@ def history(summaries: list[Summary], width: int = 100, colour: bool = False) ->
             lines += [part for text in (of.headline, of.why) if text for part in folded("    ", text, width)]
     if any(summary.script_changed for summary in summaries):
         lines.append("* the script was changed after this run started")
-    if damaged := [summary for summary in summaries if _end(summary) == "damaged"]:
+    if damaged := [summary for summary in summaries if end_text(summary) == "damaged"]:
         told = f"some of its files cannot be read; what can: oomproof runs show {damaged[0].id}"
         lines += folded("damaged: ", told, width)
     lines.append("")
@@ -205,6 +205,12 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
         rows.append(("spill", spill_record.text_of(record) if record else "none: the job started no CUDA"))
     if len(attempts := run.attempts()) > 1:
         rows.insert(1, ("attempt", f"{run.attempt.number} of {len(attempts)}"))
+    if resumed := run.info.get("resumed_from"):
+        rows.append(("resumed", f"from {resumed}"))
+    if run.retries():
+        from oomproof.reports.attempt_table import cut_off
+
+        rows += [("retry", told_off)] if (told_off := cut_off(run)) else []
     if not waiting and (agent := agent_text(run)) is not None:
         rows.append(("agent", agent))
     if (profile := profile_of(run.attempt)) is not None:
@@ -224,6 +230,10 @@ def show(run: Run, width: int = 80, colour: bool = False) -> str:
     for name, value in rows:
         part = folded(f"{name:>8}  ", value, width)
         lines += [_painted(line, summary) for line in part] if colour and name == "state" else part
+    if len(attempts) > 1:
+        from oomproof.reports.attempt_table import attempt_lines
+
+        lines += ["", *(f"  {line}" for line in attempt_lines(run, width - 2))]
     columns = max(20, min(100, width - 22))
     with recording.series() as series:
         samples, phases = series.use.highest(columns), phase_rows(series)
@@ -407,7 +417,7 @@ def compare_rows(left: Run, right: Run) -> list[tuple[str, str, str]]:
         ("peak, shared", format_size(a.peaks.shmem), format_size(b.peaks.shmem)),
         ("lowest available", format_size(a.peaks.lowest_available), format_size(b.peaks.lowest_available)),
         ("lasted", format_duration(a.seconds), format_duration(b.seconds)),
-        ("end", _end(a), _end(b)),
+        ("end", end_text(a), end_text(b)),
     ]
     if a.peaks.gpu or b.peaks.gpu:
         rows.insert(3, ("peak, GPU", format_size(a.peaks.gpu), format_size(b.peaks.gpu)))
@@ -459,14 +469,8 @@ def _phases(run: Run) -> dict[str, str]:
 
 
 def _step_pace(marks: list[PhaseMark]) -> str | None:
-    seconds, count = 0.0, 0
-    for mark, after in pairwise(marks):
-        # only what lies inside training: an evaluation between two steps is no slower step
-        if mark.name == after.name == "train" and (mark.step is not None and after.step is not None):
-            made = max(0, after.step - mark.step)
-            seconds += after.t - mark.t if made else 0.0
-            count += made
-    return _pace(seconds / count) if count else None
+    seconds = seconds_per_step(marks)
+    return _pace(seconds) if seconds is not None else None
 
 
 def compare(left: Run, right: Run, width: int = 100) -> str:

@@ -30,14 +30,16 @@ def three_lines(verdict: Verdict, *, colour: bool = False, width: int | None = N
     return "\n".join((label, why, following))
 
 
-def at_end(verdict: Verdict, stream: TextIO, verbosity: int = 0) -> str:
-    """What a run that has ended says on this stream: a line when all is well, three when not, nothing when quiet and not of memory."""
+def at_end(verdict: Verdict, stream: TextIO, verbosity: int = 0, following: bool = True) -> str:
+    """What a run that has ended says on this stream: a line when all is well, three when not, nothing when quiet and not of memory.
+    ``following``: with what to do next, unless that is being done."""
     kind = verdict.kind
     if verbosity < 0 and not (kind.memory or kind.stopped_by == "guard"):
         return ""
     if verbosity < 1 and verdict.all_well:
         return printable(f"oomproof: finished: {_line(verdict.why)}")
-    return fitted(three_lines(verdict), stream, kind.tone)
+    lines = three_lines(verdict)
+    return fitted(lines if following else "\n".join(lines.split("\n")[:2]), stream, kind.tone)
 
 
 def fitted(lines: str, stream: TextIO, tone: str = "") -> str:

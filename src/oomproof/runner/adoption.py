@@ -159,9 +159,7 @@ def watch(
     guard = Watch(run, started, settings, host, say, order.chosen, agent=False, alerts=order.alerts)
     guard.start()
     over = threading.Event()
-    writing = threading.Thread(
-        target=write_down, args=(run, info, order.argv, started, ticket, over), daemon=True
-    )
+    writing = threading.Thread(target=write_down, args=(run, info, order, started, ticket, over), daemon=True)
     writing.start()
     on_started(ticket.told + ticket.details)
     try:

@@ -88,6 +88,9 @@ class Front:
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
+        self._wake_read = self._wake_write = -1
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -108,7 +111,7 @@ class Front:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # full: it wakes all the same; or released
             os.write(self._wake_write, b"\0")
 
     def relay(

@@ -153,6 +153,10 @@ class Log:
     def close(self) -> None:
         self.settle(all_of_it=True)
         self.output.close()
+        for fd in (*(self.pipe or ()), self._null):
+            if fd is not None:
+                os.close(fd)
+        self.pipe = self._null = None
 
 
 class _Lost(Exception):

@@ -330,7 +330,7 @@ class Watch:
         self._pause.close()
         self.guard.close()
         self.job.close()
-        self._actions.write_the_rest()  # now there are descriptors again
+        self._actions.close()  # now there are descriptors again
 
 
 def status_line(moment: Moment, gpus: Any = ()) -> str:

@@ -56,7 +56,10 @@ def _own_cgroups() -> list[str]:
 
 def _sweep_cgroups(directory: str) -> None:
     for path in _listed(Path(directory)):
-        if path.name.startswith(_CGROUP) and _is_dead(path.name.removeprefix(_CGROUP), path):
+        # ID, or ID.2 of a second attempt
+        if path.name.startswith(_CGROUP) and _is_dead(
+            path.name.removeprefix(_CGROUP).partition(".")[0], path
+        ):
             try:
                 os.rmdir(path)  # refused by the kernel where somebody lives in it
             except OSError:

@@ -36,7 +36,8 @@ SMALLEST_OWN = 512 * MIB  # beside it: PyTorch with CUDA started holds 300 MiB (
 SMALLEST_LIMIT = 16 * MIB  # Python 3.11 takes about 9 MiB of its own to start, 14 with the usual imports
 RELEASE = ("warn", "auto", "always", "never")
 # the headings of --help
-MEMORY, QUEUE, GPU, ALERTS, OUTPUT = "memory", "queue", "GPU", "alerts", "output"
+MEMORY, QUEUE, RETRY, GPU, ALERTS, OUTPUT = "memory", "queue", "retry", "GPU", "alerts", "output"
+_MOST_RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Flag:
     load: Callable[[Any], Any]  # of what run.json says; raises ValueError or TypeError for what is damaged
     group: str  # under which heading of --help
     bare: str = ""  # what it means without a value, where it may stand without one
+    many: bool = False  # may be given several times
 
 
 FLAGS: dict[str, Flag] = {}  # in the order of --help
@@ -135,6 +137,29 @@ def exit_code(value: Any) -> int:
             f"--oom-exit-code {value} is not an exit status", "give a number from 0 to 255", USAGE
         )
     return int(value)
+
+
+def retries(value: Any) -> int:
+    if not (str(value).isdecimal() and int(value) <= _MOST_RETRIES):
+        raise OomproofError(
+            f"--retry {value} is no number of retries", "give a whole number, such as 3", USAGE
+        )
+    return int(value)
+
+
+def words(value: Any) -> list[str]:
+    """Of a flag that may be given several times, a list in a settings file, or a variable, as a shell reads it."""
+    if isinstance(value, list):
+        return [str(word) for word in value]
+    try:
+        return shlex.split(str(value))
+    except ValueError as error:
+        raise OomproofError(f"cannot read {value!r}: {error}", "close the quote", USAGE) from error
+
+
+def names(value: Any) -> list[str]:
+    listed = [str(word) for word in value] if isinstance(value, list) else str(value).split(",")
+    return [word.strip() for word in listed if word.strip()]
 
 
 def clock_time(value: Any, now: float | None = None) -> float:
@@ -245,10 +270,12 @@ def flag(
     load: Callable[[Any], Any] | None = None,
     group: str = MEMORY,
     bare: str = "",
+    many: bool = False,
 ) -> Any:
     """``load``: it stands in run.json, and is read from there by this."""
     made = field(default_factory=list) if default == [] else field(default=default)
-    _DECLARED.append((made, Flag(parse, metavar, help, adopt, load is not None, load or _whole, group, bare)))
+    declared = Flag(parse, metavar, help, adopt, load is not None, load or _whole, group, bare, many)
+    _DECLARED.append((made, declared))
     return made
 
 
@@ -297,6 +324,26 @@ class RunSettings:
     allow_twin: bool = flag(
         truth, "", "start although the same job runs already (same output folder, or same arguments on the same GPU)",
         default=False, group=QUEUE,
+    )
+    retry: int = flag(
+        retries, "N",
+        "after a death of memory, and only then: again, up to N times, with smaller settings and the same effective batch",
+        default=0, load=_whole, group=RETRY,
+    )
+    knob: list[str] = flag(
+        words, "NAME=VALUES",
+        "with --retry: what may change, batch=64..4 or seq_len=2048,1024, as {NAME} or by an argument's name; may be repeated",
+        default=[], group=RETRY, many=True,
+    )
+    order: list[str] = flag(
+        names, "NAME,NAME",
+        "with --retry: which gives way first (default: by what was full; workers, batch, recomputing, precision, length)",
+        default=[], group=RETRY,
+    )
+    resume_arg: str | None = flag(
+        str, "ARGUMENTS",
+        'with --retry: how the command resumes, such as "--resume_from_checkpoint {checkpoint}" (default: recognised)',
+        group=RETRY,
     )
     name: str | None = flag(str, "NAME", "a name to call this run by", adopt="a name to call this run by", group=OUTPUT)
     margin: int | None = flag(
@@ -411,7 +458,7 @@ def add_flags(parser: argparse.ArgumentParser, adopt: bool = False) -> dict[str,
     """Under their headings, which are returned: a verb has flags of its own to add."""
     import argparse
 
-    groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, GPU, ALERTS, OUTPUT)}
+    groups = {title: parser.add_argument_group(title) for title in (MEMORY, QUEUE, RETRY, GPU, ALERTS, OUTPUT)}
     for name, known in FLAGS.items():
         text = known.adopt if adopt else known.help
         if not text:
@@ -427,6 +474,8 @@ def _add(group: argparse._ArgumentGroup, name: str, text: str) -> None:
     known = FLAGS[name]
     if known.bare:
         group.add_argument(word, nargs="?", const=known.bare, metavar=known.metavar, help=text)
+    elif known.many:
+        group.add_argument(word, action="append", metavar=known.metavar, help=text)
     elif known.metavar:
         group.add_argument(word, metavar=known.metavar, help=text)
     else:
@@ -502,6 +551,10 @@ def _refuse_needless(given: Resolved, settings: RunSettings) -> None:
             raise OomproofError(f"--{word} does nothing here: {why}", "leave out one of the two", USAGE)
     if given.is_flag("gpu_turn") and not settings.gpu_share:
         raise OomproofError("--gpu-turn does nothing without --gpu-share", "add --gpu-share", USAGE)
+    for name in ("knob", "order", "resume_arg"):
+        if given.is_flag(name) and not settings.retry:
+            word = name.replace("_", "-")
+            raise OomproofError(f"--{word} does nothing without --retry", "add --retry 3", USAGE)
     if given.is_flag("margin") and given.is_flag("floor") and (settings.floor or 0) > (settings.margin or 0):
         raise OomproofError(
             "--floor is above --margin: there would be no warning before acting", "give a smaller --floor", USAGE
@@ -516,10 +569,16 @@ def typed(flags: Mapping[str, Any]) -> dict[str, str]:
     """run.json's ``flags``: what stood on the command line, as it stood there; a switch has no value."""
     given = {name: flags.get(name) for name, known in FLAGS.items() if known.help}
     return {
-        name: str(value) if FLAGS[name].metavar and str(value) != FLAGS[name].bare else ""
+        name: _as_stood(name, value)
         for name, value in given.items()
         if value is not None and not (name in PERSONAL and may_be_secret(name, str(value)))
     }
+
+
+def _as_stood(name: str, value: Any) -> str:
+    if FLAGS[name].many:
+        return "\n".join(value)
+    return str(value) if FLAGS[name].metavar and str(value) != FLAGS[name].bare else ""
 
 
 def may_be_secret(name: str, value: str) -> bool:
@@ -536,7 +595,11 @@ def may_be_secret(name: str, value: str) -> bool:
 def as_typed(flags: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """(--flag, its value) of run.json's ``flags``: the name first, then in the order of --help."""
     known = [name for name in ("name", *(name for name in FLAGS if name != "name")) if name in flags]
-    return tuple((f"--{name.replace('_', '-')}", shlex.quote(flags[name]) if FLAGS[name].metavar and flags[name] else "") for name in known)
+    return tuple(
+        (f"--{name.replace('_', '-')}", shlex.quote(value) if FLAGS[name].metavar and value else "")
+        for name in known
+        for value in (flags[name].split("\n") if FLAGS[name].many else [flags[name]])
+    )
 
 
 def of_adopt(flags: Mapping[str, Any]) -> RunSettings:

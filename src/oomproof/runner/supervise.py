@@ -53,6 +53,8 @@ class Order:
     verbosity: int = 0  # -1: only what oomproof did or could not do; 1: details too
     alerts: Alerts = field(default_factory=Alerts)  # closed by whoever tells the end
     predicted: dict[str, Any] | None = None  # by --need auto
+    # with --retry: "plan" of this attempt, "change" from the one before, the "checkpoint" it resumes from
+    attempt: dict[str, Any] = field(default_factory=dict)
 
 
 def asked_of(chosen: RunSettings) -> Asked:
@@ -102,7 +104,24 @@ def describe_run(
         "claim": claim,
         "predicted": order.predicted,
         "code": None,
+        **order.attempt,
     }
+
+
+_OF_ATTEMPT = ("schema", "argv", "claim", "predicted", "code")
+
+
+def describe_attempt(info: dict[str, Any], order: Order) -> dict[str, Any]:
+    """attempt.json of a second and later one: what differs from the first."""
+    return {**{name: info[name] for name in _OF_ATTEMPT}, **order.attempt}
+
+
+def write_info(attempt: Attempt, order: Order, info: dict[str, Any]) -> None:
+    """run.json says how the run was begun and stays; what a later attempt has of its own stands beside its recording."""
+    if (attempt.number or 1) == 1:
+        state_files.write_json(run_folders.Run(attempt.run_folder).info_file, info)
+    else:
+        state_files.write_json(attempt.info_file, describe_attempt(info, order))
 
 
 @dataclass
@@ -111,6 +130,7 @@ class Outcome:
     exit: dict[str, Any]
     trouble: str | None  # what the recording misses, in words
     alerts: Alerts = field(default_factory=Alerts)
+    release_signals: Callable[[], None] = lambda: None  # for whoever starts another attempt
 
 
 def more_descriptors(wanted: int = 256) -> tuple[int, int] | None:
@@ -154,11 +174,12 @@ def supervise(
     # Half the floor below the guard's line: the kernel is the last resort, not the guard's rival.
     cap = chosen.limit if chosen.limit is not None else max(host.ram - settings.floor // 2, host.ram // 2)
     info = describe_run(run, order, settings, claim)
-    state_files.write_json(run.info_file, info)
-    with contextlib.suppress(OSError):
-        run.keeper_lock.touch(
-            mode=0o600
-        )  # now: the keeper can hold it also where the disk turns read-only meanwhile
+    write_info(run.attempt, order, info)
+    number = run.attempt.number or 1
+    with contextlib.suppress(
+        OSError
+    ):  # now: the keeper can hold it also where the disk turns read-only meanwhile
+        run.keeper_lock.touch(mode=0o600)
     environment = {
         **(agent_feed.without(os.environ) if not order.agent else os.environ),
         **(ticket.environment if ticket else {}),
@@ -174,7 +195,7 @@ def supervise(
         argv=order.argv,
         environment=environment,
         attempt=run.attempt,
-        unit=run.id,
+        unit=run.id if number == 1 else f"{run.id}.{number}",
         cap=cap,
         grace=chosen.grace,
         output_cap=order.output_cap,
@@ -192,7 +213,8 @@ def supervise(
         raise
     # The signals stay caught after the end too: one that comes now must not replace the job's status.
     record, trouble = _stay(run, order, front, settings, host, info, started, on_started, ticket, share)
-    return Outcome(run, record, trouble, order.alerts)
+    host.close()
+    return Outcome(run, record, trouble, order.alerts, front.release_signals)
 
 
 def _stay(
@@ -233,12 +255,12 @@ def _stay(
         or_none(say, "no turns on the card", lambda: watch.share_card(share))
     over = threading.Event()
     describing = threading.Thread(
-        target=write_down, args=(run, info, order.argv, started, ticket, over), name="code", daemon=True
+        target=write_down, args=(run, info, order, started, ticket, over), name="code", daemon=True
     )
     try:
         describing.start()  # not among the background tasks: a slow git must not hold up a stop file
     except RuntimeError:
-        write_down(run, info, order.argv, started, ticket, over)
+        write_down(run, info, order, started, ticket, over)
 
     def on_interrupt(how: str) -> None:
         watch.let_go(f"{how} came for it")  # a paused job cannot hear it
@@ -273,20 +295,21 @@ def _stay(
 def write_down(
     run: run_folders.Run,
     info: dict[str, Any],
-    argv: list[str],
+    order: Order,
     started: dict[str, Any],
     ticket: Ticket | None,
     over: threading.Event,
 ) -> None:
     """The ledger's entry, then the code: git takes its time. After the start, off every path that matters."""
-    state_files.sync(run.attempt.started_file)
+    attempt = run.attempt  # that of now: git may outlive it
+    state_files.sync(attempt.started_file)
     with contextlib.suppress(Exception):  # a full disk, no descriptors: the run continues without
         if ticket is not None:
             ticket.started(started, over)
     with contextlib.suppress(Exception):
         leftovers.sweep()
     with contextlib.suppress(Exception):  # the run matters more than its commit
-        state_files.write_json(run.info_file, {**info, "code": code_identity.describe(argv, info["cwd"])})
+        write_info(attempt, order, {**info, "code": code_identity.describe(order.argv, info["cwd"])})
 
 
 def note_interrupt(attempt: Attempt, how: str) -> None:

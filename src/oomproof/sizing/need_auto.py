@@ -17,7 +17,6 @@ from oomproof.ledger.ledger_store import Busy, open_ledger
 from oomproof.ledger.needs import AT_LEAST, Need, from_history
 from oomproof.machine.gpu import Query, read_amd
 from oomproof.machine.nvidia import driver_present
-from oomproof.recording import run_folders
 from oomproof.recording.secrets import mask_argv
 from oomproof.records import dataclass, replace
 from oomproof.runner import code_identity
@@ -204,6 +203,6 @@ def _measured(argv: Sequence[str], folder: str, ledger_folder: str | None) -> Ne
 
 def _same_script(peak: Peak, now: str | None) -> bool:
     """A run whose folder is gone counts: nothing says that the script has changed."""
-    code = run_folders.Run(run_folders.runs_folder() / peak.run).info.get("code") or {}
+    code = peak_history.run_of(peak).info.get("code") or {}
     then = code.get("script_sha256")
     return now is None or then is None or then == now

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oomproof.cli import run as verb
+from oomproof.cli import run_admission as verb
 from oomproof.cli.main import main
 from oomproof.leaf.proc_files import name_of
 from oomproof.machine import twins

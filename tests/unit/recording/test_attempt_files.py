@@ -69,6 +69,7 @@ def test_attempts_of_a_run(tmp_path: Path) -> None:
     assert run.attempts() == [] and run.attempt.number == 1, "removed meanwhile"
     for name in ("1", "2", "10", "notes", "²"):
         (run.folder / name).mkdir(parents=True)
+    (run.folder / "10/started.json").touch()
     assert [attempt.number for attempt in run.attempts()] == [1, 2, 10]
     assert run.attempt == Attempt(run.folder / "10") and run.attempt.run_folder == run.folder
     assert run.attempt_of(2).number == 2 and run.attempt_of(None) == run.attempt

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from helpers_case import Attempt
@@ -54,6 +52,5 @@ def test_a_death_of_memory_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("status", "worth"), [(0, QUIET), (3, NEWS)])
 def test_without_a_verdict_the_status_is_told(tmp_path: Path, status: int, worth: str) -> None:
-    run = cast(Any, SimpleNamespace(name="r1", id="r1", info={}))
-    alert = end_alert(run, None, status)
+    alert = end_alert(Run(tmp_path / "r1"), None, status)
     assert alert.level == worth and f"exit status {status}" in alert.text

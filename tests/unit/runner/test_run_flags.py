@@ -36,6 +36,7 @@ GIVEN = {  # a word for each flag that takes one
     "alert_above": "8G", "alert_swap_growth": "50M", "alert_gpu_above": "9G", "stop_file": "/tmp/stop", "stop_signal": "USR1",
     "on_alert": "echo a", "on_end": "echo b", "alert_webhook": "slack:https://chat.example.org/hook",
     "alert_mail": "me@example.org", "gpu_limit": "14G:0,20G:1", "spill": "8G", "release": "auto", "pause_max": "600", "gpu_turn": "30", "oom_exit_code": "137", "census": "10m",
+    "retry": "3", "knob": "batch=64..4", "order": "workers,batch", "resume_arg": "--resume {checkpoint}",
 }  # fmt: skip
 
 

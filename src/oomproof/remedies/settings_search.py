@@ -1,0 +1,147 @@
+"""Where the settings of a run stand: on its command line, else in its launch script, its files of settings, its script. Each in one place or in none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from oomproof.plans.command_template import Template, template_of
+from oomproof.plans.knobs import Kind, Knob, kind_of, least_of
+from oomproof.plans.plan import Plan
+from oomproof.plans.smaller_plans import first_plan
+from oomproof.records import dataclass, field
+from oomproof.remedies.config_formats.format_choice import CONFIGS, SCRIPTS, kind_of_file, scalars_of
+from oomproof.remedies.config_formats.scalars import Scalar, Unreadable, Wanted
+
+_KINDS: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """``shown``: as people call it. ``problem``: why nothing in it may be changed."""
+
+    path: str
+    shown: str
+    text: str = ""
+    problem: str = ""
+
+    @property
+    def turn(self) -> int:
+        """Whose word counts first: an argument in a launch script wins over a file of settings, that over a default in the code."""
+        kind = kind_of_file(self.path)
+        return 0 if kind in SCRIPTS else 1 if kind in CONFIGS else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    file: SettingsFile
+    scalar: Scalar
+
+    def __str__(self) -> str:
+        return f"{self.file.shown}:{self.scalar.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What could not be placed exactly, and why."""
+
+    what: str
+    why: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSettings:
+    """``template``: of the command line, with the knobs of the files beside its own; ``places``: of those, by their names."""
+
+    template: Template
+    plan: Plan
+    places: Mapping[str, Place] = field(default_factory=dict)
+    refused: tuple[Refusal, ...] = ()
+
+
+def find_settings(
+    argv: Sequence[str], folder: str, files: Sequence[SettingsFile], at: Sequence[str] = ()
+) -> FoundSettings:
+    """``at``: ``FILE:LINE`` that the user chose where there are several."""
+    template = template_of(argv, folder=folder)
+    values = first_plan(template, argv).as_dict()
+    knobs = list(template.knobs)
+    places: dict[str, Place] = {}
+    refused: list[Refusal] = []
+    readable, problems = _readable(files)
+    refused += problems
+    for kind in _KINDS:
+        if template.knob(kind) is not None:
+            continue
+        place, refusal = choose(kind, _of_kind(readable, kind), at)
+        if refusal is not None and refusal not in refused:
+            refused.append(refusal)
+        if place is not None:
+            value = int(place.scalar.value)
+            knobs.append(Knob(kind, kind, first=value, least=least_of(kind), described=False))
+            values[kind], places[kind] = str(value), place
+    whole = Template(template.words, tuple(knobs), typed=False)
+    return FoundSettings(whole, Plan.of(values), places, tuple(refused))
+
+
+def find_value(
+    files: Sequence[SettingsFile], name: str, before: str, at: Sequence[str] = ()
+) -> tuple[Place | None, Refusal | None]:
+    """Of one setting, by its name and the value that it had."""
+    readable, _ = _readable(files)
+    candidates = [
+        place for place in _candidates(readable, lambda known: known == name) if place.scalar.value == before
+    ]
+    return choose(name, candidates, at)
+
+
+def choose(what: str, candidates: Sequence[Place], at: Sequence[str]) -> tuple[Place | None, Refusal | None]:
+    """The one that counts. Several whose word counts alike are none."""
+    chosen = [
+        place for place in candidates if str(place) in at or f"{place.file.path}:{place.scalar.line}" in at
+    ]
+    first = min((place.file.turn for place in candidates), default=0)
+    left = chosen or [place for place in candidates if place.file.turn == first]
+    if not left:
+        return None, None
+    if len(left) > 1:
+        where = ", ".join(f"{place} ({place.scalar.key})" for place in left[:4])
+        more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+        return None, Refusal(
+            what, f"stands in {len(left)} places: {where}{more}", f"say which: --at {left[0]}"
+        )
+    place = left[0]
+    if place.file.problem:
+        return None, Refusal(place.file.shown, place.file.problem)
+    if place.scalar.problem:
+        return None, Refusal(what, f"{place} ({place.scalar.key}): {place.scalar.problem}")
+    return place, None
+
+
+def _readable(files: Sequence[SettingsFile]) -> tuple[list[SettingsFile], list[Refusal]]:
+    kept, refused = [], []
+    for file in files:
+        try:
+            scalars_of(file.path, file.text, lambda _: False)
+        except Unreadable as error:
+            refused.append(Refusal(file.shown, f"cannot be read: {error}"))
+        else:
+            kept.append(file)
+    return kept, refused
+
+
+def _candidates(files: Sequence[SettingsFile], wanted: Wanted) -> list[Place]:
+    return [Place(file, scalar) for file in files for scalar in scalars_of(file.path, file.text, wanted)]
+
+
+def _of_kind(files: Sequence[SettingsFile], kind: Kind) -> list[Place]:
+    candidates = _candidates(files, lambda name: kind_of(name) == kind)
+    return [place for place in candidates if _is_count(place, kind)]
+
+
+def _is_count(place: Place, kind: Kind) -> bool:
+    """A whole number; a value that cannot be changed is told with its reason all the same."""
+    value = place.scalar.value
+    if place.scalar.problem:
+        return True
+    return value.isdecimal() and len(value) < 10 and int(value) >= least_of(kind)

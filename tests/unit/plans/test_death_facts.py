@@ -1,0 +1,150 @@
+"""What a death tells about how to go on: of memory or not, whose growth, how much, and whether a person wanted it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers_case import END, GIB, LEADER, MACHINE_KILL, OWN_KILL, Attempt, kernel
+from helpers_gpu import account
+
+from oomproof.diagnosis.judge import judge
+from oomproof.plans.death_facts import DeathFacts, facts_of
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return Attempt(tmp_path)
+
+
+def facts(attempt: Attempt) -> DeathFacts:
+    case = attempt.case()
+    return facts_of(case, judge(case))
+
+
+def test_a_kill_at_its_own_limit(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    told = facts(attempt)
+    assert told.memory == "host" and not told.others and not told.stopped
+    assert told.held == 8 * GIB, "the limit was full, whatever the last sample says"
+    assert told.allowed == int(8 * GIB * 0.85)
+
+
+def test_a_full_machine(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, vmstat_oom_kill=8)
+    attempt.kernel_lines = kernel(MACHINE_KILL)
+    told = facts(attempt)
+    assert told.memory == "host" and told.allowed == 20 * GIB, (
+        "what it held and what was left, less the margin"
+    )
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nValueError: labels and rows differ\n',
+        b'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nRuntimeError: loss is nan\n',
+        b"Traceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nModuleNotFoundError: No module named 'x'\n",
+        b'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\nAssertionError\n',
+    ],
+)
+def test_what_is_not_memory(attempt: Attempt, output: bytes) -> None:
+    attempt.ended(code=1)
+    attempt.output = output
+    assert facts(attempt).memory is None
+
+
+def test_a_kill_by_somebody_else_is_not_memory(attempt: Attempt) -> None:
+    attempt.ended(signal=9)
+    assert facts(attempt).memory is None
+
+
+def test_a_persons_stop_is_never_tried_again_whatever_else_happened(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    attempt.act("interrupt", by="user", why="Ctrl-C")
+    told = facts(attempt)
+    assert told.stopped
+
+
+def test_a_signal_that_was_only_passed_on_is_no_stop(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    attempt.act("signal", by="user", why="SIGUSR1", before=60.0)
+    assert not facts(attempt).stopped
+
+
+def test_the_guard_stopped_it_for_its_own_limit(attempt: Attempt) -> None:
+    attempt.ended(signal=15)
+    attempt.act("term", why="the job held 7.9 GiB of its limit of 8.0 GiB")
+    attempt.actions[-1].update(scope="limit", others_growth=False)
+    told = facts(attempt)
+    assert told.memory == "host" and not told.others and told.allowed == int(8 * GIB * 0.85)
+
+
+def test_the_guard_stopped_it_for_others(attempt: Attempt) -> None:
+    attempt.ended(signal=15)
+    attempt.act("term", why="1 GiB of RAM available")
+    attempt.actions[-1].update(scope="machine", others_growth=True)
+    told = facts(attempt)
+    assert told.memory == "host" and told.others
+
+
+def test_the_guard_stopped_it_for_the_machine_and_it_was_the_job_itself(attempt: Attempt) -> None:
+    attempt.ended(signal=15)
+    attempt.act("term", why="1 GiB of RAM available")
+    attempt.actions[-1].update(scope="machine", others_growth=False)
+    told = facts(attempt)
+    assert told.memory == "host" and not told.others, "unchanged it would fill the machine again"
+
+
+def test_workers_of_the_end_with_their_own_pages(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    attempt.kernel_lines = kernel(OWN_KILL)
+    attempt.processes = [(LEADER, "main", "python3"), *((5000 + n, "worker", "pt") for n in range(16))]
+    told = facts(attempt)
+    assert told.workers == 16 and told.worker_bytes == 1
+
+
+CUDA = (
+    b'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
+    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
+    b"512.00 MiB is free. Including non-PyTorch memory, this process has 21.75 GiB memory in use. Of the allocated memory "
+    b"20.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def with_account(attempt: Attempt, **changed: object) -> None:
+    attempt.ended(code=1)
+    attempt.output = CUDA
+    agent = attempt.dir / "agent"
+    agent.mkdir()
+    (agent / "4067-cuda-oom-1.json").write_text(json.dumps(account(**changed)))
+
+
+def test_a_full_card_by_the_message_alone(attempt: Attempt) -> None:
+    attempt.ended(code=1)
+    attempt.output = CUDA
+    told = facts(attempt)
+    assert told.memory == "gpu" and told.gpu_fixed is None
+    assert told.gpu_wanted == int(21.5 * GIB) and told.gpu_capacity == int(20.5 * GIB)
+
+
+def test_a_full_card_by_its_account(attempt: Attempt) -> None:
+    with_account(attempt, phase="train", step=400)
+    told = facts(attempt)
+    assert (told.memory, told.phase, told.steps) == ("gpu", "train", 400)
+    assert told.gpu_fixed == 6 * GIB, "parameters and optimizer"
+    assert told.gpu_wanted == int(21.5 * GIB) and told.gpu_capacity == int(20.5 * GIB)
+
+
+def test_a_neighbour_on_the_card(attempt: Attempt) -> None:
+    with_account(attempt, outside=9 * GIB, outside_first=2 * GIB, neighbours=[{"pid": 77, "used": 7 * GIB}])
+    told = facts(attempt)
+    assert told.memory == "gpu" and "pid 77" in told.others
+
+
+def test_a_finished_job_has_nothing_to_tell(attempt: Attempt) -> None:
+    assert facts(attempt).memory is None and END

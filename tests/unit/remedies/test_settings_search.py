@@ -1,0 +1,66 @@
+"""Where a run's settings stand: one place or none, and the command line before any file."""
+
+from __future__ import annotations
+
+from oomproof.remedies.settings_search import SettingsFile, find_settings, find_value
+
+
+def file(name: str, text: str, problem: str = "") -> SettingsFile:
+    return SettingsFile(f"/p/{name}", name, text, problem)
+
+
+YAML = file("t.yaml", "data:\n  num_workers: 16\nbatch_size: 64\ngrad:\n  accumulate_grad_batches: 2\n")
+
+
+def test_each_setting_in_its_place() -> None:
+    found = find_settings(["python", "t.py", "--config", "t.yaml"], "/p", [YAML])
+    assert str(found.plan) == "workers=16 batch=64 accum=2" and not found.refused
+    assert {name: str(place) for name, place in found.places.items()} == {
+        "workers": "t.yaml:2", "batch": "t.yaml:3", "accum": "t.yaml:5",
+    }  # fmt: skip
+
+
+def test_the_command_line_counts_before_the_files() -> None:
+    found = find_settings(["python", "t.py", "--batch-size", "8"], "/p", [YAML])
+    assert found.plan.get("batch") == "8" and "batch" not in found.places and "workers" in found.places
+
+
+def test_a_launch_script_before_the_settings_and_those_before_the_code() -> None:
+    script, code = (
+        file("run.sh", "python t.py --batch-size 32\n"),
+        file("t.py", "batch_size = 1\nworkers = 4\n"),
+    )
+    found = find_settings(["sh", "run.sh"], "/p", [code, YAML, script])
+    assert str(found.places["batch"]) == "run.sh:1" and str(found.places["workers"]) == "t.yaml:2"
+
+
+def test_two_places_are_none_unless_one_is_chosen() -> None:
+    code = file("t.py", "train = L(num_workers=16)\ntest = L(num_workers=16)\n")
+    found = find_settings(["python", "t.py"], "/p", [code])
+    assert not found.places
+    (refusal,) = found.refused
+    assert "t.py:1" in refusal.why and "t.py:2" in refusal.why and "--at t.py:1" in refusal.hint
+    chosen = find_settings(["python", "t.py"], "/p", [code], ["t.py:2"])
+    assert str(chosen.places["workers"]) == "t.py:2" and not chosen.refused
+
+
+def test_what_may_not_be_changed_is_told_once() -> None:
+    link = file("t.yaml", YAML.text, "it is a link that leads out of /p")
+    found = find_settings(["python", "t.py"], "/p", [link])
+    assert not found.places and [refusal.what for refusal in found.refused] == ["t.yaml"]
+    broken = find_settings(["python", "t.py"], "/p", [file("x.yaml", "a: [1"), YAML])
+    assert broken.refused[0].what == "x.yaml" and "cannot be read" in broken.refused[0].why and broken.places
+
+
+def test_words_and_nonsense_are_no_numbers() -> None:
+    found = find_settings(
+        ["python", "t.py"], "/p", [file("t.yaml", "batch_size: auto\nworkers: -1\naccum: 0\n")]
+    )
+    assert not found.places and not found.refused
+
+
+def test_by_name_and_old_value() -> None:
+    code = file("t.py", "generate(max_new_tokens=2048)\nother(max_new_tokens=16)\n")
+    place, refusal = find_value([code], "max_new_tokens", "2048")
+    assert refusal is None and place is not None and str(place) == "t.py:1"
+    assert find_value([code], "max_new_tokens", "512") == (None, None)
