@@ -1,4 +1,4 @@
-"""I4: batch 64 × 16 loader workers where a third of it fits; and a training that resumes from its checkpoint. Real PyTorch, real trainers."""
+"""I4: batch 64 × 16 loader workers where a third of it fits, refused by `fit` and retried by `run`; and a training that resumes from its checkpoint. Real PyTorch, real trainers."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def test_batch_64_by_16_workers_finishes_with_fewer_workers(lab: Lab) -> None:
     assert attempts[-1]["cause"] == "finished" and attempts[-1]["peak_bytes"] < 750 << 20
     why = lab.run("why", "i4/1").stdout
     assert "limit of 750 MiB" in why and "workers" in why
+
+
+@pytest.mark.usefixtures("kernel_limit")
+def test_fit_refuses_the_plan_beforehand_and_proposes_one_that_finishes(lab: Lab) -> None:
+    """Of 1000 MiB a quarter is margin: the same 750 as above."""
+    words = ("--batch-size", "64", "--accum", "1", "--workers", "16", "--samples", "512")
+    job = (PYTHON, "-W", "ignore", str(ML / "augmented.py"))
+    asked = lab.run("fit", "--gpu", "none", "--ram", "1000M", "--json", "--", *job, *words, timeout=280)
+    assert asked.returncode == 0, asked.stderr
+    told = json.loads(asked.stdout)
+    assert any("as it stands" in note and "does not fit" in note for note in told["notes"]), told["notes"]
+    (tier,) = (tier for tier in told["tiers"] if tier["name"] == "maximum")
+    assert tier["effective"] == 64 and int(tier["plan"]["workers"]) < 16
+    command = tier["command"].split(" -- ", 1)[1].split()
+    done = lab.run("run", "--limit", "750M", "--", *command, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "512 samples in 8 steps of [64]" in done.stdout
 
 
 def test_a_trainer_resumes_from_its_checkpoint(lab: Lab, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def _watch(
             pass
         for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
             watched.peak = watched.main = watched.workers = 0
-            if watched_child.look(pid, watched):
+            if watched_child.look(pid, watched, folder):
                 phase = _phase(folder)
                 before = looks.phases.get(phase, (0, 0))
                 looks.phases[phase] = max(before, (watched.peak, watched.workers))

@@ -109,7 +109,7 @@ def _watch(
         except subprocess.TimeoutExpired:
             pass
         for pid in processes.children(child.pid) if is_wrapped else (child.pid,):
-            if watched_child.look(pid, watched):
+            if watched_child.look(pid, watched, folder):
                 looks += 1
                 watched_child.tell_looks(folder, looks)
         if watched.peak > limit:

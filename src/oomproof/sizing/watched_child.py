@@ -16,6 +16,7 @@ from oomproof.records import dataclass
 from oomproof.runner import limit_backends
 from oomproof.sizing import private_files
 from oomproof.sizing.child_start import started
+from oomproof.sizing.virtual_gpu.step_limits import ASIDE
 
 LOOK = 0.1  # seconds between looks at the child
 _SHOWN = 15  # lines of a script's own error
@@ -136,17 +137,17 @@ def tell_looks(folder: str, looks: int) -> None:
         file.write(str(looks))
 
 
-def look(pid: int, watched: Watched) -> bool:
+def look(pid: int, watched: Watched, folder: str) -> bool:
     """Anonymous memory of the tree, pages that are shared counted once, and the /dev/shm of its own. False where processes came or
-    went meanwhile: whose pages are whose is not known."""
-    pids = (pid, *processes.descendants(pid))
+    went meanwhile: whose pages are whose is not known. What ours in ``folder`` started besides is left out."""
+    pids = _script_processes(pid, folder)
     members = [member for member in map(processes.memory, pids) if member is not None]
     own = {member.pid: member.anon for member in members}
     for member in members if len(pids) > 1 else ():
         if (shared := processes.overlap(member.pid)) is None:
             return False
         own[member.pid] = max(0, member.anon - shared.anon)
-    if not own or pids != (pid, *processes.descendants(pid)):
+    if not own or pids != _script_processes(pid, folder):
         return False
     main = max(members, key=lambda member: member.anon)
     with contextlib.suppress(OSError):
@@ -158,6 +159,14 @@ def look(pid: int, watched: Watched) -> bool:
         watched.workers = total - watched.main
     watched.largest = max(watched.largest, *(size for member, size in own.items() if member != main.pid), 0)
     return True
+
+
+def _script_processes(pid: int, folder: str) -> tuple[int, ...]:
+    """Without those that look at the script's data for us."""
+    aside: set[int] = set()
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, ASIDE)) as file:
+        aside = {int(line) for line in file.read().split()}
+    return tuple(member for member in (pid, *processes.descendants(pid)) if member not in aside)
 
 
 def show_error(folder: str, tell: Callable[[str], None]) -> bool:

@@ -14,8 +14,8 @@ from oomproof.cli import rehearse as verb
 from oomproof.cli.main import main
 from oomproof.reports import rehearsal_report as report
 from oomproof.sizing import rehearsing
-from oomproof.sizing.rehearsal.sample_sizes import largest_batch, largest_possible, padded, sample_size
 from oomproof.sizing.rehearsing import Batch, Looks, OutOfMemory, PhasePeak, Rehearsal
+from oomproof.sizing.virtual_gpu.sample_sizes import largest_batch, largest_possible, padded, sample_size
 from oomproof.sizing.watched_child import Watched
 
 GIB, MIB = 1 << 30, 1 << 20

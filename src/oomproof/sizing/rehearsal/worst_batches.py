@@ -1,32 +1,26 @@
 """Gives a script the largest batch of its own loader first, then cuts its epochs short.
 
-The samples are looked at without the model, for a bounded time. A loader that draws at random may put the largest of them into
-one batch; of one that does not, the largest batch it makes is taken. What cannot be looked up by number is taken as it comes.
+Of a loader whose samples cannot be looked up by number, the largest of the batches that come in a bounded time.
 """
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import _utils, dataloader
-from torch.utils.data.sampler import BatchSampler, SequentialSampler
 
+from ..virtual_gpu.largest_batches import Largest, has_numbers, made, search, shapes
 from ..virtual_gpu.loader_flow import EVAL_BATCHES, LoaderFlow
-from ..virtual_gpu.nested_tensors import tensors
+from ..virtual_gpu.sample_sizes import sample_size
 from ..virtual_gpu.step_limits import STEPS
 from .phase_peaks import EVAL, TRAIN
-from .sample_sizes import largest_batch, largest_possible, sample_size
 
 _SEARCH_SHARE, _SEARCH_MOST = 1 / 6, 20.0  # of the time limit, and seconds, for each loader
-_ERRORS = 20  # samples that cannot be had: then none is asked for
-_BATCHES = 100_000  # of a sampler, whose largest is looked for
-_SHAPES = 3  # tensors of a batch that are described
 _FIRST_LIVE, _LIVES = 2, 6  # batches before the first look at what lives, and looks
 _NOISE = 64 << 10  # bytes a batch: less is no output that is kept
 _EVAL_SHARE, _EVAL_MOST = (
@@ -35,31 +29,11 @@ _EVAL_SHARE, _EVAL_MOST = (
 )  # of the time limit, and seconds: an evaluation that is over by then is seen whole
 
 
-class Worst:
-    """Of one dataset: the batch, and how it was found."""
-
-    def __init__(self) -> None:
-        self.indices: list[Any] = []
-        self.batch: Any = None  # of a dataset without numbers
-        self.looked = 0
-        self.of: int | None = None
-        self.usual, self.largest = 0, 0
-        self.how = ""
-        self.shapes: list[str] = []
-        self.training = False
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "looked": self.looked, "of": self.of, "usual": self.usual, "largest": self.largest, "how": self.how,
-            "shapes": self.shapes, "training": self.training,
-        }  # fmt: skip
-
-
 class WorstBatches(LoaderFlow):
     def __init__(self, loop: Any) -> None:
         super().__init__(loop)
         self.loop = loop
-        self.worst: dict[int, Worst] = {}
+        self.worst: dict[int, Largest] = {}
         self._datasets: list[Any] = []  # kept, so that a number stays one dataset's
 
     def install(self) -> None:
@@ -131,87 +105,28 @@ class WorstBatches(LoaderFlow):
         if (training and loop.steps >= STEPS) or (not training and given):
             return None
         worst = self._find(iterator, training)
-        batch = worst.batch if worst.batch is not None else self._made(iterator, worst)
-        if batch is not None and not worst.shapes:
-            worst.shapes = [
-                f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"
-                for tensor in islice(tensors(batch), _SHAPES)
-            ]
-        return batch
+        batch = worst.batch if worst.batch is not None else made(iterator, worst)
+        if batch is None:
+            return None
+        worst.shapes = worst.shapes or shapes(batch)
+        return _pinned(iterator, batch)
 
-    def _find(self, iterator: Any, training: bool) -> Worst:
+    def _find(self, iterator: Any, training: bool) -> Largest:
         dataset = iterator._dataset
         worst = self.worst.get(id(dataset))
         if worst is None:
-            worst = self.worst[id(dataset)] = Worst()
+            worst = self.worst[id(dataset)] = Largest()
             self._datasets.append(dataset)
             worst.training = training
             until = time.monotonic() + min(_SEARCH_MOST, self.loop.limit * _SEARCH_SHARE)
-            if (
-                hasattr(dataset, "__getitem__")
-                and hasattr(dataset, "__len__")
-                and hasattr(iterator, "_index_sampler")
-            ):
-                _search(iterator, worst, until)
+            if has_numbers(iterator):
+                search(iterator, worst, until)
             else:
                 _look_ahead(iterator, worst, until)
         return worst
 
-    def _made(self, iterator: Any, worst: Worst) -> Any:
-        if not worst.indices:
-            return None
-        try:
-            fetcher = _utils.fetch._MapDatasetFetcher(
-                iterator._dataset, iterator._auto_collation, iterator._collate_fn, False
-            )
-            batch = fetcher.fetch(worst.indices if iterator._auto_collation else worst.indices[0])
-            return _pinned(iterator, batch)
-        except Exception as error:  # a loader that only its workers can read from
-            worst.how = f"the largest batch could not be made ({type(error).__name__}): taken as they come"
-            worst.indices = []
-            return None
 
-
-def _search(iterator: Any, worst: Worst, until: float) -> None:
-    dataset = iterator._dataset
-    worst.of = len(dataset)
-    sizes: dict[int, int] = {}
-    errors = 0
-    for index in _in_any_order(len(dataset)):
-        try:
-            sizes[index] = sample_size(dataset[index])
-        except Exception:  # one that cannot be had is none of the largest
-            errors += 1
-        if errors > _ERRORS or time.monotonic() > until:
-            break
-    worst.looked = len(sizes)
-    if not sizes or not max(sizes.values()):
-        worst.how = "its samples tell no size: taken as they come"
-        return
-    worst.usual, worst.largest = int(statistics.median(sizes.values())), max(sizes.values())
-    sampler = iterator._index_sampler
-    if not iterator._auto_collation:
-        worst.indices, worst.how = largest_possible(sizes, 1), "the largest"
-    elif type(sampler) is BatchSampler and not isinstance(sampler.sampler, SequentialSampler):
-        worst.indices = largest_possible(sizes, int(sampler.batch_size))
-        worst.how = "the largest samples, which may meet: the loader draws at random"
-    else:
-        try:
-            batches = [list(batch) for batch in islice(iter(sampler), _BATCHES)]
-        except Exception:  # a sampler that can be asked once
-            batches = []
-        worst.indices = largest_batch(sizes, batches)
-        worst.how = f"the largest of {len(batches)} batches that the loader makes"
-
-
-def _in_any_order(count: int) -> Any:
-    """All of them; at random, so that those seen in a short time stand for the rest."""
-    order = list(range(count))
-    random.Random(0).shuffle(order)
-    return order
-
-
-def _look_ahead(iterator: Any, worst: Worst, until: float) -> None:
+def _look_ahead(iterator: Any, worst: Largest, until: float) -> None:
     """Batches as they come, without the model: the largest is given first. Nothing is lost by it but their turn."""
     following = iterator.__class__._next_data
     sizes = []
@@ -227,8 +142,6 @@ def _look_ahead(iterator: Any, worst: Worst, until: float) -> None:
             worst.largest, worst.batch = sizes[-1], batch
     worst.looked, worst.usual = len(sizes), int(statistics.median(sizes)) if sizes else 0
     worst.how = f"the largest of the first {len(sizes)} batches"
-    if worst.batch is not None:
-        worst.batch = _pinned(iterator, worst.batch)
 
 
 def _pinned(iterator: Any, batch: Any) -> Any:

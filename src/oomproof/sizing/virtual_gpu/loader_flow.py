@@ -12,13 +12,19 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader
 
+from .largest_batches import larger_batch, shapes
 from .nested_tensors import tensors
+from .sample_sizes import sample_size
 from .step_limits import STEPS
-from .training_flow import Flow
+from .training_flow import Flow, tell
 
 EVAL_BATCHES = 5
 _SEEN = 5.0  # seconds, at most, for the process that watches us to look
 _SAMPLED = 1000  # objects of a container whose sizes stand for all
+_SEARCH_SHARE, _SEARCH_MOST = (
+    1 / 12,
+    5.0,
+)  # of the time limit, and seconds, for the largest batch of each dataset
 _MANY = 10_000  # objects; fewer take no memory to speak of
 
 
@@ -34,6 +40,7 @@ class LoaderFlow:
         self.most: list[dict[str, Any]] = []  # the loaders of the moment at which their batches took most
         self.settled: dict[int, bool] = {}  # dataset → whether its workers came to have nothing left to do
         self.patience = flow.limit  # seconds, for all of them
+        self.larger: dict[int, Any] = {}  # dataset → the largest batch, where samples differ in size
 
     def install(self) -> None:
         made, following = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
@@ -49,7 +56,7 @@ class LoaderFlow:
             loaders._before(self)
             batch = following(self)
             loaders._after(self, batch)
-            return batch
+            return loaders._or_larger(self, batch)
 
         dataloader.DataLoader.__init__ = init
         dataloader._BaseDataLoaderIter.__next__ = following_batch
@@ -72,6 +79,36 @@ class LoaderFlow:
             self.flow.loaders += 1
             raise StopIteration
         iterator.__dict__["_virtual_taken"] = taken + 1
+
+    def _or_larger(self, iterator: Any, batch: Any) -> Any:
+        """The worst batch counts: it comes in the last training step that is waited for, and first in an evaluation after that."""
+        dataset = id(iterator._dataset)
+        if dataset in self.training:
+            due = self.flow.steps == STEPS - 1 and torch.is_grad_enabled()
+        else:
+            due = self.flow.steps >= STEPS and iterator.__dict__.get("_virtual_taken") == 1
+        if not due:
+            return batch
+        if dataset not in self.larger:
+            found, self.larger[dataset] = larger_batch(
+                iterator, min(_SEARCH_MOST, self.flow.limit * _SEARCH_SHARE)
+            )
+            if self._is_larger(dataset, batch):
+                looked = "all" if found.looked == found.of else f"{found.looked} of {found.of}"
+                tell(
+                    f"the largest batch counts: {shapes(self.larger[dataset])[0]}, another was {shapes(batch)[0]} "
+                    f"({looked} samples of that loader were looked at)"
+                )
+        return self.larger[dataset] if self._is_larger(dataset, batch) else batch
+
+    def _is_larger(self, dataset: int, batch: Any) -> bool:
+        larger = self.larger[dataset]
+        return (
+            larger is not None
+            and bool(shapes(larger))
+            and bool(shapes(batch))
+            and sample_size(larger) > sample_size(batch)
+        )
 
     def _before_training(self, iterator: Any) -> None:
         """An evaluation that comes before the third step. One that comes before the first may be no evaluation, but gather what the

@@ -1,4 +1,5 @@
-"""How far a script is followed. Without torch: the process that waits for it goes by the same figures."""
+"""How far a script is followed, and what is told beside it. Without torch: the process that waits for it goes by the same figures."""
 
 STEPS = 3  # the first makes the optimizer's state, the second has both, the third is as all that follow
 PATIENCE = 3  # times the time limit for the steps themselves: without them there is no answer
+ASIDE = "aside"  # the file that names processes which are none of the script's own
