@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, CardNeed, Point
+from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, CardNeed, Point, Source
 from oomproof.records import replace
 from oomproof.sizing import virtual_run
 from oomproof.sizing.card_constants import Card
 from oomproof.sizing.measured_workspaces import EMPTIED
+from oomproof.sizing.scaled_log import log_pair
 from oomproof.sizing.script_sizing import SizedScript
 from oomproof.sizing.smallest_capacity import smallest_capacity
 from oomproof.sizing.virtual_run import VirtualRun
@@ -32,6 +33,29 @@ def point_of(sized: SizedScript, batch: int) -> Point:
         sized.sizing.notes,
         sized.sizing.peak,
         max((loader.get("samples") or 0 for loader in run.result["loaders"]), default=0) or None,
+        Source(run, sized.card),
+    )
+
+
+def point_between(small: Point, large: Point, batch: int) -> Point | None:
+    """Without a run of its own: each tensor of two runs on its line, and the allocator with those. None where the two did not make the
+    same ones, or use no card."""
+    if small.source is None or large.source is None or not (small.on_card and large.on_card):
+        return None
+    pair = log_pair(small.batch, small.source.run.events, large.batch, large.source.run.events)
+    if pair is None:
+        return None
+    run, card = replace(large.source.run, events=pair.at(batch)), large.source.card
+    _, phases = virtual_run.gpu_estimate(run, virtual_run.asked_expandable(), card)
+    share = (batch - small.batch) / (large.batch - small.batch)
+    return replace(
+        large,
+        batch=batch,
+        card=card_needs(run, card),
+        host=small.host.towards(large.host, share),
+        phases={phase.name: phase.gpu for phase in phases if phase.reached and phase.gpu is not None},
+        source=None,
+        scaled=True,
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oomproof.records import dataclass
+from oomproof.sizing.card_constants import Card
 from oomproof.sizing.estimate import Estimate
 from oomproof.sizing.host_figures import HostFigures
+from oomproof.sizing.virtual_run import VirtualRun
 
 NATIVE, EXPANDABLE, RELEASED = "native", "expandable", "released"  # how the allocator keeps what is freed
 
@@ -18,6 +20,14 @@ class CardNeed:
 
     estimate: Estimate
     least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The log behind a point."""
+
+    run: VirtualRun
+    card: Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,8 @@ class Point:
     notes: tuple[str, ...] = ()
     peak: str = ""
     samples: int | None = None  # of the data set, where its length is known
+    source: Source | None = None
+    scaled: bool = False  # no run of its own, but what two others tell of each tensor
 
     @property
     def on_card(self) -> bool:
@@ -54,7 +66,7 @@ class Predicted:
 
 def predict(points: Sequence[Point], batch: int, workers: int | None, way: str = NATIVE) -> Predicted:
     """On the line through the two runs next to that batch. ``workers``: None for as many as the script has by itself."""
-    near = _neighbours(points, batch)
+    near = neighbours(points, batch)
 
     def line(value: Callable[[Point], float]) -> int:
         return _at(near, batch, value)
@@ -75,7 +87,7 @@ def predict(points: Sequence[Point], batch: int, workers: int | None, way: str =
         host,
         line(lambda point: hosts[point.batch].shared),
         max(phases, key=lambda name: phases[name], default=""),
-        any(point.batch == batch for point in points),
+        any(point.batch == batch and not point.scaled for point in points),
     )
 
 
@@ -88,7 +100,7 @@ def _host(point: Point, workers: int | None) -> HostFigures:
     return point.host if workers is None or not point.host.loaders else point.host.with_workers(workers)
 
 
-def _neighbours(points: Sequence[Point], batch: int) -> Sequence[Point]:
+def neighbours(points: Sequence[Point], batch: int) -> Sequence[Point]:
     """The two next to it: what lies beyond the outermost continues their line."""
     ordered = sorted(points, key=lambda point: point.batch)
     exact = [point for point in ordered if point.batch == batch]

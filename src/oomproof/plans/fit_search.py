@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from oomproof.errors import USAGE, OomproofError
 from oomproof.plans.command_template import Template
-from oomproof.plans.fit_points import NATIVE, Point, predict
+from oomproof.plans.fit_points import NATIVE, Point, neighbours, predict
 from oomproof.plans.fit_tiers import FEW_WORKERS, MAXIMUM, Allowed, Capacity, Tier, tiers, usable_at_most
 from oomproof.plans.knobs import Knob, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, number
@@ -16,6 +16,7 @@ from oomproof.records import dataclass, field
 from oomproof.sizing.batch_search import largest_batch
 
 Measure = Callable[[Plan], Point]
+Between = Callable[[Point, Point, int], Point | None]  # two runs and a batch, to what they tell of it
 _START = 8  # where the batch begins that nobody knows: below it kernels and blocks are others (GPT-2 from 1 and 2: 10 % off)
 _MOST = 1 << 14
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
@@ -96,7 +97,7 @@ def _first(knob: Knob, request: FitRequest) -> int:
     )
 
 
-def fit(request: FitRequest, measure: Measure) -> FitAnswer:
+def fit(request: FitRequest, measure: Measure, between: Between = lambda *_: None) -> FitAnswer:
     """Raises what ``measure`` raises, and OomproofError where the question has no answer."""
     start = start_plan(request)
     pinned = dict(request.pinned)
@@ -107,9 +108,9 @@ def fit(request: FitRequest, measure: Measure) -> FitAnswer:
     for plan in _given_up(order, start):
         scenario = Scenario(plan)
         answer.scenarios.append(scenario)
-        _search(request, scenario, measure)
+        _search(request, scenario, measure, between)
         _check_device(scenario.points[0], request.capacity)
-        scenario.tiers = tiers(scenario.points, _allowed(request, scenario), request.capacity)
+        _make_tiers(request, scenario, between)
         if scenario.maximum.plan is not None:
             break
     _check_effect(answer)
@@ -117,6 +118,21 @@ def fit(request: FitRequest, measure: Measure) -> FitAnswer:
         answer.short_by, answer.short_of = _shortage(answer)
     answer.notes += dict.fromkeys(note for point in answer.chosen.points for note in point.notes)
     return answer
+
+
+def _make_tiers(request: FitRequest, scenario: Scenario, between: Between) -> None:
+    """A batch that no run had is looked at once more, tensor by tensor: on a line through two sums it may be some per cent off."""
+    runs = list(scenario.points)
+    for _ in range(_ROUNDS):
+        scenario.tiers = tiers(scenario.points, _allowed(request, scenario), request.capacity)
+        chosen = {tier.predicted.batch for tier in scenario.tiers if tier.predicted is not None}
+        wanted = chosen - {point.batch for point in scenario.points}
+        near = {batch: neighbours(runs, batch) for batch in sorted(wanted)} if len(runs) > 1 else {}
+        found = [between(pair[0], pair[1], batch) for batch, pair in near.items() if len(pair) == 2]
+        added = [point for point in found if point is not None]
+        scenario.points += added
+        if not added:
+            return
 
 
 def _given_up(order: Sequence[Knob], start: Plan) -> Iterator[Plan]:
@@ -131,7 +147,7 @@ def _given_up(order: Sequence[Knob], start: Plan) -> Iterator[Plan]:
             yield plan
 
 
-def _search(request: FitRequest, scenario: Scenario, measure: Measure) -> None:
+def _search(request: FitRequest, scenario: Scenario, measure: Measure, between: Between) -> None:
     """Fills in ``points``: the largest batch that fits among them, where there is one, and some around it."""
     template = request.template
     seen: dict[int, Point] = {}
@@ -143,7 +159,11 @@ def _search(request: FitRequest, scenario: Scenario, measure: Measure) -> None:
         return seen[batch]
 
     def need(batch: int) -> int:
-        """On the chord between two runs, which is never too low for the largest of several lines; beyond them a little further."""
+        """By each tensor of two runs; where that cannot be, on the chord between them, and beyond them a little further."""
+        if batch not in seen and len(seen) > 1:
+            two = neighbours(list(seen.values()), batch)
+            if (told := between(two[0], two[1], batch)) is not None:
+                return _need(told, template)
         if batch in seen or not _is_near(sorted(seen), batch):
             return _need(run(batch), template)
         near = predict(list(seen.values()), batch, _fewest(template))

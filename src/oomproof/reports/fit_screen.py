@@ -268,7 +268,7 @@ def as_json(
             {"batch": point.batch, "gpu_bytes": point.card[NATIVE].estimate.expected if point.on_card else None,
              "least_gpu_bytes": point.card[NATIVE].least if point.on_card else None,
              "host_bytes": point.host.estimate().expected}
-            for scenario in answer.scenarios for point in scenario.points
+            for scenario in answer.scenarios for point in scenario.points if not point.scaled
         ],
         "notes": list(notes(answer, tier)) if answer.fits else answer.notes,
     }  # fmt: skip

@@ -77,6 +77,26 @@ class HostFigures:
         }
         return replace(self, parts=parts, loaders=tuple(changed))
 
+    def towards(self, other: HostFigures, share: float) -> HostFigures:
+        """On the line from this to the other, each part by itself: 0 this, 1 the other."""
+
+        def between(before: float, after: float) -> int:
+            return max(0, round(before + (after - before) * share))
+
+        names = {**self.parts, **other.parts}
+        parts = {name: between(self.parts.get(name, 0), other.parts.get(name, 0)) for name in names}
+        loaders = other.loaders
+        if len(self.loaders) == len(loaders):
+            loaders = tuple(
+                replace(
+                    after,
+                    batch=between(before.batch, after.batch),
+                    pinned=between(before.pinned, after.pinned),
+                )
+                for before, after in zip(self.loaders, loaders, strict=True)
+            )
+        return replace(other, parts=parts, loaders=loaders, own=between(self.own, other.own))
+
 
 def loaders_of(result: Mapping[str, Any], on_card: bool) -> tuple[Loader, ...]:
     """Of what the virtual run wrote down."""
