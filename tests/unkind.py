@@ -139,7 +139,11 @@ def ordinary_user(scratch: Path) -> Iterator[Setting]:
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
     kept |= {"HOME": str(home), "TMPDIR": str(home), "USER": "nobody", "LOGNAME": "nobody"}
-    kept |= {"PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(home / "hypothesis")}
+    kept |= {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(home / "hypothesis"),
+        "OOMPROOF_RANDOM_EXAMPLES": "1",
+    }
     yield Setting(["unshare", "--mount", "sh", "-c", script, "sh", *user], kept, ["-p", "no:cacheprovider"])
 
 

@@ -25,9 +25,9 @@ _ONLY_FOR_LEAKS = {
     "oomproof.runner.stack_request",
     "oomproof.trend.leaks",
 }
-# These folders load the same on every machine: 60 modules when this was written, then the runtime folder, the spare files, SQLite without its Python layer. Whoever needs one more for each run raises it.
+# These folders load the same on every machine: 60 modules when this was written, then the runtime folder, the spare files, SQLite without its Python layer, what spilled. Whoever needs one more for each run raises it.
 _SAME_EVERYWHERE = ("diagnosis", "evidence", "recording", "reports", "trend")
-_MOST = 65
+_MOST = 66
 
 
 def test_a_run_that_ends_well_imports_little(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ Need = Callable[[int], int | None]
 Tell = Callable[[int, int | None], None]
 _UNBOUNDED = 1 << 24  # no batch is larger, and no array has as many rows of any use
 _LEAP = 16  # times the largest batch looked at: a line through two looks says little about what is further
-_CALLS = 40  # against a need that answers at random; twice the steps of a bisection of all there is
+_CALLS = 60  # against a need that answers at random: more than twice the steps of a bisection of all there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,5 +189,7 @@ def _value(first: tuple[int, int], second: tuple[int, int], batch: int) -> float
 
 
 def _is_stuck(widths: Sequence[int]) -> bool:
-    """Two looks have not halved what lies between: a kink, a step, or noise. Then the middle is looked at."""
-    return len(widths) > 2 and widths[-1] * 2 > widths[-3]
+    """Two looks have not halved what lies between, the last two or the last six on average: a kink, a step, or noise. Then the
+    middle is looked at."""
+    creeps = len(widths) > 6 and widths[-1] * 8 > widths[-7]
+    return creeps or (len(widths) > 2 and widths[-1] * 2 > widths[-3])

@@ -14,7 +14,6 @@ from oomproof.errors import CANNOT_EXECUTE, NOT_FOUND, USAGE, OomproofError
 from oomproof.records import replace
 from oomproof.sweeps.optuna_engine import engine_of
 from oomproof.sweeps.search_space import key_of, shown
-from oomproof.sweeps.smaller_plans import plans_of
 from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.sweep_order import RUN_FLAGS, budget_of, order_of
 from oomproof.sweeps.sweep_plan import (
@@ -44,6 +43,7 @@ from oomproof.sweeps.trial_command import command_of
 from oomproof.sweeps.trial_memory import shape_of
 from oomproof.sweeps.trial_messages import count_of, end_line, missing_metric_line, source_line, start_line
 from oomproof.sweeps.trial_outcome import Ending, ending_of
+from oomproof.sweeps.trial_plans import plans_of
 from oomproof.sweeps.trial_process import End, Phase, Template, TrialProcess, describe
 from oomproof.units import format_duration
 

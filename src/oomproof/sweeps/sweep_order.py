@@ -11,9 +11,9 @@ from oomproof.machine import nvidia
 from oomproof.records import dataclass, replace
 from oomproof.runner.run_flags import of_run
 from oomproof.sweeps.search_space import SearchSpace, space_from_json
-from oomproof.sweeps.smaller_plans import Knobs, knobs_as_json, knobs_from_json
 from oomproof.sweeps.sweep_folder import Sweep
 from oomproof.sweeps.sweep_trials import SweepLog
+from oomproof.sweeps.trial_plans import Knobs, knobs_as_json, knobs_from_json
 
 RUN_FLAGS = ("limit", "gpu_limit", "grace")  # handed to every trial as they were typed
 _CARD_SECONDS = 5.0

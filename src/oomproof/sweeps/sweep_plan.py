@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from oomproof.records import dataclass, field, replace
 from oomproof.sweeps.search_space import Point, SearchSpace
-from oomproof.sweeps.smaller_plans import Knobs, plans_of
 from oomproof.sweeps.sweep_trials import SweepLog, Trial, best_trial
 from oomproof.sweeps.trial_memory import PLACES, Measured, Shape, Where, predict, shape_of, too_large
+from oomproof.sweeps.trial_plans import Knobs, plans_of
 from oomproof.units import format_size
 
 Step = Literal["start", "skip", "size", "ask", "wait", "finish"]

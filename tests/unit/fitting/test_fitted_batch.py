@@ -27,7 +27,7 @@ def test_the_effective_batch_is_kept() -> None:
 def test_an_effective_batch_that_splits_badly_says_so() -> None:
     batch = Asked(effective=514).batch(2, most=25)
     assert batch.accum == 257 and "an effective batch of 525 would take 25" in batch.notes[0]
-    assert Asked(effective=512).batch(16, most=25).notes == ()
+    assert Asked(effective=512).batch(16, most=19).notes == ()
 
 
 @pytest.mark.parametrize(

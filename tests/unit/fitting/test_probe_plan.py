@@ -49,7 +49,10 @@ class Card:
         return sum(probe.cause is not None for probe in self.probes)
 
     def most(self) -> int:
-        return largest_batch(self.need, self.capacity).batch
+        """Up to which all fit: what an allocator breaks into pieces may make one fit again that is larger."""
+        most = largest_batch(self.need, self.capacity).batch
+        near = range(max(1, most * 7 // 8), most)
+        return next((batch - 1 for batch in near if self.need(batch) > self.capacity), most)
 
 
 def network(layers: int, weight: int, activation: int, temporary: int = 0, square: int = 0) -> Log:

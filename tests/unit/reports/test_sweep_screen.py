@@ -7,10 +7,10 @@ from typing import Any
 
 from oomproof.reports.sweep_screen import as_json, as_text, estimate_text, list_text
 from oomproof.sweeps.search_space import SearchSpace, parse_param
-from oomproof.sweeps.smaller_plans import Knobs
 from oomproof.sweeps.sweep_order import SweepOrder
 from oomproof.sweeps.sweep_trials import SweepLog, fold
 from oomproof.sweeps.time_estimate import estimate
+from oomproof.sweeps.trial_plans import Knobs
 from oomproof.units import MIB
 
 SPACE = SearchSpace((parse_param("lr=0.1,0.2"), parse_param("batch=8,64,128")), "grid", "loss")

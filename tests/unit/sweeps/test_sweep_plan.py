@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from oomproof.sweeps.search_space import SearchSpace, parse_param
-from oomproof.sweeps.smaller_plans import Knobs
 from oomproof.sweeps.sweep_plan import SweepView, choose_plan, measured_in, next_action, shape_json
 from oomproof.sweeps.sweep_trials import SweepLog, fold
 from oomproof.sweeps.trial_memory import shape_of
+from oomproof.sweeps.trial_plans import Knobs
 from oomproof.units import MIB
 
 GRID = SearchSpace((parse_param("batch=8,16,64"),), "grid", "loss")

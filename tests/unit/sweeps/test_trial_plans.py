@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oomproof.errors import OomproofError
 from oomproof.plans.knobs import parse_knob
 from oomproof.sweeps.search_space import Parameter, parse_param
-from oomproof.sweeps.smaller_plans import Knobs, knobs_as_json, knobs_from_json, knobs_of, plans_of
+from oomproof.sweeps.trial_plans import Knobs, knobs_as_json, knobs_from_json, knobs_of, plans_of
 
 BATCH = parse_param("batch=16,32,64")
 WORDS = ["python", "train.py", "--batch", "{batch}", "--accum", "{accum}", "--workers", "{workers}"]
