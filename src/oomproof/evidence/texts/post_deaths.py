@@ -139,7 +139,9 @@ _TASK_ROW = re.compile(
     r"\[ {0,8}\d{1,8}\] {1,8}\d{1,8} {1,8}\d{1,8}(?: {1,12}\d{1,16}){4,8} {1,16}-?\d{1,4} \S"
 )
 _ROWS = 3
-_KILL_LINE = re.compile(r"\b[Kk]ill(?:ed)? process \d|\boom-kill:constraint")  # the report says itself whom it was about
+_KILL_LINE = re.compile(
+    r"\b[Kk]ill(?:ed)? process \d|\boom-kill:constraint"
+)  # the report says itself whom it was about
 # A manual's sentence: what happens to any process
 _GENERAL = re.compile(
     r"(?ai)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"
