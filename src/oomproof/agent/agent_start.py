@@ -35,7 +35,8 @@ _LOCKING = (
     "__enter__",
     "__exit__",
 )
-_CENSUS = 12  # behind SIGRTMIN: asks what is alive; 11 asks for the stacks
+_CENSUS = 12  # behind SIGRTMIN: asks what is alive, or for the stack; 11 asks faulthandler for that
+_STACK = 100  # frames, as many as faulthandler writes
 
 _folder = ""
 _fault_fd = -1
@@ -126,7 +127,8 @@ def _listen_for_requests() -> None:
 
     number = request_signal()
     if number and hasattr(faulthandler, "register") and _signal.getsignal(number) == _signal.SIG_DFL:
-        faulthandler.register(number, file=_fault_fd, all_threads=True, chain=False)
+        # Only of the thread that is asked: the others run on meanwhile, and reading their frames ends the process at times.
+        faulthandler.register(number, file=_fault_fd, all_threads=False, chain=False)
 
 
 class _CensusAsked:
@@ -134,6 +136,8 @@ class _CensusAsked:
     goes, and with it the mark without which nobody sends that signal."""
 
     def __call__(self, number: int, frame: Any) -> None:
+        if _wrote_stack(frame):
+            return
         while frame is not None:
             if frame.f_code.co_name in _LOCKING and frame.f_code.co_filename == _IMPORTING:
                 return  # an import of ours in here would break the job's, before Python 3.13; it is asked again
@@ -163,6 +167,22 @@ class _CensusAsked:
             os.unlink(census_mark())
         except Exception:  # at the interpreter's end modules are gone already
             pass
+
+
+def _wrote_stack(frame: Any) -> bool:
+    """Whether it is the stack that was asked for: here, between two bytecodes, nothing moves. As faulthandler writes it."""
+    try:
+        os.unlink(f"{_folder}/{os.getpid()}-stack.ask")
+        text = "Current thread 0x0 (most recent call first):\n"
+        for _ in range(_STACK):
+            if frame is not None:
+                code = frame.f_code
+                text += f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}\n'
+                frame = frame.f_back
+        os.write(_fault_fd, text.encode("utf-8", "replace"))
+        return True
+    except OSError:  # nobody asks; a full disk
+        return False
 
 
 def census_mark() -> str:

@@ -32,6 +32,7 @@ TENSORS = "tensors.json"
 FAULT = "fault.txt"  # stacks, by faulthandler
 CENSUS_ON = "census.on"  # there while a census may be asked for
 CENSUS_REQUEST = "census.ask"
+STACK_REQUEST = "stack.ask"
 SPILL = "spill.json"  # what --spill pinned, and the sums of what was spilled
 # ... and by itself:
 TRACE_REQUEST = "trace.json"  # by the run: {"headroom": bytes, "t": when}

@@ -27,6 +27,16 @@ def send_signal(pid: int, number: int) -> None:
         pass
 
 
+def signal_main_thread(pid: int, number: int) -> None:
+    """No other thread of it then runs the handler. One that is gone is no error."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).tgkill(pid, pid, number)
+    except AttributeError:  # a C library without it
+        send_signal(pid, number)
+
+
 def realtime_signal(behind: int) -> int:
     """SIGRTMIN + that; 0 where there are no such signals: macOS."""
     return signal.SIGRTMIN + behind if hasattr(signal, "SIGRTMIN") else 0

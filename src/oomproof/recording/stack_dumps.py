@@ -8,7 +8,7 @@ from oomproof.records import dataclass
 
 _FATAL = re.compile(r"^Fatal Python error: (.+)$")
 _ASKED = re.compile(r"^--- ([\d.]+) (.*)$")
-_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
+_THREAD = re.compile(r"^(Current thread|Thread|Stack) (?:0x[0-9a-f]+|\(most recent)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|oomproof[/\\](?:agent|leaf)|<frozen"

@@ -1,4 +1,8 @@
-"""Asks a process of the job for its Python stacks: faulthandler inside it writes them, whatever its threads are doing."""
+"""Asks a process of the job for the Python stack of its main thread.
+
+Our handler inside it writes that between two bytecodes. Only of one that does not come to that, because native code runs,
+faulthandler is asked: frames that change while it reads them end the process at times, on every Python.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomproof.leaf.attempt_names import FAULT
-from oomproof.leaf.process_signals import realtime_signal
+from oomproof.leaf.attempt_names import FAULT, STACK_REQUEST
+from oomproof.leaf.process_signals import realtime_signal, signal_main_thread
 from oomproof.machine.clock import boottime
 from oomproof.machine.processes import catches
+from oomproof.runner import census_request
 
 if TYPE_CHECKING:
     from oomproof.recording.stack_dumps import Dump
@@ -34,13 +39,22 @@ def ask(folder: Path, pid: int, why: str, at: float) -> int | None:
             os.write(fd, f"--- {at:.3f} {why}\n".encode())
         finally:
             os.close(fd)
-        os.kill(pid, _SIGNAL)
+        if pid in census_request.able(folder):
+            (folder / f"{pid}-{STACK_REQUEST}").touch(0o600)
+            census_request.send(pid)
+        else:
+            signal_main_thread(pid, _SIGNAL)
         return begin
     return None
 
 
 def read(folder: Path, pid: int, begin: int) -> list[Dump]:
-    """What was written since; OSError where the file is gone."""
+    """What was written since, to be called ``WRITTEN_IN`` later; OSError where the file is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / f"{pid}-{STACK_REQUEST}").unlink()
+        if answers(pid):  # it is in native code, and its frames stand still
+            signal_main_thread(pid, _SIGNAL)
+            time.sleep(WRITTEN_IN)
     from oomproof.recording import stack_dumps
 
     with open(_path(folder, pid), "rb") as file:
