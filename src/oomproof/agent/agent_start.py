@@ -40,6 +40,7 @@ _STACK = 100  # frames, as many as faulthandler writes
 
 _folder = ""
 _fault_fd = -1
+_fault_id: tuple[int, int] | None = None  # of the file behind it
 _answers_census = False  # as long as the handler of that signal is ours
 _agent: Agent | bool | None = None
 
@@ -75,20 +76,35 @@ def agent() -> Agent | None:
 
 
 def open_high(path: str, flags: int = 0) -> int:
-    """A descriptor of the file with a high number, closed on exec, 0600."""
+    """A descriptor of the file with a high number, closed on exec, 0600; -1 where there is none."""
     fd = os.open(path, _FLAGS | flags, 0o600)
-    for number in _HIGH:
-        for target in range(number, number + 8):
-            try:
-                os.fstat(target)
-            except OSError:  # free
-                try:
-                    os.dup2(fd, target, inheritable=False)
-                except OSError:  # above the limit of open files
-                    break
-                os.close(fd)
+    try:
+        for number in _HIGH:
+            target = _high_copy(fd, number)
+            if target >= 0:
                 return target
-    return fd
+        return -1
+    finally:
+        os.close(fd)
+
+
+def _high_copy(fd: int, number: int) -> int:
+    if "threading" in sys.modules:  # between a look and a dup2 another thread may take the number
+        import fcntl
+
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, number)
+        except OSError:  # above the limit of open files
+            return -1
+    for target in range(number, number + 8):
+        try:
+            os.fstat(target)
+        except OSError:  # free
+            try:
+                return os.dup2(fd, target, inheritable=False)
+            except OSError:  # above the limit of open files
+                return -1
+    return -1
 
 
 def _fault_path() -> str:
@@ -97,16 +113,28 @@ def _fault_path() -> str:
 
 def _open_fault_file() -> None:
     """A fatal signal writes the Python stacks there. What the script enables itself, later, replaces ours."""
-    global _fault_fd
+    global _fault_fd, _fault_id
     try:
         if faulthandler.is_enabled():  # -X faulthandler, PYTHONFAULTHANDLER: the user's choice
             _touch()
             return
         _fault_fd = open_high(_fault_path(), os.O_APPEND)
+        if _fault_fd < 0:
+            return
+        _fault_id = _identity(_fault_fd)
         faulthandler.enable(file=_fault_fd, all_threads=True)
         _listen_for_requests()
     except Exception:  # a full disk, no rights: the job then dies as silently as it would have
         pass
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """None: it is closed."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _touch() -> None:
@@ -173,6 +201,8 @@ def _wrote_stack(frame: Any) -> bool:
     """Whether it is the stack that was asked for: here, between two bytecodes, nothing moves. As faulthandler writes it."""
     try:
         os.unlink(f"{_folder}/{os.getpid()}-stack.ask")
+        if _fault_id is None or _identity(_fault_fd) != _fault_id:
+            return True  # the job has closed it: the number may be its own now
         text = "Current thread 0x0 (most recent call first):\n"
         for _ in range(_STACK):
             if frame is not None:
@@ -221,17 +251,22 @@ def _stop_listening() -> None:
 
 
 def _after_fork() -> None:
-    """In a forked child: its own file under the same number, so that whoever enabled faulthandler stays served."""
+    """In a forked child: its own file under the same number, so that whoever enabled faulthandler stays served. Not where
+    the job has closed ours and the number is its own now."""
+    global _fault_fd, _fault_id
     if _answers_census:
         try:
             os.close(os.open(census_mark(), _FLAGS, 0o600))
         except OSError:
             pass
+    if _fault_fd >= 0 and _identity(_fault_fd) not in (None, _fault_id):
+        _fault_fd = -1
     if _fault_fd >= 0:
         try:
             fd = os.open(_fault_path(), _FLAGS | os.O_APPEND, 0o600)
             os.dup2(fd, _fault_fd, inheritable=False)
             os.close(fd)
+            _fault_id = _identity(_fault_fd)
         except OSError:
             pass
     if _agent is not None and not isinstance(_agent, bool):

@@ -304,6 +304,40 @@ def test_a_program_that_closes_all_descriptors_finds_its_own_files_whole(tmp_pat
     assert len(files) == 20 and all(path.stat().st_size == 0 for path in files)
 
 
+_FEW_FILES = ("-c", 'ulimit -n 64; exec "$0" "$@"', sys.executable)
+
+
+def test_with_few_open_files_allowed_we_take_no_number_that_the_program_counts_on(tmp_path: Path) -> None:
+    code = (
+        "import oomproof, os, sys\n"
+        "with oomproof.phase('eval'): pass\n"  # our record is open
+        "os.closerange(3, 64)\n"
+        "files = [os.open(sys.argv[1] + str(n), os.O_RDWR | os.O_CREAT, 0o600) for n in range(20)]\n"
+        "with oomproof.phase('eval'): pass\n"
+        "os.kill(os.getpid(), 11)\n"
+    )
+    done = run("sh", environment(tmp_path), *_FEW_FILES, "-c", code, str(tmp_path / "file"))
+    assert done.returncode == -11, done.stderr
+    files = list(tmp_path.glob("file*"))
+    assert len(files) == 20 and all(path.stat().st_size == 0 for path in files)
+
+
+def test_a_forked_child_keeps_a_file_of_the_programs_own_under_our_number(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "os.closerange(3, 2000)\n"
+        "read, write = os.pipe()\n"
+        "numbers = [1000, 240]\n"
+        "for number in numbers: os.dup2(write, number)\n"
+        "if os.fork() == 0:\n"
+        "    for number in numbers: os.write(number, b'child;')\n"
+        "    os._exit(0)\n"
+        "os.wait(); print(os.read(read, 100).decode())\n"
+    )
+    done = run(sys.executable, environment(tmp_path), "-c", code)
+    assert (done.stdout.strip(), done.stderr) == ("child;child;", "")
+
+
 def test_loaders_and_specs_look_as_if_nobody_was_there(tmp_path: Path) -> None:
     code = (
         "import threading, importlib.machinery, inspect, pickle\n"
