@@ -228,6 +228,10 @@ class Agent:
         else:
             self._take_census()
 
+    def put_off_census(self) -> None:
+        """To the end of the next step, if there is one."""
+        self._census_due = True
+
     def _take_census(self) -> None:
         """Once for each request. Whoever asks repeats its signal: what comes in the middle of a census waits for that."""
         if self._in_census:
@@ -256,8 +260,10 @@ class Agent:
         now = boottime()
         if now >= self._next_heap:
             if not self._heap_since:
-                import ctypes  # noqa: F401  the C library's counters are asked through it, and nothing else may have loaded it
-
+                try:  # the C library's counters are asked through it, and nothing else may have loaded it
+                    import ctypes  # noqa: F401
+                except ImportError:  # a Python that was built without libffi
+                    pass
                 self._heap_since = now
             self._tell_heap(now)
         if self._witness is not None:

@@ -23,18 +23,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _HIGH = (1000, 240)
 
 _FRAMES_LEFT = 200  # below the limit of recursion, for a look of ours
-# Where Python takes and gives back the lock of a module: not made for an import in the middle
 _IMPORTING = "<frozen importlib._bootstrap>"
-_LOCKING = (
-    "acquire",
-    "release",
-    "has_deadlock",
-    "cb",
-    "_get_module_lock",
-    "_lock_unlock_module",
-    "__enter__",
-    "__exit__",
-)
 _CENSUS = 12  # behind SIGRTMIN: asks what is alive, or for the stack; 11 asks faulthandler for that
 _STACK = 100  # frames, as many as faulthandler writes
 
@@ -167,8 +156,11 @@ class _CensusAsked:
         if _wrote_stack(frame):
             return
         while frame is not None:
-            if frame.f_code.co_name in _LOCKING and frame.f_code.co_filename == _IMPORTING:
-                return  # an import of ours in here would break the job's, before Python 3.13; it is asked again
+            if frame.f_code.co_filename == _IMPORTING:
+                # An import of ours in the middle of the job's would break one of the two; it is asked again.
+                if _agent is not None and not isinstance(_agent, bool) and _agent.step is not None:
+                    _agent.put_off_census()  # a script that trains while it is imported
+                return
             frame = frame.f_back
         del frame  # or it would hold itself
         try:

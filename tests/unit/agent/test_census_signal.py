@@ -420,6 +420,52 @@ def test_nothing_is_imported_while_python_locks_a_module(start: Callable[..., Pr
     program.process.send_signal(signal.SIGKILL)
 
 
+FINDING = """
+import sys, time
+rows = ["text number %d" % number for number in range(5000)]
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "json":
+            print("finding", flush=True)
+            end = time.time() + 1.5
+            while time.time() < end:
+                pass
+sys.meta_path.insert(0, Finder())
+import json
+print(hasattr(json, "decoder"))
+time.sleep(30)
+"""
+
+
+def test_an_import_of_the_jobs_is_not_overtaken_by_ours(start: Callable[..., Program]) -> None:
+    """It would be a second module of that name, whose parts belong to the first."""
+    program = start(FINDING)
+    assert program.line() == "finding"
+    for _ in range(10):
+        program.ask("finding")
+        time.sleep(0.05)
+    assert program.line() == "True"
+    assert "rows" in names(program.answer("finding")), "later, when it is asked again"
+    program.process.send_signal(signal.SIGKILL)
+
+
+WITHOUT_FFI = """
+import sys, time
+sys.modules["_ctypes"] = None
+rows = ["text number %d" % number for number in range(5000)]
+print("ready")
+time.sleep(30)
+"""
+
+
+def test_a_python_without_ctypes_is_looked_at_all_the_same(start: Callable[..., Program]) -> None:
+    program = start(WITHOUT_FFI)
+    assert program.line() == "ready"
+    program.ask("plain")
+    assert "rows" in names(program.answer("plain"))
+    program.process.send_signal(signal.SIGKILL)
+
+
 LAZY = """
 import importlib.util, sys, time
 spec = importlib.util.find_spec("json.tool")
