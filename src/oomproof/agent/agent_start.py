@@ -235,11 +235,14 @@ def _yes() -> bool:
 
 def _stop_listening() -> None:
     """At the end: the interpreter gives signals back to the kernel, which would end the process by a late one."""
-    if _answers_census:
-        import _signal
+    import _signal
 
-        os.unlink(census_mark())
-        _signal.signal(_signal.SIGRTMIN + _CENSUS, _signal.SIG_IGN)
+    if _answers_census:
+        _signal.signal(_signal.SIGRTMIN + _CENSUS, _signal.SIG_IGN)  # the mark goes with our handler
+    number = request_signal()
+    if _fault_fd >= 0 and number and _signal.getsignal(number) == _signal.SIG_DFL:
+        if faulthandler.unregister(number):  # not where the job had a handler there
+            _signal.signal(number, _signal.SIG_IGN)
 
 
 def _after_fork() -> None:
@@ -268,6 +271,10 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     """The interpreter keeps the exception that ends it; nobody's excepthook needs replacing for that."""
     try:
+        _stop_listening()  # first: nothing that fails below may leave it out
+    except Exception:  # not in the main thread
+        pass
+    try:
         error = getattr(sys, "last_value", None)
         if isinstance(error, (KeyboardInterrupt, SystemExit)) or hasattr(sys, "ps1"):
             error = None  # wished for; or typed at a prompt, where it ends nothing
@@ -279,7 +286,6 @@ def _at_exit() -> None:
                 describe(current, error, sys.last_traceback)
         if _agent is not None and not isinstance(_agent, bool):
             _agent.close()
-        _stop_listening()
     except Exception:  # at the interpreter's end modules are gone already
         pass
 

@@ -248,15 +248,16 @@ def last():
 """
 
 
-def test_a_late_signal_does_not_end_the_program(start: Callable[..., Program]) -> None:
+@pytest.mark.parametrize("number", [NUMBER, NUMBER - 1], ids=["census", "stack"])
+def test_a_late_signal_does_not_end_the_program(start: Callable[..., Program], number: int) -> None:
     """Sent without a check, again and again, while it leaves: the interpreter gives its handlers back before it ends."""
     program = start(LATE)
-    assert program.line() == "ready" and until(lambda: catches(program.pid, NUMBER))
+    assert program.line() == "ready" and until(lambda: catches(program.pid, number))
     assert program.process.stdin is not None
     program.process.stdin.write("\n")
     program.process.stdin.flush()
     while program.process.poll() is None:
-        os.kill(program.pid, NUMBER)
+        os.kill(program.pid, number)
     assert program.process.returncode == 0
 
 
