@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _TABLES, _PYTHON_TAKES = 8 << 20, 64 << 20
 _MEMRAY_TAKES = 96 << 20  # bytes in the process; its file is in the page cache
 _FILE = 64 << 20  # bytes of memray's file at most
 _SPACE = 4  # times that must be free on the disk: a full one ends jobs
+_LET_IN = 0.01  # seconds: two of Python's switches between threads
 _SAFETY = 2  # times what a tracer may take must be headroom
 
 
@@ -110,14 +112,19 @@ class PythonTracer:
 
     def stop(self) -> None:
         if self._running:
+            # Before 3.12.9 and 3.13.2 a thread that allocates without the GIL, and waits for it to be counted, crashes when it
+            # gets it after the stop: those that wait are let in first.
+            time.sleep(_LET_IN)
+            self.drop_in_child()
+
+    def drop_in_child(self) -> None:
+        if self._running:
             import tracemalloc
 
             self._running = False
             if tracemalloc.start is self._ours:
                 tracemalloc.start = self._real_start
             tracemalloc.stop()
-
-    drop_in_child = stop
 
 
 def _traces() -> list[Any]:
