@@ -241,8 +241,7 @@ def _stop_listening() -> None:
         _signal.signal(_signal.SIGRTMIN + _CENSUS, _signal.SIG_IGN)  # the mark goes with our handler
     number = request_signal()
     if _fault_fd >= 0 and number and _signal.getsignal(number) == _signal.SIG_DFL:
-        if faulthandler.unregister(number):  # not where the job had a handler there
-            _signal.signal(number, _signal.SIG_IGN)
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, (number,))  # faulthandler sets the default itself, later
 
 
 def _after_fork() -> None:
