@@ -372,6 +372,11 @@ class _Loader:
             pass
 
 
+# Python leaves its own frames of an import out of a traceback, and those between them: ours are such.
+for _function in (_Hooked.find_spec, _Loader.exec_module):
+    _function.__code__ = _function.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
+
+
 class _PublicFinder:
     """Last in line: a small `oomproof` for scripts whose environment has none."""
 

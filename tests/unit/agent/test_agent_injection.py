@@ -304,6 +304,28 @@ def test_a_program_that_closes_all_descriptors_finds_its_own_files_whole(tmp_pat
     assert len(files) == 20 and all(path.stat().st_size == 0 for path in files)
 
 
+def test_the_traceback_of_an_import_that_fails_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport torch\n"
+    for python in AGENTS:
+        variables = environment(tmp_path)
+        bare = {
+            name: text for name, text in variables.items() if name not in ("PYTHONPATH", "OOMPROOF_AGENT")
+        }
+        assert run(python, variables, "-c", code).stderr == run(python, bare, "-c", code).stderr
+
+
+def test_a_working_folder_that_is_gone_is_no_error_of_ours(tmp_path: Path) -> None:
+    code = "import os, sys; os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] += os.pathsep + "relative"
+    for python in PYTHONS:
+        if version(python) < (3, 11):  # later ones do not start there at all
+            words = (python, "-c", "import sys; print(any('agent/site' in path for path in sys.path))")
+            done = run(sys.executable, variables, "-c", code, str(tmp_path / "gone"), *words)
+            assert (done.stdout.strip(), done.stderr) == ("False", "")
+
+
 _FEW_FILES = ("-c", 'ulimit -n 64; exec "$0" "$@"', sys.executable)
 
 

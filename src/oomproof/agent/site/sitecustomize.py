@@ -30,7 +30,9 @@ def _start_agent():
 
 def _run_next_sitecustomize():
     """As if we were not there: under its own name and file, errors and all."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    sys.path[:] = [
+        entry for entry in sys.path if os.path.normpath(entry) != _HERE
+    ]  # the working folder may be gone
     if sys.version_info[0] < 3:
         import imp
 
