@@ -126,6 +126,7 @@ class Machine:
 
     state_drive: a file that survives `power_off_hard` and is mounted on /state (made when it does not exist).
     swap_mib: a throw-away disk used as swap (priority -2 as on any machine), off when swap_on is False.
+    swap_rate: MiB a second that disk gives or takes; 0: as fast as the host's memory.
     zram_mib: a zram device of that size used as swap, priority 100.
     share: name -> folder, unpacked to /opt/oomproof/NAME at every boot; the project's src/ when not given.
     """
@@ -135,6 +136,7 @@ class Machine:
     cpus: int = 2
     extra_append: str = ""
     swap_mib: int = 0
+    swap_rate: int = 0
     zram_mib: int = 0
     swap_on: bool = True
     share: Mapping[str, Path] | None = None
@@ -362,7 +364,8 @@ class Machine:
             swap = self._work / "swap.img"
             with swap.open("wb") as f:
                 f.truncate(self.swap_mib << 20)
-            drive(swap, "labswap", "cache=unsafe")
+            slow = f",throttling.bps-total={self.swap_rate << 20}" if self.swap_rate else ""
+            drive(swap, "labswap", "cache=unsafe" + slow)
 
         args = [
             "qemu-system-x86_64",

@@ -47,6 +47,11 @@ def nobody_dies(user: User) -> Iterator[Callable[[], float]]:
     assert oom_kills(user.machine) == before
 
 
+def kept_in_ram(machine: Machine) -> int:
+    """Of the desktop's slices, in bytes."""
+    return int(machine.run("cat /sys/fs/cgroup/user.slice/memory.low").out)
+
+
 @contextmanager
 def service(user: User, *, system: bool, flags: str = "") -> Iterator[str]:
     """The guard as shipped, with its unit's sandbox; gives the words that follow its log."""
@@ -59,6 +64,7 @@ def service(user: User, *, system: bool, flags: str = "") -> Iterator[str]:
     log = f"journalctl -o cat --since=@{since} {unit}=oomproof-guard.service"
     try:
         user.machine.wait_until(f"{log} | grep -q 'guarding this machine'")
+        assert (kept_in_ram(user.machine) > 0) == system
         yield log
     finally:
         print(user.machine.run(log, check=False).out)  # shown where the test fails
@@ -66,6 +72,8 @@ def service(user: User, *, system: bool, flags: str = "") -> Iterator[str]:
         asked.run(f"oomproof guard uninstall {whose}")
         print(f"uninstalled in {time.monotonic() - begun:.1f} s")
         assert user.machine.run("pgrep -f '[c]li.main guard'", check=False).out == ""
+        assert kept_in_ram(user.machine) == 0
+        assert user.machine.run("find /etc/systemd -name '*oomproof*'").out == ""
 
 
 def test_the_loader_was_started_by_hand(guest: Machine, ada: User, record_testsuite_property: Record) -> None:  # noqa: F811

@@ -43,7 +43,7 @@ from oomproof.own_command import OWN_COMMAND
 from oomproof.recording.runtime_folder import runtime_folder
 from oomproof.records import asdict, replace
 from oomproof.remedies import other_guards
-from oomproof.runner import guard_service
+from oomproof.runner import desktop_slices, guard_service
 from oomproof.runner.guard_settings import guard_settings
 from oomproof.runner.run_flags import RunSettings, add_receiver_flags, receivers_of, seconds, size
 from oomproof.settings import PERSONAL
@@ -89,6 +89,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--pause-max", metavar="SECONDS", help="a pause lasts at most this long (default 3600)"
     )
     parser.add_argument("--system", action="store_true", help="for all users; needs root")
+    parser.add_argument(
+        "--no-desktop",
+        action="store_true",
+        help="with install --system: do not keep the desktop's own memory in RAM (memory.low)",
+    )
     parser.add_argument("--print", action="store_true", help="with install: show the unit, install nothing")
     parser.add_argument("--json", action="store_true", help="with status: machine-readable output")
     add_receiver_flags(parser, ends=False)
@@ -238,10 +243,19 @@ def _install(arguments: argparse.Namespace) -> int:
     flags += ["--dry-run"] if arguments.dry_run else []
     flags += ["--may-kill-unmanaged"] if arguments.may_kill_unmanaged else []
     unit = guard_service.unit(flags, arguments.system)
+    desktop = {}
+    if arguments.system and not arguments.no_desktop:
+        desktop = desktop_slices.drop_ins(HostView().mem_total)
     if arguments.print:
         print(unit, end="")
+        for path, text in desktop.items():
+            print(f"\n# {path}\n{text}", end="")
         return 0
-    tell(guard_service.install(unit, arguments.system))
+    tell(guard_service.install(unit, arguments.system, desktop))
+    if desktop:
+        tell(
+            "the desktop's own memory is kept in RAM from the next login on (docs/guard.md); --no-desktop leaves that out"
+        )
     return 0
 
 

@@ -6,11 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import oomproof
 from oomproof.errors import OomproofError
 from oomproof.own_command import OWN_COMMAND
+from oomproof.runner import desktop_slices
 
 NAME = "oomproof-guard.service"
 _MARK = "# Written by `oomproof guard install`; `oomproof guard uninstall` removes it.\n"
@@ -87,7 +89,8 @@ def refuse_others_code() -> None:
             )
 
 
-def install(text: str, system: bool) -> str:
+def install(text: str, system: bool, desktop: Mapping[Path, str] | None = None) -> str:
+    """``desktop``: drop-in files beside it."""
     if system:
         refuse_others_code()
     path = folder(system) / NAME
@@ -101,6 +104,9 @@ def install(text: str, system: bool) -> str:
         raise OomproofError(
             f"cannot write {path}: {error.strerror}", "oomproof guard install --print shows the unit"
         ) from error
+    if system:
+        desktop_slices.remove()  # of an earlier installation
+        desktop_slices.write(desktop or {})
     _systemctl(system, "daemon-reload")
     _systemctl(system, "--no-reload", "enable", NAME)  # a reload is slow on a slow machine: one is enough
     _systemctl(system, "restart", NAME)
@@ -116,6 +122,8 @@ def uninstall(system: bool) -> str:
         raise OomproofError(f"{path} is not ours", "remove it yourself")
     _systemctl(system, "--no-reload", "disable", "--now", NAME)
     path.unlink()
+    if system:
+        desktop_slices.remove()
     _systemctl(system, "daemon-reload")
     return f"removed {path}; what it had paused runs again"
 
