@@ -102,6 +102,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.print and arguments.action != "install":
         raise OomproofError("--print belongs to install", "oomproof guard install --print", USAGE)
+    if arguments.no_desktop and not (arguments.action == "install" and arguments.system):
+        raise OomproofError(
+            "--no-desktop belongs to install --system", "oomproof guard install --system --no-desktop", USAGE
+        )
     if arguments.json and arguments.action != "status":
         raise OomproofError("--json belongs to status", "oomproof guard status --json", USAGE)
     choice = _choice(arguments)

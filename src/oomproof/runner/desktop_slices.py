@@ -35,6 +35,8 @@ def drop_ins(ram: int) -> dict[Path, str]:
 def write(files: Mapping[Path, str], root: Path = Path("/")) -> None:
     for path, text in files.items():
         at = root / path.relative_to("/")
+        if at.exists() and not at.read_text().startswith(_MARK):
+            raise OomproofError(f"{at} is not ours", "move it away first, or add --no-desktop")
         try:
             at.parent.mkdir(parents=True, exist_ok=True)
             at.write_text(text)

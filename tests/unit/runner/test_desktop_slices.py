@@ -46,6 +46,9 @@ def test_somebody_elses_file_stays(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("[Slice]\nMemoryLow=1G\n")
     assert not desktop_slices.remove(tmp_path) and path.exists()
+    with pytest.raises(OomproofError, match="is not ours"):
+        desktop_slices.write(desktop_slices.drop_ins(GIB), tmp_path)
+    assert path.read_text() == "[Slice]\nMemoryLow=1G\n"
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
