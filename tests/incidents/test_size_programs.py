@@ -109,6 +109,31 @@ def test_a_script_that_fails_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert "ValueError: my own mistake" in told
 
 
+def test_a_metric_that_checks_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchmetrics counts distinct labels; on a virtual GPU every label would be another one."""
+    pytest.importorskip("torchmetrics")
+    script = (
+        "import torch, torchmetrics\nmodel = torch.nn.Linear(8, 3).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "metric = torchmetrics.classification.MulticlassAccuracy(3).cuda()\nfor _ in range(5):\n"
+        "    out, labels = model(torch.randn(64, 8).cuda()), torch.randint(0, 3, (64,)).cuda()\n"
+        "    metric(out.argmax(1), labels)\n    out.sum().backward()\n    optimizer.step()\n"
+    )
+    sizing, status, told = size(script, tmp_path, monkeypatch)
+    assert (sizing.refused, status) == (None, 0), told
+
+
+def test_a_check_of_values_is_not_blamed_on_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import torch\nlabels = torch.zeros(64, dtype=torch.int64).cuda()\n"
+        "print('x' * 5000)\nassert len(torch.unique(labels)) == 1, 'odd labels'\n"
+    )
+    sizing, status, told = size(script, tmp_path, monkeypatch)
+    assert status == 1 and sizing.refused is not None and "for want of real values" in sizing.refused
+    assert "AssertionError: odd labels" in told and max(map(len, told)) < 1000
+
+
 def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import torch\ntry:\n    torch.cuda.CUDAGraph()\nexcept Exception:\n    pass\n"
     sizing, status, _ = size(script, tmp_path, monkeypatch)

@@ -19,11 +19,12 @@ from oomproof.sizing.child_start import started
 from oomproof.sizing.virtual_gpu.step_limits import ASIDE
 
 LOOK = 0.1  # seconds between looks at the child
-_SHOWN = 15  # lines of a script's own error
+_SHOWN, _WIDEST = 15, 600  # lines of a script's own error, and characters of each: logs print whole samples
 # the words of Python's resolver and sockets, and of the Hugging Face hub
 _NO_NETWORK = (
     "name resolution", "Name or service not known", "Network is unreachable", "No address associated", "getaddrinfo failed",
     "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
+    "doesn't exist on the Hugging Face Hub",  # evaluate, where it is told to be offline
 )  # fmt: skip
 NOT_STARTED = (
     "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
@@ -175,5 +176,5 @@ def show_error(folder: str, tell: Callable[[str], None]) -> bool:
     with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
         lines = file.read().splitlines()[-_SHOWN:]
     for line in lines:
-        tell(line)
+        tell(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…")
     return any(word in line for line in lines for word in _NO_NETWORK)
