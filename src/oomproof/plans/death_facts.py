@@ -17,6 +17,7 @@ Memory = Literal["host", "shm", "gpu"]
 
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _LIKELY = 0.5  # a verdict that is more probably something else is none to act on
+_NEARLY_ALL = 0.8
 _GROWING = 1 << 20  # bytes a second
 _FIXED = ("parameter", "gradient", "optimizer", "buffer")  # what no batch changes
 _STOPPED = ("interrupt", "ask", "term", "kill")  # by the user
@@ -35,6 +36,7 @@ class DeathFacts:
     allowed: int | None = None
     workers: int = 0  # that lived at the end
     worker_bytes: int = 0  # each, of its own
+    alone: bool = False  # no worker was ever seen, and one process held nearly all
     growing: bool = False  # to the end: what was measured is not all it wanted
     leak: bool = False  # from step to step: smaller settings only delay it
     gpu_fixed: int | None = None  # what no batch changes
@@ -61,16 +63,18 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
     if verdict.cause != "cuda-oom" or (oom is not None and not same_failure(oom, verdict.gpu)):
         oom = None
     count, each = _workers(case)
+    held = _held(case, verdict)
     call = oom.generating if oom is not None else None
     return DeathFacts(
         memory="gpu" if verdict.kind.gpu else "shm" if verdict.kind.shared_memory else "host",
         phase=verdict.phase,
         others=_others(verdict, stop, oom),
         stopped=stopped,
-        held=_held(case, verdict),
+        held=held,
         allowed=_allowed(case, verdict, stop),
         workers=count,
         worker_bytes=each,
+        alone=_alone(case, held),
         growing=case.job is None or case.job.rate > _GROWING,
         leak=verdict.growth is not None,
         gpu_fixed=oom.held(*_FIXED) if oom is not None and oom.owners else None,
@@ -114,6 +118,16 @@ def _workers(case: CaseFile) -> tuple[int, int]:
     shares = [worker.share for worker in workers if worker.share is not None]
     each = sum(shares) // len(shares) if shares and len(shares) == len(workers) else 0
     return len(workers), each
+
+
+def _alone(case: CaseFile, held: int | None) -> bool:
+    seen = case.processes.values()
+    largest = max((process.used for process in seen), default=0)
+    return (
+        held is not None
+        and largest > _NEARLY_ALL * held
+        and all(process.role != "worker" for process in seen)
+    )
 
 
 def _at_limit(verdict: Verdict, stop: Action | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oomproof.plans.command_template import Template, template_of
-from oomproof.plans.knobs import Kind, Knob, kind_of, least_of
+from oomproof.plans.knobs import Kind, Knob, kind_of, least_of, least_workers
 from oomproof.plans.plan import Plan
 from oomproof.plans.smaller_plans import first_plan
 from oomproof.records import dataclass, field
@@ -78,7 +78,10 @@ def find_settings(
             refused.append(refusal)
         if place is not None:
             value = int(place.scalar.value)
-            knobs.append(Knob(kind, kind, first=value, least=least_of(kind), described=False))
+            least = least_of(kind)
+            if kind == "workers":
+                least = max(least_workers(file.text) for file in files)
+            knobs.append(Knob(kind, kind, first=value, least=least, described=False))
             values[kind], places[kind] = str(value), place
     whole = Template(template.words, tuple(knobs), typed=False)
     return FoundSettings(whole, Plan.of(values), places, tuple(refused))

@@ -20,6 +20,21 @@ def test_each_setting_in_its_place() -> None:
     }  # fmt: skip
 
 
+def test_persistent_workers_keep_one() -> None:
+    """DataLoader(num_workers=0, persistent_workers=True) is a ValueError: the fix would break the script."""
+    for text, least in [
+        ("kwargs = {'num_workers': 1,\n 'persistent_workers': True}\n", 1),
+        ("L(num_workers=4, prefetch_factor=2)\n", 1),
+        ("L(num_workers=4, persistent_workers=workers > 0)\n", 0),
+    ]:
+        (knob,) = (
+            knob
+            for knob in find_settings(["python", "t.py"], "/p", [file("t.py", text)]).template.knobs
+            if knob.kind == "workers"
+        )
+        assert knob.least == least, text
+
+
 def test_the_command_line_counts_before_the_files() -> None:
     found = find_settings(["python", "t.py", "--batch-size", "8"], "/p", [YAML])
     assert found.plan.get("batch") == "8" and "batch" not in found.places and "workers" in found.places
