@@ -8,7 +8,7 @@ from typing import Any
 
 from oomproof.plans.fit_confirmation import Confirmation
 from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
-from oomproof.plans.fit_search import FitAnswer, Scenario
+from oomproof.plans.fit_search import MOST, FitAnswer, Scenario
 from oomproof.plans.fit_tiers import Allowed, Tier, tiers
 from oomproof.plans.plan import Plan, effective_batch, learning_rate_note, number, split_note
 from oomproof.plans.split_effects import split_notes
@@ -85,12 +85,23 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
             yield text
         if batch is not None and chosen.effective is not None:
             yield from split_notes(points, batch, max(chosen.effective, before or 0))
+            yield from _bounds(answer, batch)
         if chosen.name != tier:
             yield f"nothing is {tier} here; {chosen.name} is the nearest that fits"
     peak = max(points, key=lambda point: point.batch).peak
     if peak:
         yield f"the peak: {peak}"
     yield from answer.notes
+
+
+def _bounds(answer: FitAnswer, batch: int) -> Iterator[str]:
+    """What, other than memory, lets no batch be larger."""
+    request = answer.request
+    accumulates = request.template.knob("accum") is not None
+    if not request.template.typed and not accumulates and batch == request.effective:
+        yield f"the batch stays {batch}: nothing accumulates, and another batch is another training; for the largest that fits write {{batch}} in its place"
+    elif request.effective is None and request.most is None and _largest(answer) == MOST:
+        yield f"no batch above {MOST} was looked at; --most N does"
 
 
 def _largest(answer: FitAnswer) -> int:

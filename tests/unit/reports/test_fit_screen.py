@@ -44,6 +44,16 @@ def screen(answer: FitAnswer, tier: str = "balanced", width: int = 100) -> str:
     return "\n".join(fit_screen.lines(answer, PLACES, tier, width))
 
 
+def test_what_bounds_the_batch_other_than_memory() -> None:
+    small = Training(a_sample=1 << 10)
+    assert "no batch above 16384 was looked at; --most N does" in screen(
+        ask(small, "python t.py --bs {batch}")
+    )
+    kept = screen(ask(small, "python t.py --bs 64", effective=64))
+    assert "the batch stays 64: nothing accumulates" in kept and "write {batch} in its place" in kept
+    assert "the batch stays" not in screen(ask(small, "python t.py --bs 64 --accum 1", effective=64))
+
+
 def test_rows_and_the_command_agree() -> None:
     answer = ask(Training(), "python t.py --bs {batch} --accum {accum} --workers {workers}", effective=960)
     text = screen(answer)
