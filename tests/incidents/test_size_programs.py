@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from oomproof.sizing import watched_child
 from oomproof.sizing.estimate import Sizing
 from oomproof.sizing.script_sizing import size_command
 
@@ -132,6 +134,23 @@ def test_a_check_of_values_is_not_blamed_on_the_script(
     sizing, status, told = size(script, tmp_path, monkeypatch)
     assert status == 1 and sizing.refused is not None and "for want of real values" in sizing.refused
     assert "AssertionError: odd labels" in told and max(map(len, told)) < 1000
+
+
+def test_its_cgroup_goes_although_a_killed_process_is_slow_to_leave() -> None:
+    """After Ctrl-C: the kernel takes a moment to end a process with much memory."""
+    with watched_child.limited(1 << 30) as join:
+        if not join:
+            pytest.skip("no cgroup can be made here")
+        code = "import time; held = bytearray(b'x') * (200 << 20); print(flush=True); time.sleep(60)"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=lambda: watched_child.enter(join)
+        )
+        assert child.stdout is not None and child.stdout.readline()
+        child.kill()
+    left = [file for file in join if Path(file).parent.exists() and "oomproof-size-" in file]
+    child.wait()
+    child.stdout.close()
+    assert not left
 
 
 def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

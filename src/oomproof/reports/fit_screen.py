@@ -9,7 +9,7 @@ from typing import Any
 from oomproof.plans.fit_confirmation import Confirmation
 from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
 from oomproof.plans.fit_search import MOST, FitAnswer, Scenario
-from oomproof.plans.fit_tiers import Allowed, Tier, tiers
+from oomproof.plans.fit_tiers import MAXIMUM, Allowed, Tier, tiers
 from oomproof.plans.plan import Plan, effective_batch, learning_rate_note, number, split_note
 from oomproof.plans.split_effects import split_notes
 from oomproof.reports.size_report import typed
@@ -79,7 +79,9 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
         batch = number(request.template, chosen.plan, "batch")
         before = request.effective or effective_batch(request.template, answer.start)
         if request.effective is not None and chosen.effective == request.effective:
-            if batch is not None and (text := split_note(request.effective, _largest(answer), batch)):
+            if batch is not None and (
+                text := split_note(request.effective, _largest(answer, chosen.name), batch)
+            ):
                 yield text
         elif not request.template.typed and (text := learning_rate_note(before, chosen.effective)):
             yield text
@@ -104,11 +106,11 @@ def _bounds(answer: FitAnswer, batch: int) -> Iterator[str]:
         yield f"no batch above {MOST} was looked at; --most N does"
 
 
-def _largest(answer: FitAnswer) -> int:
-    """The largest batch that would fit, whether it divides anything or not."""
+def _largest(answer: FitAnswer, name: str = MAXIMUM) -> int:
+    """The largest batch of that tier, whether it divides anything or not."""
     request, points = answer.request, answer.chosen.points
     whole = Allowed(request.template, answer.chosen.plan, None, max(point.batch for point in points))
-    plan = tiers(points, whole, request.capacity)[-1].plan
+    plan = next(tier.plan for tier in tiers(points, whole, request.capacity) if tier.name == name)
     return (number(request.template, plan, "batch") or 1) if plan is not None else 1
 
 

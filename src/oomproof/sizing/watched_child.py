@@ -14,6 +14,7 @@ from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
 from oomproof.runner import limit_backends
+from oomproof.runner.attempt_files import remove_cgroups
 from oomproof.sizing import private_files
 from oomproof.sizing.child_start import started
 from oomproof.sizing.virtual_gpu.step_limits import ASIDE
@@ -123,9 +124,9 @@ def limited(limit: int) -> Iterator[list[str]]:
     try:
         yield backend.join if backend is not None else []
     finally:
-        for directory in backend.remove if backend is not None else ():
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
+        remove_cgroups(
+            backend.remove if backend is not None else []
+        )  # killed processes leave it a moment later
 
 
 def is_started(folder: str) -> bool:
