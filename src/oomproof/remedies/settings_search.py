@@ -124,6 +124,9 @@ def choose(what: str, candidates: Sequence[Place], at: Sequence[str]) -> tuple[P
 def _readable(files: Sequence[SettingsFile]) -> tuple[list[SettingsFile], list[Refusal]]:
     kept, refused = [], []
     for file in files:
+        if file.problem and not file.text:  # nobody could look into it
+            refused.append(Refusal(file.shown, file.problem))
+            continue
         try:
             scalars_of(file.path, file.text, lambda _: False)
         except Unreadable as error:

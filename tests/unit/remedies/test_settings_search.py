@@ -35,6 +35,15 @@ def test_persistent_workers_keep_one() -> None:
         assert knob.least == least, text
 
 
+def test_a_file_that_nobody_could_look_into_is_told() -> None:
+    found = find_settings(
+        ["python", "t.py", "t.yaml"], "/p", [file("t.yaml", "", "it begins with a byte order mark")]
+    )
+    assert [(refusal.what, refusal.why) for refusal in found.refused] == [
+        ("t.yaml", "it begins with a byte order mark")
+    ]
+
+
 def test_the_command_line_counts_before_the_files() -> None:
     found = find_settings(["python", "t.py", "--batch-size", "8"], "/p", [YAML])
     assert found.plan.get("batch") == "8" and "batch" not in found.places and "workers" in found.places
