@@ -68,10 +68,12 @@ def plan_fix(
     command, nothing = None, ""
     refused = list(found.refused)
     if not found.template.knobs:
-        unknown = "neither its command line nor its files say how large a batch is, or how many workers"
+        unknown = (
+            "neither its command line nor the files it names say how large a batch is, or how many workers"
+        )
         nothing = "" if refused else unknown
     elif isinstance(smaller, NoPlan):
-        nothing = smaller.reason
+        nothing = "" if refused else smaller.reason  # what was left alone is the reason
     else:
         changes += _changes(found, smaller.plan, facts, smaller.why)
         command = _command(replace(found, plan=first), smaller.plan, flags)

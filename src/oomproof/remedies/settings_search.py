@@ -17,18 +17,19 @@ _KINDS: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """``shown``: as people call it. ``problem``: why nothing in it may be changed."""
+    """``shown``: as people call it. ``problem``: why nothing in it may be changed. ``given``: to the script, as nanoGPT's config/*.py."""
 
     path: str
     shown: str
     text: str = ""
     problem: str = ""
+    given: bool = False
 
     @property
     def turn(self) -> int:
         """Whose word counts first: an argument in a launch script wins over a file of settings, that over a default in the code."""
         kind = kind_of_file(self.path)
-        return 0 if kind in SCRIPTS else 1 if kind in CONFIGS else 2
+        return 0 if kind in SCRIPTS else 1 if kind in CONFIGS or self.given else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def test_not_of_memory_and_not_its_own() -> None:
 
 def test_nothing_is_known() -> None:
     found = find_settings(["python", "t.py"], "/p", [])
-    assert "neither its command line nor its files" in plan_fix(found, [], HOST, verdict()).nothing
+    assert "neither its command line nor the files it names" in plan_fix(found, [], HOST, verdict()).nothing
 
 
 def test_what_a_retry_found_stays() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from oomproof.remedies.fix_files import settings_files
 from oomproof.remedies.settings_search import SettingsFile, find_settings, find_value
 
 
@@ -42,6 +45,15 @@ def test_a_file_that_nobody_could_look_into_is_told() -> None:
     assert [(refusal.what, refusal.why) for refusal in found.refused] == [
         ("t.yaml", "it begins with a byte order mark")
     ]
+
+
+def test_a_python_file_that_the_script_is_given_replaces_its_values(tmp_path: Path) -> None:
+    """nanoGPT: python train.py config/train_shakespeare_char.py"""
+    for name, batch in (("train.py", 12), ("small.py", 64)):
+        (tmp_path / name).write_text(f"batch_size = {batch}\n")
+    argv = ["python", "train.py", "small.py", "--device=cpu"]
+    found = find_settings(argv, str(tmp_path), settings_files(argv, str(tmp_path), None))
+    assert str(found.places["batch"]) == "small.py:1" and not found.refused
 
 
 def test_the_command_line_counts_before_the_files() -> None:
