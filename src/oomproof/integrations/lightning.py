@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import uuid
@@ -168,12 +169,22 @@ class _Training:
             loop.reset()
             if bar is not None:
                 bar.enable()
-            connector.restore(path)
-            trainer.strategy.remove_checkpoint(path)
+            try:
+                _restore(connector, path)
+            finally:
+                trainer.strategy.remove_checkpoint(path)
             connector._loaded_checkpoint, connector._ckpt_path = (
                 resuming  # of a training that resumes: still to be restored
             )
             release()
+
+
+def _restore(connector: Any, path: str) -> None:
+    """It is our own file of a moment ago: settings that hold whole modules come back too, which torch.load does not do by itself."""
+    if "weights_only" in inspect.signature(connector.restore).parameters:
+        connector.restore(path, weights_only=False)
+    else:
+        connector.restore(path)
 
 
 def _dummy_logger() -> Any:

@@ -80,6 +80,20 @@ def trained(
     return trainer
 
 
+class WithNet(Module):
+    """As lightning-hydra-template has it: the network is one of the saved settings."""
+
+    def __init__(self, net: Any, batch_size: int = 4) -> None:
+        super().__init__(batch_size)
+        self.save_hyperparameters()
+
+
+def test_settings_that_hold_a_module(tmp_path: Path) -> None:
+    callback = FitBatch(capacity="100G", quiet=True)
+    trained(WithNet(torch.nn.Linear(2, 2)), tmp_path, callback, max_steps=1)
+    assert callback.batch is not None and not list(tmp_path.iterdir()), "its checkpoint is gone"
+
+
 def test_the_effective_batch_is_kept_and_the_training_is_as_before(tmp_path: Path) -> None:
     first, begins = FitBatch(capacity="100G", quiet=True), Begins()
     trained(Module(), tmp_path, first, begins, max_steps=2)  # what libraries take once is held from here on
