@@ -116,9 +116,20 @@ class _Training:
             loop._combined_loader = None
             loop.setup_data()
 
+    def _check(self, size: int) -> None:
+        """A loader that reads another attribute would be measured and trained with the size it had. Raises OomproofError."""
+        loaders = self.loop._combined_loader.flattened
+        made = [each.batch_size for each in loaders if isinstance(getattr(each, "batch_size", None), int)]
+        if made and size not in made:
+            raise OomproofError(
+                f"{self.name} was set to {size}, but the train loader makes batches of {made[0]}",
+                f"read self.{self.name} in train_dataloader(), or name what it reads: FitBatch(name=…)", USAGE,
+            )  # fmt: skip
+
     def run(self, batch: Batch) -> None:
         self.set(batch)
         self.reload()
+        self._check(batch.size)
         self._begin()
         self.loop.run()
 
