@@ -116,10 +116,12 @@ class _Training:
             loop._combined_loader = None
             loop.setup_data()
 
-    def _check(self, size: int) -> None:
+    def _refuse_other_size(self, size: int) -> None:
         """A loader that reads another attribute would be measured and trained with the size it had. Raises OomproofError."""
         loaders = self.loop._combined_loader.flattened
-        made = [each.batch_size for each in loaders if isinstance(getattr(each, "batch_size", None), int)]
+        made = [
+            loader.batch_size for loader in loaders if isinstance(getattr(loader, "batch_size", None), int)
+        ]
         if made and size not in made:
             raise OomproofError(
                 f"{self.name} was set to {size}, but the train loader makes batches of {made[0]}",
@@ -129,7 +131,7 @@ class _Training:
     def run(self, batch: Batch) -> None:
         self.set(batch)
         self.reload()
-        self._check(batch.size)
+        self._refuse_other_size(batch.size)
         self._begin()
         self.loop.run()
 

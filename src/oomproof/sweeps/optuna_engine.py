@@ -28,7 +28,7 @@ _OVER = "memory_over"  # by which share a trial is larger than what it may hold;
 _NUMBER = "oomproof_trial"
 _STARTUP = 10  # random points before the sampler leads, of a long sweep
 _AGAIN = 10  # points in a row that were tried already, of a space without end: then it has one
-_ROOM = 1 << 20  # bytes: with less on the disk, whatever SQLite says means that it is full
+_LEAST_SPACE = 1 << 20  # bytes: with less on the disk, whatever SQLite says means that it is full
 
 
 class NoOptuna(OomproofError):
@@ -117,8 +117,8 @@ class OptunaEngine:
 
     def _refuse_full_disk(self, error: Exception) -> None:
         """What ended stands in the log. Raises OomproofError."""
-        room = os.statvfs(self._sweep.storage_file.parent)
-        if room.f_bavail * room.f_frsize < _ROOM:
+        space = os.statvfs(self._sweep.storage_file.parent)
+        if space.f_bavail * space.f_frsize < _LEAST_SPACE:
             raise OomproofError(
                 f"no space left for {self._sweep.storage_file}",
                 f"free some there, then: oomproof sweep resume {self._sweep.name}",
