@@ -286,7 +286,9 @@ def _check_effect(answer: FitAnswer) -> None:
     micro = template.knob("batch")
     if micro is not None and len(points) > 1 and _is_same(points[0], points[-1]):
         told = f"{micro.name} never changes the memory: {points[0].batch} takes what {points[-1].batch} takes"
-        if points[0].on_card and answer.fits:  # a card too small for CUDA itself is no fault of the placeholder
+        if (
+            points[0].on_card and answer.fits
+        ):  # a card too small for CUDA itself is no fault of the placeholder
             raise OomproofError(told, f"is {{{micro.name}}} the argument that sets the batch?", USAGE)
         answer.notes.append(told)
     for before, after in pairwise(answer.scenarios):
