@@ -20,7 +20,7 @@ SCRIPT = f"""\
 import re, runpy, sys
 text = open(sys.argv[1]).read()
 workers = re.search(r"num_workers: (\\d+)", text)[1]
-sys.argv = ["shrinks.py", "--workers", workers, "--each", "30", "--seconds", "2"]
+sys.argv = ["shrinks.py", "--workers", workers, "--each", "30", "--seconds", "6", "--apart", "0.3"]
 runpy.run_path({str(JOBS / "shrinks.py")!r}, run_name="__main__")
 """
 

@@ -23,6 +23,18 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _HIGH = (1000, 240)
 
 _FRAMES_LEFT = 200  # below the limit of recursion, for a look of ours
+# Where Python takes and gives back the lock of a module: not made for an import in the middle
+_IMPORTING = "<frozen importlib._bootstrap>"
+_LOCKING = (
+    "acquire",
+    "release",
+    "has_deadlock",
+    "cb",
+    "_get_module_lock",
+    "_lock_unlock_module",
+    "__enter__",
+    "__exit__",
+)
 _CENSUS = 12  # behind SIGRTMIN: asks what is alive; 11 asks for the stacks
 
 _folder = ""
@@ -122,6 +134,10 @@ class _CensusAsked:
     goes, and with it the mark without which nobody sends that signal."""
 
     def __call__(self, number: int, frame: Any) -> None:
+        while frame is not None:
+            if frame.f_code.co_name in _LOCKING and frame.f_code.co_filename == _IMPORTING:
+                return  # an import of ours in here would break the job's, before Python 3.13; it is asked again
+            frame = frame.f_back
         del frame  # or it would hold itself
         try:
             sys._getframe(max(0, sys.getrecursionlimit() - _FRAMES_LEFT))

@@ -117,12 +117,10 @@ class Attempt:
         return json_shapes.shaped(value, json_shapes.EXIT)
 
     def _spare(self, file: Path) -> dict[str, Any]:
-        """The same file where the keeper put it when the disk took no more."""
-        if file.exists():  # damaged: then nothing else stands for it
-            return {}
+        """The same file where the keeper put it when the disk took no more; another run may be moving it home just now."""
         from oomproof.recording import spare_files  # which knows the runs' folder, and that the attempts
 
-        return spare_files.read(self.folder, file.name)
+        return spare_files.read(self.folder, file.name) or read_json(file)
 
     def has_ended(self) -> bool:
         """Also when what its keeper wrote cannot be read any more."""

@@ -13,6 +13,7 @@ parser.add_argument("--most-batch", type=int, default=10**9)
 parser.add_argument("--each", type=int, default=30)  # MiB a worker
 parser.add_argument("--fails", default="")
 parser.add_argument("--seconds", type=float, default=0.5)
+parser.add_argument("--apart", type=float, default=0.0)  # seconds between the starts of two workers
 arguments = parser.parse_args()
 
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.00 GiB is free."
@@ -37,6 +38,7 @@ def main() -> None:
     processes = [multiprocessing.Process(target=work) for _ in range(arguments.workers)]
     for process in processes:
         process.start()
+        time.sleep(arguments.apart)
     for process in processes:
         process.join()
     killed = [process.pid for process in processes if process.exitcode]

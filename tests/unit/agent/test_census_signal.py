@@ -394,6 +394,32 @@ def test_one_that_is_deep_in_calls_is_not_pushed_over_its_limit(start: Callable[
     program.process.send_signal(signal.SIGKILL)
 
 
+IMPORTING = """
+import sys, time
+rows = ["text number %d" % number for number in range(5000)]
+# as Python's own code for the lock of a module
+source = "def acquire(until, time):\\n    print('locking', flush=True)\\n    while time() < until:\\n        pass\\n"
+space = {}
+exec(compile(source, "<frozen importlib._bootstrap>", "exec"), space)
+before = set(sys.modules)
+space["acquire"](time.time() + 1.5, time.time)
+print(sorted(name for name in set(sys.modules) - before))
+time.sleep(30)
+"""
+
+
+def test_nothing_is_imported_while_python_locks_a_module(start: Callable[..., Program]) -> None:
+    """Before 3.13 the job's own import then fails with a KeyError."""
+    program = start(IMPORTING)
+    assert program.line() == "locking"
+    for _ in range(10):
+        program.ask("locking")
+        time.sleep(0.05)
+    assert program.line() == "[]"
+    assert "rows" in names(program.answer("locking")), "later, when it is asked again"
+    program.process.send_signal(signal.SIGKILL)
+
+
 LAZY = """
 import importlib.util, sys, time
 spec = importlib.util.find_spec("json.tool")

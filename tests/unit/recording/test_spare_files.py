@@ -43,6 +43,23 @@ def test_readers_find_it_and_it_comes_home(attempt: Attempt, small_disk: Path) -
     assert not list((runtime_folder() / "spare").glob("*"))
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_it_is_found_while_another_run_brings_it_home(
+    attempt: Attempt, small_disk: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    end(attempt)
+    (small_disk / "filler").unlink()
+    read = spare_files.read
+
+    def moved(folder: Path, name: str) -> dict[str, object]:
+        value = read(folder, name) if moment == "after" else {}
+        spare_files.bring_home()
+        return value or read(folder, name)
+
+    monkeypatch.setattr(spare_files, "read", moved)
+    assert attempt.exit() == {"code": 5} and attempt.started()["job"]["pid"] == 7
+
+
 def test_it_is_written_at_its_place_where_there_is_space_at_the_end(
     attempt: Attempt, small_disk: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import lru_cache
 
 from oomproof.evidence.texts import phase_frames, phases
 from oomproof.evidence.texts import progress as signs
@@ -19,6 +20,14 @@ _STILL_THE_LOG = re.compile(r"\d[.:]\d|[=:]\s?-?\d|^[\[{(]|\b(?:warn|WARN|INFO|D
 _NODES = 8  # lines in which TensorFlow and XLA name the nodes of the graph that failed
 _CODE = 2  # lines: the code, and the marks below it
 _STACK = 60  # lines of a stack beside a fatal line
+
+
+@lru_cache(maxsize=1024)
+def _announced(raw: str) -> str:
+    """The phase that a line announces. Kept: the same lines stand above each of many failures."""
+    text = clean(raw).text
+    heading = phases.of_heading(text)
+    return heading if heading and signs.read_sign(text) is None else ""  # progress has spoken for itself
 
 
 @dataclass(slots=True)
@@ -87,9 +96,7 @@ class LogTail:
         for number, raw in reversed(self.recent):
             if number > until or SYSTEM.search(raw[:200]) or _SYSLOG.match(raw):
                 continue  # the kernel's and the daemons' lines tell nothing of a loop
-            text = clean(raw[:_HEAD]).text
-            # signs of progress have spoken for themselves
-            if (heading := phases.of_heading(text)) and signs.read_sign(text) is None:
+            if heading := _announced(raw[:_HEAD]):
                 return number, heading
         return 0, ""
 

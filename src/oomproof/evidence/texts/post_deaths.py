@@ -139,6 +139,9 @@ _TASK_ROW = re.compile(
     r"\[ {0,8}\d{1,8}\] {1,8}\d{1,8} {1,8}\d{1,8}(?: {1,12}\d{1,16}){4,8} {1,16}-?\d{1,4} \S"
 )
 _ROWS = 3
+_KILL_LINE = re.compile(
+    r"\b[Kk]ill(?:ed)? process \d|\boom-kill:constraint"
+)  # the report says itself whom it was about
 # A manual's sentence: what happens to any process
 _GENERAL = re.compile(
     r"(?ai)\b(?:an?|any|every|each|which|other|important|certain|random|some) (?:\w{1,12} )?(?:process|program|container|pod|task|job|application|service)(?:es|s)?\b|\bwill (?:be )?kill|\bcalled\b|\breferred\b|\bchecks?\b|\bscores?\b"
@@ -183,7 +186,7 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
         return None  # one sentence is no post
     whole = "\n".join(raw[:_LINE] for _, raw in lines)
     rows = [number for number, raw in lines if _TASK_ROW.search(raw[:400])]
-    if len(rows) >= _ROWS:
+    if len(rows) >= _ROWS and not _KILL_LINE.search(whole):
         return rows[0], "the kernel's list of tasks", TABLE
     person = _PERSON.search(whole) or _TRACE.search(whole) or _LOG.search(whole)
     silent: tuple[int, str, ToldName] | None = None

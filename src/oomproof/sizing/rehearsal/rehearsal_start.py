@@ -5,12 +5,11 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import sys
 import threading
 import time
 from typing import Any
 
-from ..virtual_gpu.virtual_start import follow_script
+from ..virtual_gpu.virtual_start import end_here, follow_script
 
 LIMIT = "OOMPROOF_SIZE_SECONDS"
 _PATIENCE = 3  # times the time limit, until the first batch
@@ -108,16 +107,7 @@ def _finish(folder: str, reason: str) -> None:
     if _own.get("pid") != os.getpid():
         return
     _write(folder, _result(reason))
-    import multiprocessing
-
-    for child in multiprocessing.active_children():
-        child.terminate()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    os._exit(0)
+    end_here()
 
 
 def _result(reason: str) -> dict[str, Any]:

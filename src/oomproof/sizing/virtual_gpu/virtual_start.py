@@ -249,6 +249,11 @@ def _finish(folder: str, reason: str) -> None:
     if _own["pid"] != os.getpid():
         return
     _write(folder, _result(reason))
+    end_here()
+
+
+def end_here() -> None:
+    """The script's own end is not waited for, nor are its handlers."""
     import multiprocessing
 
     for child in multiprocessing.active_children():
