@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from oomproof.sizing import watched_child
 from oomproof.sizing.estimate import Sizing
 from oomproof.sizing.script_sizing import size_command
 
@@ -107,6 +109,48 @@ def test_a_script_that_fails_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert status == 1
     assert sizing.refused is not None and "failed by itself" in sizing.refused
     assert "ValueError: my own mistake" in told
+
+
+def test_a_metric_that_checks_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchmetrics counts distinct labels; on a virtual GPU every label would be another one."""
+    pytest.importorskip("torchmetrics")
+    script = (
+        "import torch, torchmetrics\nmodel = torch.nn.Linear(8, 3).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "metric = torchmetrics.classification.MulticlassAccuracy(3).cuda()\nfor _ in range(5):\n"
+        "    out, labels = model(torch.randn(64, 8).cuda()), torch.randint(0, 3, (64,)).cuda()\n"
+        "    metric(out.argmax(1), labels)\n    out.sum().backward()\n    optimizer.step()\n"
+    )
+    sizing, status, told = size(script, tmp_path, monkeypatch)
+    assert (sizing.refused, status) == (None, 0), told
+
+
+def test_a_check_of_values_is_not_blamed_on_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import torch\nlabels = torch.zeros(64, dtype=torch.int64).cuda()\n"
+        "print('x' * 5000)\nassert len(torch.unique(labels)) == 1, 'odd labels'\n"
+    )
+    sizing, status, told = size(script, tmp_path, monkeypatch)
+    assert status == 1 and sizing.refused is not None and "for want of real values" in sizing.refused
+    assert "AssertionError: odd labels" in told and max(map(len, told)) < 1000
+
+
+def test_its_cgroup_goes_although_a_killed_process_is_slow_to_leave() -> None:
+    """After Ctrl-C: the kernel takes a moment to end a process with much memory."""
+    with watched_child.limited(1 << 30) as join:
+        if not join:
+            pytest.skip("no cgroup can be made here")
+        code = "import time; held = bytearray(b'x') * (200 << 20); print(flush=True); time.sleep(60)"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=lambda: watched_child.enter(join)
+        )
+        assert child.stdout is not None and child.stdout.readline()
+        child.kill()
+    left = [file for file in join if Path(file).parent.exists() and "oomproof-size-" in file]
+    child.wait()
+    child.stdout.close()
+    assert not left
 
 
 def test_what_cannot_be_followed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

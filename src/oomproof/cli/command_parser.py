@@ -90,6 +90,7 @@ class CommandParser(argparse.ArgumentParser):
             at = list(words).index("--")
             words, command = words[:at], list(words[at + 1 :])
         arguments, unknown = self.parse_known_args(list(words))
+        unknown = self._behind_flags(arguments, unknown)
         if unknown:
             chosen = self.chosen(words)
             name = unknown[0].partition("=")[0]
@@ -102,6 +103,16 @@ class CommandParser(argparse.ArgumentParser):
         if command:
             arguments.command = command
         return arguments
+
+    def _behind_flags(self, arguments: argparse.Namespace, unknown: list[str]) -> list[str]:
+        """`sweep status --json NAME`: argparse takes the words of a list only where they stand together."""
+        of_list = next(
+            (action for action in self._actions if action.nargs == "*" and not action.option_strings), None
+        )
+        if of_list is None or any(word.startswith("-") for word in unknown):
+            return unknown
+        setattr(arguments, of_list.dest, [*(getattr(arguments, of_list.dest) or ()), *unknown])
+        return []
 
     def chosen(self, words: Iterable[str]) -> CommandParser:
         """The parser of `runs show` in `runs show X`."""

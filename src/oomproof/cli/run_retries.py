@@ -17,11 +17,12 @@ from oomproof.cli.run_end import EndSignals, judge_end, leave, tell_verdict
 from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_attempt, start_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.evidence.checkpoint_finder import Found, newest_checkpoint
+from oomproof.leaf.command_lines import script_of
 from oomproof.ledger.needs import Need
 from oomproof.machine import processes
 from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.death_facts import facts_of
-from oomproof.plans.knobs import parse_knob, sacrifice_order
+from oomproof.plans.knobs import least_workers, parse_knob, sacrifice_order
 from oomproof.plans.plan import Plan, effective_batch
 from oomproof.plans.resume_arguments import ResumeArgument, parse_resume_argument, resume_argument
 from oomproof.plans.retry_decision import NoRetry, Retry, decide
@@ -44,7 +45,7 @@ _TICK = 0.2
 def template_for(argv: list[str], chosen: RunSettings) -> Template:
     """What of the command may change. Raises OomproofError where that is nothing, or cannot be read."""
     described = [parse_knob(text) for text in chosen.knob]
-    template = template_of(argv, described, folder=working_folder())
+    template = _with_workers(template_of(argv, described, folder=working_folder()), argv)
     sacrifice_order(template.knobs, chosen.order)
     if chosen.resume_arg:
         parse_resume_argument(chosen.resume_arg)
@@ -64,6 +65,21 @@ def template_for(argv: list[str], chosen: RunSettings) -> Template:
             USAGE,
         )
     return template
+
+
+def _with_workers(template: Template, argv: list[str]) -> Template:
+    """One worker is kept where the script's own text says that it cannot do without."""
+    script = script_of(argv, working_folder())
+    try:
+        text = Path(script).read_text(errors="replace") if script is not None else ""
+    except OSError:
+        text = ""
+    least = least_workers(text)
+    knobs = [
+        replace(knob, least=max(knob.least, least)) if knob.kind == "workers" and not knob.described else knob
+        for knob in template.knobs
+    ]
+    return replace(template, knobs=tuple(knobs))
 
 
 def prepare(order: Order, asked: bool) -> Template | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import uuid
@@ -115,9 +116,22 @@ class _Training:
             loop._combined_loader = None
             loop.setup_data()
 
+    def _refuse_other_size(self, size: int) -> None:
+        """A loader that reads another attribute would be measured and trained with the size it had. Raises OomproofError."""
+        loaders = self.loop._combined_loader.flattened
+        made = [
+            loader.batch_size for loader in loaders if isinstance(getattr(loader, "batch_size", None), int)
+        ]
+        if made and size not in made:
+            raise OomproofError(
+                f"{self.name} was set to {size}, but the train loader makes batches of {made[0]}",
+                f"read self.{self.name} in train_dataloader(), or name what it reads: FitBatch(name=…)", USAGE,
+            )  # fmt: skip
+
     def run(self, batch: Batch) -> None:
         self.set(batch)
         self.reload()
+        self._refuse_other_size(batch.size)
         self._begin()
         self.loop.run()
 
@@ -168,12 +182,22 @@ class _Training:
             loop.reset()
             if bar is not None:
                 bar.enable()
-            connector.restore(path)
-            trainer.strategy.remove_checkpoint(path)
+            try:
+                _restore(connector, path)
+            finally:
+                trainer.strategy.remove_checkpoint(path)
             connector._loaded_checkpoint, connector._ckpt_path = (
                 resuming  # of a training that resumes: still to be restored
             )
             release()
+
+
+def _restore(connector: Any, path: str) -> None:
+    """It is our own file of a moment ago: settings that hold whole modules come back too, which torch.load does not do by itself."""
+    if "weights_only" in inspect.signature(connector.restore).parameters:
+        connector.restore(path, weights_only=False)
+    else:
+        connector.restore(path)
 
 
 def _dummy_logger() -> Any:

@@ -17,6 +17,7 @@ Memory = Literal["host", "shm", "gpu"]
 
 _SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _LIKELY = 0.5  # a verdict that is more probably something else is none to act on
+_NEARLY_ALL, _SEEN = 0.8, 0.5  # of what the job held
 _GROWING = 1 << 20  # bytes a second
 _FIXED = ("parameter", "gradient", "optimizer", "buffer")  # what no batch changes
 _STOPPED = ("interrupt", "ask", "term", "kill")  # by the user
@@ -35,6 +36,7 @@ class DeathFacts:
     allowed: int | None = None
     workers: int = 0  # that lived at the end
     worker_bytes: int = 0  # each, of its own
+    alone: bool = False  # no worker was ever seen, and one process held nearly all
     growing: bool = False  # to the end: what was measured is not all it wanted
     leak: bool = False  # from step to step: smaller settings only delay it
     gpu_fixed: int | None = None  # what no batch changes
@@ -60,17 +62,19 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
     oom = case.gpu_oom
     if verdict.cause != "cuda-oom" or (oom is not None and not same_failure(oom, verdict.gpu)):
         oom = None
-    count, each = _workers(case)
+    held = _held(case, verdict)
+    count, each = _workers(case, held)
     call = oom.generating if oom is not None else None
     return DeathFacts(
         memory="gpu" if verdict.kind.gpu else "shm" if verdict.kind.shared_memory else "host",
         phase=verdict.phase,
         others=_others(verdict, stop, oom),
         stopped=stopped,
-        held=_held(case, verdict),
+        held=held,
         allowed=_allowed(case, verdict, stop),
         workers=count,
         worker_bytes=each,
+        alone=_alone(case, held),
         growing=case.job is None or case.job.rate > _GROWING,
         leak=verdict.growth is not None,
         gpu_fixed=oom.held(*_FIXED) if oom is not None and oom.owners else None,
@@ -103,8 +107,9 @@ def _others(verdict: Verdict, stop: Action | None, oom: GpuOom | None) -> str:
     return f"another job{named} held {format_size(crowd[1])} of the card that this one lacked"
 
 
-def _workers(case: CaseFile) -> tuple[int, int]:
-    """(how many lived at the end, what each held of its own; 0: not known)"""
+def _workers(case: CaseFile, held: int | None) -> tuple[int, int]:
+    """(how many lived at the end, what each held of its own; 0: not known). Of workers that were seen before they had filled, nobody
+    knows: what was seen of all processes is then far from what the job held."""
     newest = max((process.last for process in case.processes.values()), default=0.0)
     workers = [
         process
@@ -113,7 +118,18 @@ def _workers(case: CaseFile) -> tuple[int, int]:
     ]
     shares = [worker.share for worker in workers if worker.share is not None]
     each = sum(shares) // len(shares) if shares and len(shares) == len(workers) else 0
-    return len(workers), each
+    seen = sum(process.used for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE)
+    return len(workers), each if held is None or seen >= _SEEN * held else 0
+
+
+def _alone(case: CaseFile, held: int | None) -> bool:
+    seen = case.processes.values()
+    largest = max((process.used for process in seen), default=0)
+    return (
+        held is not None
+        and largest > _NEARLY_ALL * held
+        and all(process.role != "worker" for process in seen)
+    )
 
 
 def _at_limit(verdict: Verdict, stop: Action | None) -> bool:

@@ -18,7 +18,8 @@ from oomproof.sizing.batch_search import largest_batch
 Measure = Callable[[Plan], Point]
 Between = Callable[[Point, Point, int], Point | None]  # two runs and a batch, to what they tell of it
 _START = 8  # where the batch begins that nobody knows: below it kernels and blocks are others (GPT-2 from 1 and 2: 10 % off)
-_MOST = 1 << 14
+MOST = 1 << 14
+_HELD_BACK = "held back: "  # how script_sizing begins that note
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
 _CLOSE = 0.015  # of the batch: nearer to the largest one is not worth a run
 _ROUNDS = 6
@@ -116,8 +117,17 @@ def fit(request: FitRequest, measure: Measure, between: Between = lambda *_: Non
     _check_effect(answer)
     if not answer.fits:
         answer.short_by, answer.short_of = _shortage(answer)
-    answer.notes += dict.fromkeys(note for point in answer.chosen.points for note in point.notes)
+    answer.notes += _notes_of_runs(answer.chosen.points)
     return answer
+
+
+def _notes_of_runs(points: Sequence[Point]) -> Iterator[str]:
+    """Each once; what was held back differs from run to run by a time in a file's name."""
+    held_back = False
+    for note in dict.fromkeys(note for point in points for note in point.notes):
+        if not note.startswith(_HELD_BACK) or not held_back:
+            yield note
+        held_back = held_back or note.startswith(_HELD_BACK)
 
 
 def _make_tiers(request: FitRequest, scenario: Scenario, between: Between) -> None:
@@ -208,7 +218,7 @@ def _candidates(request: FitRequest, plan: Plan, samples: int | None) -> Sequenc
     template = request.template
     micro = template.knob("batch")
     assert micro is not None
-    most = min(request.most or _MOST, micro.most or _MOST, max(1, samples or _MOST))
+    most = min(request.most or MOST, micro.most or MOST, max(1, samples or MOST))
     if request.effective is not None:
         most = min(most, request.effective)
     if micro.values or (request.effective is not None and template.knob("accum") is not None):
@@ -276,7 +286,9 @@ def _check_effect(answer: FitAnswer) -> None:
     micro = template.knob("batch")
     if micro is not None and len(points) > 1 and _is_same(points[0], points[-1]):
         told = f"{micro.name} never changes the memory: {points[0].batch} takes what {points[-1].batch} takes"
-        if points[0].on_card:
+        if (
+            points[0].on_card and answer.fits
+        ):  # a card too small for CUDA itself is no fault of the placeholder
             raise OomproofError(told, f"is {{{micro.name}}} the argument that sets the batch?", USAGE)
         answer.notes.append(told)
     for before, after in pairwise(answer.scenarios):

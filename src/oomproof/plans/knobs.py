@@ -34,6 +34,9 @@ _SACRIFICE = (
     re.compile(r"seq|len|tokens|context|image|img|resolution|size"),
 )
 _FIRST: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch")
+_NEEDS_WORKERS = re.compile(
+    r"""persistent_workers['"]?\s*[=:]\s*true\b|prefetch_factor['"]?\s*[=:]\s*[1-9]""", re.IGNORECASE
+)
 _RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_VALUES = 64
 
@@ -77,6 +80,11 @@ def kind_of(name: str) -> Kind | None:
 
 def least_of(kind: Kind) -> int:
     return 0 if kind == "workers" else 1
+
+
+def least_workers(text: str) -> int:
+    """Of a script or a file of settings: PyTorch refuses persistent workers and prefetching where there are none."""
+    return 1 if _NEEDS_WORKERS.search(text) else 0
 
 
 def known_knob(name: str) -> Knob | None:

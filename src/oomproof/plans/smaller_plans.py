@@ -125,7 +125,7 @@ def _typed_value(template: Template, command: Sequence[str], name: str) -> str:
 def _relevant(template: Template, plan: Plan, facts: DeathFacts, order: Sequence[str]) -> tuple[Knob, ...]:
     """Those that may help, in the order in which they give way. Workers take no GPU memory; accumulation moves with the batch."""
     knobs = [knob for knob in template.knobs if knob.kind != "accum"]
-    if facts.memory == "gpu":
+    if facts.memory == "gpu" or (facts.memory == "host" and facts.alone):
         knobs = [knob for knob in knobs if knob.kind not in ("workers", "prefetch")]
     if facts.phase == "train":
         knobs = [knob for knob in knobs if knob.kind != "eval_batch"]

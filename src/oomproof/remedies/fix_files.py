@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from oomproof.records import replace
 from oomproof.remedies.config_formats.format_choice import SCRIPTS, kind_of_file
 from oomproof.remedies.config_formats.shell_scalars import words_of
 from oomproof.remedies.settings_search import SettingsFile
@@ -30,7 +31,8 @@ def settings_files(
     for name in _BESIDE:
         if os.path.exists(os.path.join(folder, name)):
             paths.setdefault(os.path.join(folder, name))
-    return [_file(path, folder, began, code or {}) for path in paths]
+    sources = [path for path in paths if kind_of_file(path) == ".py"]
+    return [replace(_file(path, folder, began, code or {}), given=path in sources[1:]) for path in paths]
 
 
 def _named(words: Sequence[str], folder: str) -> Iterator[str]:

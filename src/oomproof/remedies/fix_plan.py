@@ -13,7 +13,7 @@ from oomproof.plans.death_facts import DeathFacts
 from oomproof.plans.knobs import kind_of
 from oomproof.plans.plan import Plan, effective_batch
 from oomproof.plans.smaller_plans import NoPlan, next_plan
-from oomproof.records import dataclass
+from oomproof.records import dataclass, replace
 from oomproof.remedies.settings_search import FoundSettings, Place, Refusal, SettingsFile, find_value
 from oomproof.units import format_size
 
@@ -50,27 +50,33 @@ def plan_fix(
     verdict: Verdict,
     flags: Sequence[tuple[str, str]] = (),
     at: Sequence[str] = (),
+    died_with: Sequence[Mapping[str, str]] = (),
 ) -> FixPlan:
-    """For a run that died. ``flags``: what `oomproof run` was given."""
+    """For a run that died. ``flags``: what `oomproof run` was given; ``died_with``: the plans of its attempts, in their order."""
     if facts.memory is None:
         return FixPlan(nothing=f"it did not die of memory: {verdict.headline}")
     if facts.others:
         return FixPlan(
             nothing=f"it was not its own memory: {facts.others}", by_hand=_titles(verdict.remedies)
         )
-    effective = effective_batch(found.template, found.plan)
-    smaller = next_plan(found.template, found.plan, [found.plan], facts, (), effective)
+    first = found.plan
+    tried = [_with_typed(found, values) for values in died_with] or [first]
+    found = replace(found, plan=tried[-1])
+    effective = effective_batch(found.template, first)
+    smaller = next_plan(found.template, found.plan, tried, facts, (), effective)
     changes: list[FixChange] = []
     command, nothing = None, ""
     refused = list(found.refused)
     if not found.template.knobs:
-        unknown = "neither its command line nor its files say how large a batch is, or how many workers"
+        unknown = (
+            "neither its command line nor the files it names say how large a batch is, or how many workers"
+        )
         nothing = "" if refused else unknown
     elif isinstance(smaller, NoPlan):
-        nothing = smaller.reason
+        nothing = "" if refused else smaller.reason  # what was left alone is the reason
     else:
         changes += _changes(found, smaller.plan, facts, smaller.why)
-        command = _command(found, smaller.plan, flags)
+        command = _command(replace(found, plan=first), smaller.plan, flags)
     placed, more = _by_remedies(verdict.remedies, files, at)
     changes += placed
     refused += [refusal for refusal in more if refusal not in refused]
@@ -96,6 +102,12 @@ def plan_of_attempts(
     command = _command(found, found.plan.with_values(**values), flags)
     nothing = "" if changes or command else "nothing of it stands in a file"
     return FixPlan(tuple(changes), command, nothing=nothing)
+
+
+def _with_typed(found: FoundSettings, values: Mapping[str, str]) -> Plan:
+    """What an attempt had: retries change what stands on the command line."""
+    known = {name for name, _ in found.plan.values if name not in found.places}
+    return found.plan.with_values(**{name: value for name, value in values.items() if name in known})
 
 
 def _changes(found: FoundSettings, plan: Plan, facts: DeathFacts, why: str) -> list[FixChange]:

@@ -57,7 +57,11 @@ def propose(of_run: Run, at: Sequence[str] = ()) -> Proposal:
     elif verdict.kind.good:
         plan = FixPlan(nothing=f"nothing to change: {verdict.headline}")
     else:
-        plan = plan_fix(found, files, facts_of(collect(of_run.attempt), verdict), verdict, typed, at)
+        died_with = [
+            of_run.at(number).info.get("plan") or {} for number in range(1, (of_run.attempt.number or 1) + 1)
+        ]
+        facts = facts_of(collect(of_run.attempt), verdict)
+        plan = plan_fix(found, files, facts, verdict, typed, at, died_with)
     texts, kept, refused = changed_texts(plan.changes)
     plan = replace(plan, changes=tuple(kept), refused=(*plan.refused, *refused))
     shown = {change.place.file.path: change.place.file.shown for change in kept}

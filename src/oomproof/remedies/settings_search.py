@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oomproof.plans.command_template import Template, template_of
-from oomproof.plans.knobs import Kind, Knob, kind_of, least_of
+from oomproof.plans.knobs import Kind, Knob, kind_of, least_of, least_workers
 from oomproof.plans.plan import Plan
 from oomproof.plans.smaller_plans import first_plan
 from oomproof.records import dataclass, field
@@ -17,18 +17,19 @@ _KINDS: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """``shown``: as people call it. ``problem``: why nothing in it may be changed."""
+    """``shown``: as people call it. ``problem``: why nothing in it may be changed. ``given``: to the script, as nanoGPT's config/*.py."""
 
     path: str
     shown: str
     text: str = ""
     problem: str = ""
+    given: bool = False
 
     @property
     def turn(self) -> int:
         """Whose word counts first: an argument in a launch script wins over a file of settings, that over a default in the code."""
         kind = kind_of_file(self.path)
-        return 0 if kind in SCRIPTS else 1 if kind in CONFIGS else 2
+        return 0 if kind in SCRIPTS else 1 if kind in CONFIGS or self.given else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,10 @@ def find_settings(
             refused.append(refusal)
         if place is not None:
             value = int(place.scalar.value)
-            knobs.append(Knob(kind, kind, first=value, least=least_of(kind), described=False))
+            least = least_of(kind)
+            if kind == "workers":
+                least = max(least_workers(file.text) for file in files)
+            knobs.append(Knob(kind, kind, first=value, least=least, described=False))
             values[kind], places[kind] = str(value), place
     whole = Template(template.words, tuple(knobs), typed=False)
     return FoundSettings(whole, Plan.of(values), places, tuple(refused))
@@ -121,6 +125,9 @@ def choose(what: str, candidates: Sequence[Place], at: Sequence[str]) -> tuple[P
 def _readable(files: Sequence[SettingsFile]) -> tuple[list[SettingsFile], list[Refusal]]:
     kept, refused = [], []
     for file in files:
+        if file.problem and not file.text:  # nobody could look into it
+            refused.append(Refusal(file.shown, file.problem))
+            continue
         try:
             scalars_of(file.path, file.text, lambda _: False)
         except Unreadable as error:

@@ -8,8 +8,8 @@ from typing import Any
 
 from oomproof.plans.fit_confirmation import Confirmation
 from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
-from oomproof.plans.fit_search import FitAnswer, Scenario
-from oomproof.plans.fit_tiers import Allowed, Tier, tiers
+from oomproof.plans.fit_search import MOST, FitAnswer, Scenario
+from oomproof.plans.fit_tiers import MAXIMUM, Allowed, Tier, tiers
 from oomproof.plans.plan import Plan, effective_batch, learning_rate_note, number, split_note
 from oomproof.plans.split_effects import split_notes
 from oomproof.reports.size_report import typed
@@ -79,12 +79,15 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
         batch = number(request.template, chosen.plan, "batch")
         before = request.effective or effective_batch(request.template, answer.start)
         if request.effective is not None and chosen.effective == request.effective:
-            if batch is not None and (text := split_note(request.effective, _largest(answer), batch)):
+            if batch is not None and (
+                text := split_note(request.effective, _largest(answer, chosen.name), batch)
+            ):
                 yield text
         elif not request.template.typed and (text := learning_rate_note(before, chosen.effective)):
             yield text
         if batch is not None and chosen.effective is not None:
             yield from split_notes(points, batch, max(chosen.effective, before or 0))
+            yield from _bounds(answer, batch)
         if chosen.name != tier:
             yield f"nothing is {tier} here; {chosen.name} is the nearest that fits"
     peak = max(points, key=lambda point: point.batch).peak
@@ -93,11 +96,21 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
     yield from answer.notes
 
 
-def _largest(answer: FitAnswer) -> int:
-    """The largest batch that would fit, whether it divides anything or not."""
+def _bounds(answer: FitAnswer, batch: int) -> Iterator[str]:
+    """What, other than memory, lets no batch be larger."""
+    request = answer.request
+    accumulates = request.template.knob("accum") is not None
+    if not request.template.typed and not accumulates and batch == request.effective:
+        yield f"the batch stays {batch}: nothing accumulates, and another batch is another training; for the largest that fits write {{batch}} in its place"
+    elif request.effective is None and request.most is None and _largest(answer) == MOST:
+        yield f"no batch above {MOST} was looked at; --most N does"
+
+
+def _largest(answer: FitAnswer, name: str = MAXIMUM) -> int:
+    """The largest batch of that tier, whether it divides anything or not."""
     request, points = answer.request, answer.chosen.points
     whole = Allowed(request.template, answer.chosen.plan, None, max(point.batch for point in points))
-    plan = tiers(points, whole, request.capacity)[-1].plan
+    plan = next(tier.plan for tier in tiers(points, whole, request.capacity) if tier.name == name)
     return (number(request.template, plan, "batch") or 1) if plan is not None else 1
 
 

@@ -25,6 +25,12 @@ def lines_of(rehearsal: Rehearsal, fits: Sequence[Fit], command: Sequence[str], 
     lines += ["", *_table(rehearsal, width)]
     for note in rehearsal.notes:
         lines += folded(f"{'note':>10}  ", note, width)
+    missing = [phase.name for phase in rehearsal.phases if not phase.reached and phase.name in _EXPECTED]
+    if missing and rehearsal.steps:
+        text = (
+            f"not reached: {', '.join(missing)}. What that takes is not known; --time-limit gives it longer"
+        )
+        lines += folded(f"{'note':>10}  ", text, width)
     if short := short_text(rehearsal, fits):
         lines += ["", *folded("", short, width)]
     lines += ["", *verdict_lines(fits, width)]

@@ -20,7 +20,7 @@ from oomproof.recording.runtime_folder import runtime_folder
 
 _YOUNG = 5.0  # seconds: a run that is being made may not have its locks yet
 _OLD = 3600.0  # seconds, after which a socket that nobody has bound and whose run has no folder is nobody's
-_CGROUP, _AGENT = "oomproof-", "agent-"
+_CGROUP, _AGENT, _SIZING = "oomproof-", "agent-", "size-"
 
 
 def sweep() -> None:
@@ -74,13 +74,17 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _is_dead(run_id: str, path: Path) -> bool:
-    """A run of ours whose locks are all free, and not one that is just being made."""
+    """A run of ours whose locks are all free, and not one that is just being made; or a sizing whose process is gone."""
     folder = run_folders.runs_folder() / run_id
     try:
         status = path.lstat()
     except OSError:
         return False
-    if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG or not folder.is_dir():
+    if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG:
+        return False
+    if run_id.startswith(_SIZING) and (pid := run_id.removeprefix(_SIZING)).isdecimal():
+        return not os.path.exists(f"/proc/{pid}")
+    if not folder.is_dir():
         return False
     run = run_folders.Run(folder)
     return not (run.waits() or run.guard_lives() or run.keeper_lives() or run.job_lives())

@@ -61,8 +61,14 @@ def card_here(card: Gpu) -> Place:
     return Place("gpu", name, free, total, f"{format_size(free)} free of {format_size(total)}")
 
 
+def _a(size: int) -> str:
+    """8, 11, 18, 80 are said with a vowel."""
+    number = format_size(size).partition(".")[0].partition(" ")[0]
+    return "an" if number.startswith("8") or number in ("11", "18") else "a"
+
+
 def card_of(total: int) -> Place:
-    return Place("gpu", f"a {format_size(total)} card", total, total, "with nothing else on it")
+    return Place("gpu", f"{_a(total)} {format_size(total)} card", total, total, "with nothing else on it")
 
 
 def fit(place: Place, estimate: Estimate, smaller: Sequence[tuple[str, Estimate]] = ()) -> Fit:

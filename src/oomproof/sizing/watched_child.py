@@ -14,16 +14,18 @@ from oomproof.ledger import budget
 from oomproof.machine import memory, processes
 from oomproof.records import dataclass
 from oomproof.runner import limit_backends
+from oomproof.runner.attempt_files import remove_cgroups
 from oomproof.sizing import private_files
 from oomproof.sizing.child_start import started
 from oomproof.sizing.virtual_gpu.step_limits import ASIDE
 
 LOOK = 0.1  # seconds between looks at the child
-_SHOWN = 15  # lines of a script's own error
+_SHOWN, _WIDEST = 15, 600  # lines of a script's own error, and characters of each: logs print whole samples
 # the words of Python's resolver and sockets, and of the Hugging Face hub
 _NO_NETWORK = (
     "name resolution", "Name or service not known", "Network is unreachable", "No address associated", "getaddrinfo failed",
     "offline mode is enabled", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "couldn't connect to 'https://huggingface.co'",
+    "doesn't exist on the Hugging Face Hub",  # evaluate, where it is told to be offline
 )  # fmt: skip
 NOT_STARTED = (
     "no Python of this command reads the PYTHONPATH it was given; start it without -I and -E, and set "
@@ -122,9 +124,9 @@ def limited(limit: int) -> Iterator[list[str]]:
     try:
         yield backend.join if backend is not None else []
     finally:
-        for directory in backend.remove if backend is not None else ():
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
+        remove_cgroups(
+            backend.remove if backend is not None else []
+        )  # killed processes leave it a moment later
 
 
 def is_started(folder: str) -> bool:
@@ -175,5 +177,5 @@ def show_error(folder: str, tell: Callable[[str], None]) -> bool:
     with contextlib.suppress(OSError), open(os.path.join(folder, "output"), errors="replace") as file:
         lines = file.read().splitlines()[-_SHOWN:]
     for line in lines:
-        tell(line)
+        tell(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…")
     return any(word in line for line in lines for word in _NO_NETWORK)

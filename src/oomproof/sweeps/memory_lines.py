@@ -21,6 +21,8 @@ class Line:
     error: float  # the largest share by which it misses what was measured
     points: int
     largest: tuple[tuple[str, float], ...]  # of each size that was measured
+    least: tuple[tuple[str, float], ...]
+    highest: int  # bytes that were measured
 
     def at(self, sizes: Sizes) -> float:
         values = dict(sizes)
@@ -30,6 +32,12 @@ class Line:
         """Whether one of the sizes is that much larger than any that was measured."""
         largest = dict(self.largest)
         return any(value > times * largest.get(name, 0.0) for name, value in sizes)
+
+    def reach(self, sizes: Sizes) -> float:
+        """How many times what was measured, from the least to the largest of a size, lies between the least and these."""
+        least, largest = dict(self.least), dict(self.largest)
+        spans = [(value - least[name], largest[name] - least[name]) for name, value in sizes]
+        return max((far / span for far, span in spans if span > 0), default=0.0)
 
 
 def fitted(wanted: Sizes, peaks: Mapping[Sizes, int]) -> Line | None:
@@ -55,7 +63,9 @@ def fitted(wanted: Sizes, peaks: Mapping[Sizes, int]) -> Line | None:
         chosen.append(term)
         candidates.remove(term)
     largest = tuple((name, max(seen[name])) for name in names)
-    return Line(tuple(zip(chosen, factors, strict=True)), error, len(peaks), largest)
+    least = tuple((name, min(seen[name])) for name in names)
+    terms = tuple(zip(chosen, factors, strict=True))
+    return Line(terms, error, len(peaks), largest, least, max(peaks.values()))
 
 
 def _value(term: Term, values: Mapping[str, float]) -> float:

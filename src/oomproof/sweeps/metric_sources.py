@@ -15,6 +15,7 @@ from oomproof.records import dataclass
 
 VARIABLE = "OOMPROOF_METRIC_FILE"
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_DECIMAL = r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?"
 _VALUE = rf"(?:tensor\(|np\.float\d+\()?['\"]?({_NUMBER})(?![\w.]*\w)"
 # NAME stands for the metric's name in any spelling of it. In the order in which they are told, not looked for: the last one
 # that was printed counts, whatever its form.
@@ -24,6 +25,8 @@ _PRINTED = (
     ("a table that it printed", rf"[│┃|]\s*NAME\s*[│┃|]\s*{_VALUE}"),
     ("a table that it printed", rf"(?m)^\s*NAME\s{{2,80}}{_VALUE}\s*$"),
     ("the summary that wandb printed", rf"(?m)^wandb:\s+NAME\s+{_VALUE}\s*$"),
+    # nanoGPT's "val loss 4.1951"; a whole number behind a name may count anything
+    ("a line NAME value that it printed", rf"(?<![\w./'\"-])(?<![A-Za-z] )NAME[ \t]({_DECIMAL})(?![\w.]*\w)"),
 )
 # what looks like a metric: for whoever gave a name that never came
 _ANY = re.compile(
@@ -82,20 +85,20 @@ def in_text(text: str, name: str) -> Metric | None:
     last: tuple[int, str, str] | None = None
     for source, pattern in _PRINTED:
         for match in re.finditer(pattern.replace("NAME", spelling), text, re.IGNORECASE):
-            if last is None or match.start() > last[0]:
-                last = match.start(), match[1], source.replace("NAME", name)
+            if last is None or match.start(1) > last[0]:
+                last = match.start(1), match[1], source.replace("NAME", name)
     if last is None:
         return None
     return Metric(float(last[1]), last[2])
 
 
 def _spelling(name: str) -> str:
-    """``eval/loss`` is printed as eval_loss: a slash, a dot and an underscore are the same."""
-    return "".join("[/._]" if letter in "/._" else re.escape(letter) for letter in name)
+    """``eval/loss`` is printed as eval_loss or eval loss: a slash, a dot, an underscore and a space are the same."""
+    return "".join("[/._ ]" if letter in "/._ " else re.escape(letter) for letter in name)
 
 
 def _plain(name: object) -> str:
-    return re.sub(r"[/.]", "_", str(name)).lower()
+    return re.sub(r"[/. ]", "_", str(name)).lower()
 
 
 def names_in(text: str, most: int = 6) -> list[str]:

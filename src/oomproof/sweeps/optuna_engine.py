@@ -28,6 +28,7 @@ _OVER = "memory_over"  # by which share a trial is larger than what it may hold;
 _NUMBER = "oomproof_trial"
 _STARTUP = 10  # random points before the sampler leads, of a long sweep
 _AGAIN = 10  # points in a row that were tried already, of a space without end: then it has one
+_LEAST_SPACE = 1 << 20  # bytes: with less on the disk, whatever SQLite says means that it is full
 
 
 class NoOptuna(OomproofError):
@@ -86,6 +87,7 @@ class OptunaEngine:
         except OomproofError:
             raise
         except Exception as error:  # a damaged file raises whatever SQLAlchemy, Alembic or SQLite think of it
+            self._refuse_full_disk(error)
             self._put_aside(error)
             self._open()
             self._follow(known)
@@ -112,6 +114,15 @@ class OptunaEngine:
             )
             finished = len(self._study.get_trials(deepcopy=False))
             self._study.sampler = self._sampler(finished)
+
+    def _refuse_full_disk(self, error: Exception) -> None:
+        """What ended stands in the log. Raises OomproofError."""
+        space = os.statvfs(self._sweep.storage_file.parent)
+        if space.f_bavail * space.f_frsize < _LEAST_SPACE:
+            raise OomproofError(
+                f"no space left for {self._sweep.storage_file}",
+                f"free some there, then: oomproof sweep resume {self._sweep.name}",
+            ) from error
 
     def _sampler(self, finished: int) -> Any:
         """Seeded by how far the sweep is: a sampler that begins anew would ask for the same points again."""
@@ -160,6 +171,13 @@ class OptunaEngine:
 
     def ask(self, number: int, tried: set[str]) -> Point | None:
         """The next point, for our trial of that number; None where every point was tried. ``tried``: keys of all before."""
+        try:
+            return self._next(number, tried)
+        except Exception as error:
+            self._refuse_full_disk(error)
+            raise
+
+    def _next(self, number: int, tried: set[str]) -> Point | None:
         if self._space.method == "grid":
             following = next((point for point in self._space.grid() if key_of(point) not in tried), None)
             if following is not None:
@@ -197,6 +215,13 @@ class OptunaEngine:
 
     def tell(self, trial: Trial) -> None:
         """How it ended. Of one that Optuna knows as ended already nothing is said."""
+        try:
+            self._write_end(trial)
+        except Exception as error:
+            self._refuse_full_disk(error)
+            raise
+
+    def _write_end(self, trial: Trial) -> None:
         state = self._optuna.trial.TrialState
         number = self._numbers[trial.number]
         frozen = self._study.get_trials(deepcopy=False)[number]

@@ -114,11 +114,13 @@ def predict(shape: Shape, measured: Sequence[Measured]) -> Prediction | None:
     expected = max(line.at(shape.sizes), below)
     band = _FAR_BAND if line.is_far(shape.sizes, _FAR) else _BAND
     band = max(band, 2 * line.error)
-    high = round(expected * (1 + band))
+    # two peaks that differ by little more than chance make a slope of chance: 4 and 8 tell nothing certain of 200
+    off = max(band * expected, 2 * (_SAME - 1) * line.highest * line.reach(shape.sizes))
+    high = round(expected + off)
     if above is not None:
         expected, high = min(expected, above), min(high, round(above * _SAME))
     return Prediction(
-        max(below, round(expected * (1 - band))), round(expected), high, f"a line through {line.points} sizes"
+        max(below, round(expected - off)), round(expected), high, f"a line through {line.points} sizes"
     )
 
 

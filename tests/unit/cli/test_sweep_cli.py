@@ -39,6 +39,8 @@ from oomproof.sweeps.sweep_folder import sweeps_folder
         ),
         (["statsu"], "statsu: no such file, and no action; did you mean 'status'?"),
         (["status", "x", "y"], "unknown argument 'y'"),
+        (["status", "--json", "x", "y"], "unknown argument 'y'"),
+        (["status", "--json", "x"], "no sweep"),
         (["status"], "there are no sweeps yet"),
         (["status", "--trials", "3"], "--trials does nothing with status"),
         (["resume", "--param", "a=1"], "--param belongs to a new sweep"),

@@ -80,6 +80,43 @@ def trained(
     return trainer
 
 
+class WithNet(Module):
+    """As lightning-hydra-template has it: the network is one of the saved settings."""
+
+    def __init__(self, net: Any, batch_size: int = 4) -> None:
+        super().__init__(batch_size)
+        self.save_hyperparameters()
+
+
+def test_settings_that_hold_a_module(tmp_path: Path) -> None:
+    callback = FitBatch(capacity="100G", quiet=True)
+    trained(WithNet(torch.nn.Linear(2, 2)), tmp_path, callback, max_steps=1)
+    assert callback.batch is not None and not list(tmp_path.iterdir()), "its checkpoint is gone"
+
+
+class Copied(Module):
+    """lightning-hydra-template's data module copies the size when it is made."""
+
+    def __init__(self, batch_size: int = 4) -> None:
+        super().__init__(batch_size)
+        self.batch_size_per_device = batch_size
+
+    def train_dataloader(self) -> Any:
+        data = torch.utils.data.TensorDataset(torch.ones(128, 4))
+        return torch.utils.data.DataLoader(data, batch_size=self.batch_size_per_device)
+
+
+def test_a_loader_that_does_not_read_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        OomproofError, match="batch_size was set to 2, but the train loader makes batches of 4"
+    ):
+        trained(Copied(), tmp_path, FitBatch(effective=64, capacity="100G", quiet=True), max_steps=1)
+    callback = FitBatch(effective=64, name="batch_size_per_device", capacity="100G", quiet=True)
+    module = Copied()
+    trained(module, tmp_path, callback, max_steps=1)
+    assert callback.batch is not None and module.rows[-1] * callback.batch.accum == 64
+
+
 def test_the_effective_batch_is_kept_and_the_training_is_as_before(tmp_path: Path) -> None:
     first, begins = FitBatch(capacity="100G", quiet=True), Begins()
     trained(Module(), tmp_path, first, begins, max_steps=2)  # what libraries take once is held from here on

@@ -10,7 +10,9 @@ from helpers_case import END, GIB, LEADER, MACHINE_KILL, OWN_KILL, Attempt, kern
 from helpers_gpu import account
 
 from oomproof.diagnosis.judge import judge
+from oomproof.evidence.case_file import ProcessSeen
 from oomproof.plans.death_facts import DeathFacts, facts_of
+from oomproof.records import replace
 
 
 @pytest.fixture
@@ -103,9 +105,20 @@ def test_the_guard_stopped_it_for_the_machine_and_it_was_the_job_itself(attempt:
 def test_workers_of_the_end_with_their_own_pages(attempt: Attempt) -> None:
     attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
     attempt.kernel_lines = kernel(OWN_KILL)
-    attempt.processes = [(LEADER, "main", "python3"), *((5000 + n, "worker", "pt") for n in range(16))]
-    told = facts(attempt)
-    assert told.workers == 16 and told.worker_bytes == 1
+    told = with_processes(attempt, main=GIB, workers=16, each=GIB // 3)
+    assert told.workers == 16 and told.worker_bytes == GIB // 3 and not told.alone
+    told = with_processes(attempt, main=GIB // 10, workers=16, each=2 << 20)
+    assert (told.workers, told.worker_bytes) == (16, 0), "seen before they had filled: nobody knows"
+    told = with_processes(attempt, main=7 * GIB, workers=0, each=0)
+    assert told.alone, "no worker, and one process with nearly all"
+
+
+def with_processes(attempt: Attempt, main: int, workers: int, each: int) -> DeathFacts:
+    case = attempt.case()
+    seen = {LEADER: ProcessSeen(LEADER, "main", "python3", END - 60, END - 1, main, main)}
+    for pid in range(5000, 5000 + workers):
+        seen[pid] = ProcessSeen(pid, "worker", "pt", END - 60, END - 1, each, each)
+    return facts_of(replace(case, processes=seen), judge(case))
 
 
 CUDA = (

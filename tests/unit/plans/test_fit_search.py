@@ -145,6 +145,8 @@ def test_a_knob_that_changes_nothing_is_told() -> None:
 
     with pytest.raises(OomproofError, match="batch never changes the memory"):
         ask(Deaf(), "python t.py --bs {batch}")
+    small = ask(Deaf(), "python t.py --bs {batch}", gpu=2 * GIB)
+    assert not small.fits and small.short_of == "the card", "nothing fits: that is the answer"
 
 
 def test_a_training_on_a_card_needs_one() -> None:

@@ -71,6 +71,12 @@ def test_on_the_host_workers_give_way_first_by_half_where_nothing_is_known() -> 
     assert plan_after(ALL, SHM) == "batch=64 accum=2 workers=8 eval_batch=32"
 
 
+def test_workers_that_were_never_seen_give_no_way() -> None:
+    alone = DeathFacts("host", held=GIB, alone=True)
+    assert plan_after(ALL, alone) == "batch=32 accum=4 workers=16 eval_batch=32"
+    assert isinstance(after("python t.py --workers 4", alone), NoPlan)
+
+
 def test_workers_by_their_sizes() -> None:
     known = DeathFacts("host", held=1600 * MIB, allowed=520 * MIB, workers=16, worker_bytes=90 * MIB)
     assert "workers=4" in plan_after(ALL, known), "160 MiB of the main process and four workers of 90"

@@ -48,6 +48,17 @@ def test_workers_by_what_they_held() -> None:
     assert "1.1 GiB" in change.effect and texts(plan) == YAML.text.replace("workers: 16", "workers: 4")
 
 
+def test_after_retries_it_goes_on_from_the_last_of_them() -> None:
+    argv = ("python", "t.py", "--batch-size", "64", "--accum", "1", "--test-batch-size", "100")
+    died = [
+        {"batch": "64", "accum": "1", "eval_batch": "100"},
+        {"batch": "8", "accum": "8", "eval_batch": "100"},
+    ]
+    facts = DeathFacts("host", phase="eval", held=GIB, alone=True)
+    plan = planned(facts, argv=argv, died_with=died)
+    assert plan.command == "oomproof run -- python t.py --batch-size 8 --accum 8 --test-batch-size 50"
+
+
 def test_the_batch_with_its_accumulation() -> None:
     plan = planned(
         DeathFacts("gpu", phase="train", gpu_wanted=26 * GIB, gpu_capacity=24 * GIB, gpu_fixed=6 * GIB)
@@ -87,7 +98,7 @@ def test_not_of_memory_and_not_its_own() -> None:
 
 def test_nothing_is_known() -> None:
     found = find_settings(["python", "t.py"], "/p", [])
-    assert "neither its command line nor its files" in plan_fix(found, [], HOST, verdict()).nothing
+    assert "neither its command line nor the files it names" in plan_fix(found, [], HOST, verdict()).nothing
 
 
 def test_what_a_retry_found_stays() -> None:

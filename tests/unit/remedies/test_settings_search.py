@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from oomproof.remedies.fix_files import settings_files
 from oomproof.remedies.settings_search import SettingsFile, find_settings, find_value
 
 
@@ -18,6 +21,39 @@ def test_each_setting_in_its_place() -> None:
     assert {name: str(place) for name, place in found.places.items()} == {
         "workers": "t.yaml:2", "batch": "t.yaml:3", "accum": "t.yaml:5",
     }  # fmt: skip
+
+
+def test_persistent_workers_keep_one() -> None:
+    """DataLoader(num_workers=0, persistent_workers=True) is a ValueError: the fix would break the script."""
+    for text, least in [
+        ("kwargs = {'num_workers': 1,\n 'persistent_workers': True}\n", 1),
+        ("L(num_workers=4, prefetch_factor=2)\n", 1),
+        ("L(num_workers=4, persistent_workers=workers > 0)\n", 0),
+    ]:
+        (knob,) = (
+            knob
+            for knob in find_settings(["python", "t.py"], "/p", [file("t.py", text)]).template.knobs
+            if knob.kind == "workers"
+        )
+        assert knob.least == least, text
+
+
+def test_a_file_that_nobody_could_look_into_is_told() -> None:
+    found = find_settings(
+        ["python", "t.py", "t.yaml"], "/p", [file("t.yaml", "", "it begins with a byte order mark")]
+    )
+    assert [(refusal.what, refusal.why) for refusal in found.refused] == [
+        ("t.yaml", "it begins with a byte order mark")
+    ]
+
+
+def test_a_python_file_that_the_script_is_given_replaces_its_values(tmp_path: Path) -> None:
+    """nanoGPT: python train.py config/train_shakespeare_char.py"""
+    for name, batch in (("train.py", 12), ("small.py", 64)):
+        (tmp_path / name).write_text(f"batch_size = {batch}\n")
+    argv = ["python", "train.py", "small.py", "--device=cpu"]
+    found = find_settings(argv, str(tmp_path), settings_files(argv, str(tmp_path), None))
+    assert str(found.places["batch"]) == "small.py:1" and not found.refused
 
 
 def test_the_command_line_counts_before_the_files() -> None:

@@ -44,6 +44,24 @@ def screen(answer: FitAnswer, tier: str = "balanced", width: int = 100) -> str:
     return "\n".join(fit_screen.lines(answer, PLACES, tier, width))
 
 
+def test_what_bounds_the_batch_other_than_memory() -> None:
+    small = Training(a_sample=1 << 10)
+    assert "no batch above 16384 was looked at; --most N does" in screen(
+        ask(small, "python t.py --bs {batch}")
+    )
+    kept = screen(ask(small, "python t.py --bs 64", effective=64))
+    assert "the batch stays 64: nothing accumulates" in kept and "write {batch} in its place" in kept
+    assert "the batch stays" not in screen(ask(small, "python t.py --bs 64 --accum 1", effective=64))
+
+
+def test_a_prime_that_only_the_maximum_holds_in_one_piece() -> None:
+    """67 at once fits only the maximum: every other tier has 1 × 67, and that is said."""
+    training = Training(fixed=2 * GIB, a_sample=21 * GIB // 67)
+    text = screen(ask(training, "python t.py --bs {batch} --accum {accum}", effective=67))
+    row = next(line for line in text.splitlines() if "balanced" in line or "aggressive" in line)
+    assert "1     67" in row and "67 splits evenly only into 1 at a time" in text
+
+
 def test_rows_and_the_command_agree() -> None:
     answer = ask(Training(), "python t.py --bs {batch} --accum {accum} --workers {workers}", effective=960)
     text = screen(answer)
@@ -61,7 +79,7 @@ def test_rows_and_the_command_agree() -> None:
 def test_plans_that_are_the_same_are_one_row() -> None:
     text = screen(ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=2 * 509))
     assert "conservative to maximum" in text
-    assert "1018 splits evenly only into 2 at a time although 88 fit" in " ".join(text.split())
+    assert "1018 splits evenly only into 2 at a time although 74 fit" in " ".join(text.split())
 
 
 def test_what_a_split_changes_is_said() -> None:

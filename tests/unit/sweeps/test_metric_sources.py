@@ -45,6 +45,8 @@ WANDB = (
         ("loss", "loss=tensor(0.125, device='cuda:0')", 0.125, "a line"),
         ("val/acc", "val.acc = 93", 93.0, "a line"),
         ("loss", "loss=-3\n", -3.0, "a line"),
+        ("val/loss", "step 9: train loss 4.2168, val loss 4.1951\n", 4.1951, "a line val/loss value"),
+        ("loss", "iter 9: loss 4.2188, time 3377.00ms", 4.2188, "a line loss value"),
     ],
 )
 def test_what_is_printed(name: str, text: str, value: float, source: str) -> None:
@@ -59,6 +61,8 @@ def test_what_is_printed(name: str, text: str, value: float, source: str) -> Non
         ("loss", "loss=0.5x is not a number, loss=abc"),
         ("loss", "the loss went down to 0.5"),
         ("acc", "accuracy=0.5"),
+        ("loss", "train loss 4.2168, val loss 4.1951"),
+        ("loss", "loss 12 times"),
         ("loss", ""),
     ],
 )

@@ -7,7 +7,9 @@ from typing import Any
 
 import optuna
 import pytest
+from helpers_disk import fill
 
+from oomproof.errors import OomproofError
 from oomproof.sweeps import sweep_folder
 from oomproof.sweeps.optuna_engine import OptunaEngine
 from oomproof.sweeps.search_space import Parameter, SearchSpace, distance, key_of, parse_param
@@ -40,6 +42,17 @@ def stored(sweep: Sweep) -> list[optuna.trial.FrozenTrial]:
 
 def states(sweep: Sweep) -> list[str]:
     return [frozen.state.name for frozen in stored(sweep)]
+
+
+def test_a_full_disk_is_told_as_one(small_disk: Path) -> None:
+    """Optuna calls it "exceeding max length"."""
+    full = Sweep(small_disk)
+    made = engine(full, SearchSpace((parse_param("a=1,2"),), "grid", "loss"))
+    fill(small_disk)
+    with pytest.raises(OomproofError, match="no space left for") as error:
+        for number in range(1, 200):
+            made.ask(number, set())
+    assert "oomproof sweep resume" in error.value.hint
 
 
 def test_a_grid_and_how_each_point_ended(sweep: Sweep) -> None:

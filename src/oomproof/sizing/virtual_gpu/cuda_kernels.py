@@ -79,11 +79,14 @@ def _histogram(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    _widen(mode, "bincount")
+    """Who gives ``minlength`` knows the length: torchmetrics reshapes it to classes × classes."""
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
-    most = max(kwargs.get("minlength", args[2] if len(args) > 2 else 0), args[0].numel())
+    length = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+    if not length:
+        _widen(mode, "bincount")
+        length = args[0].numel()
     dtype = torch.int64 if weights is None else torch.float64
-    return mode.run(aten.empty.memory_format, [most], dtype=dtype, device="cpu")
+    return mode.run(aten.empty.memory_format, [length], dtype=dtype, device="cpu")
 
 
 def _equal(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

@@ -34,6 +34,7 @@ def begin(folder: str) -> None:
             "FSDP", module, "FullyShardedDataParallel", "fully_shard"
         ),
         "deepspeed": lambda module: _refuse("DeepSpeed", module, "initialize"),
+        "torchmetrics.metric": lambda module: _check_no_values(module.Metric),
         "safetensors.torch": lambda module: setattr(module, "save_file", _own["flow"].saves.save),
     }
     _own["error"] = ""
@@ -139,6 +140,11 @@ def _refuse(name: str, module: Any, *parts: str) -> None:
     from . import one_rank
 
     one_rank.refuse(name, *parts)(module)
+
+
+def _check_no_values(metric: Any) -> None:
+    """torchmetrics counts the distinct labels of each batch, and refuses more than there are classes."""
+    metric.validate_args = property(lambda self: False, lambda self, value: None)
 
 
 def install(folder: str) -> None:
