@@ -20,12 +20,13 @@ from oomproof.errors import OomproofError  # noqa: E402
 
 def test_the_largest_that_fits_and_keeps_the_effective_batch(capsys: pytest.CaptureFixture[str]) -> None:
     training = Training()
-    fitted = oomproof.fit_batch(effective=64, capacity=capacity_for(19))(training)
+    fitted = oomproof.fit_batch(effective=64, capacity=capacity_for(24))(training)
     fitted()
     assert training.made == [16] and training.calls[-1] == (16, 4, False)
     assert all(probing and accum <= 2 for _, accum, probing in training.calls[:-1])
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("oomproof: batch 16 × 4 passes = 64 ("), lines
+    assert lines[0].startswith("oomproof: batch 16 × 4 passes = 64 ("), lines
+    assert all("splits evenly only into 16" in line for line in lines[1:]), lines
 
 
 def test_without_an_effective_batch_any_size() -> None:

@@ -61,7 +61,8 @@ def test_the_agents_files_are_named_once() -> None:
                 if isinstance(value, str) and (match := pattern.search(value)):
                     literals.setdefault(path.name, set()).add(match[1])
     # what every Python of a job does at its start imports nothing it can do without
-    assert literals == {"agent_start.py": {attempt_names.FAULT, attempt_names.CENSUS_ON}}
+    early = {attempt_names.FAULT, attempt_names.CENSUS_ON, attempt_names.STACK_REQUEST}
+    assert literals == {"agent_start.py": early}
 
 
 def test_attempts_of_a_run(tmp_path: Path) -> None:
