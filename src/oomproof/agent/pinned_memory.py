@@ -80,7 +80,9 @@ class PinnedMemory:
         if driver is not None:
             driver.cuMemHostUnregister.argtypes = [ctypes.c_void_p]
             driver.cuMemHostUnregister(self.address)
-        self._madvise(self.address, self.size, _DONTNEED)
+        if self._madvise(self.address, self.size, _DONTNEED):  # a process that locks all its memory
+            ctypes.CDLL(None).munlock(ctypes.c_void_p(self.address), ctypes.c_size_t(self.size))
+            self._madvise(self.address, self.size, _DONTNEED)
 
     def holds(self, pointer: int) -> bool:
         return self.address <= pointer < self.address + self.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from pathlib import Path
@@ -62,6 +63,14 @@ def test_it_is_the_jobs_own_memory_and_given_back_whole() -> None:
     assert driver.pinned == {memory.address: 64 * MIB} and memory.address % PIECE == 0
     memory.give_back(driver)
     assert not driver.pinned and anonymous() - before < 16 * MIB
+
+
+def test_it_is_given_back_by_a_process_that_locks_its_memory() -> None:
+    before, memory = anonymous(), taken()
+    if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(memory.address), ctypes.c_size_t(64 * MIB)):
+        pytest.skip("memory cannot be locked here")
+    memory.give_back()
+    assert anonymous() - before < 16 * MIB
 
 
 def test_it_is_not_taken_where_the_host_has_less() -> None:
