@@ -131,7 +131,7 @@ class Spill:
             self._is_pinning = False
 
     def _wait(self) -> None:
-        """Before the first pass, and after the first step: loading goes on beside the pinning, but a batch that does not fit would
+        """Before the first pass, and after the first step: loading continues beside the pinning, but a batch that does not fit would
         end the job in a millisecond."""
         if self._is_pinning and os.getpid() == self._pid:
             begun = time.monotonic()
@@ -174,7 +174,7 @@ class Spill:
         self._raise_fraction(total, share)
         try:
             pool = SpillPool(torch, device, memory, large)
-        except Exception:
+        except Exception:  # whatever it was, nothing stays taken
             del cuda_memory.SPILLS[device]
             self._raise_fraction(total, share)
             memory.give_back(driver)

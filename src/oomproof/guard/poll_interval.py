@@ -61,7 +61,7 @@ def poll_seconds(
 
 
 def glances(settings: Settings, job: JobView) -> Glances | None:
-    """For a job that stands still far below its limit: as often as it would be looked at, at a tenth of the cost. None: it grows,
+    """For a job that holds the same, far below its limit: as often as it would be looked at, at a tenth of the cost. None: it grows,
     is near its limit, where growth is told from breath by the looks, or has none."""
     if not job.still or job.limit_headroom is None or _share_left(settings, job.limit_headroom) < 1:
         return None

@@ -14,12 +14,12 @@ from oomproof.plans.knobs import Knob, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, number
 from oomproof.records import dataclass, field
 from oomproof.sizing.batch_search import largest_batch
+from oomproof.sizing.script_sizing import HELD_BACK
 
 Measure = Callable[[Plan], Point]
 Between = Callable[[Point, Point, int], Point | None]  # two runs and a batch, to what they tell of it
 _START = 8  # where the batch begins that nobody knows: below it kernels and blocks are others (GPT-2 from 1 and 2: 10 % off)
 MOST = 1 << 14
-_HELD_BACK = "held back: "  # how script_sizing begins that note
 _FURTHER = 1.3  # times the largest batch that was run, a line is still trusted, until a run confirms it
 _CLOSE = 0.015  # of the batch: nearer to the largest one is not worth a run
 _ROUNDS = 6
@@ -125,9 +125,9 @@ def _notes_of_runs(points: Sequence[Point]) -> Iterator[str]:
     """Each once; what was held back differs from run to run by a time in a file's name."""
     held_back = False
     for note in dict.fromkeys(note for point in points for note in point.notes):
-        if not note.startswith(_HELD_BACK) or not held_back:
+        if not note.startswith(HELD_BACK) or not held_back:
             yield note
-        held_back = held_back or note.startswith(_HELD_BACK)
+        held_back = held_back or note.startswith(HELD_BACK)
 
 
 def _make_tiers(request: FitRequest, scenario: Scenario, between: Between) -> None:

@@ -1,7 +1,7 @@
 """What people feel stays in RAM: `memory.low` for the desktop's own slice and those above it, as drop-in files of systemd.
 
 A desktop whose pages were swapped out answers when they have been read back, which takes as long as the machine thrashes: 47 s in the
-lab, 0.4 s with this (`bench/desktop_protection.py`). The protection is the kernel's and only as large as what the desktop holds.
+lab, 1.1 s with this (`bench/desktop_protection.py`). The protection is the kernel's and only as large as what the desktop holds.
 """
 
 from __future__ import annotations

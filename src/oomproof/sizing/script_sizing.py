@@ -35,6 +35,7 @@ from oomproof.sizing.virtual_gpu.step_limits import PATIENCE, STEPS
 from oomproof.sizing.watched_child import Watched
 from oomproof.units import MIB, format_size
 
+HELD_BACK = "held back: "  # how that note begins; it differs from run to run
 _CODE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "virtual_gpu")
 _GRACE = (
     60.0  # seconds beyond those that the child has for its steps: imports, and the answer's own arithmetic
@@ -275,7 +276,7 @@ def _held_back(folder: str) -> Iterator[str]:
     with contextlib.suppress(OSError, ValueError), open(path) as file:
         written = json.load(file)
         if written["count"]:
-            yield f"held back: {written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
+            yield f"{HELD_BACK}{written['count']} files ({format_size(written['bytes'])}), such as {written['names'][0]}"
 
 
 def _refused(why: str, passing: bool = False, status: int = 0) -> SizedScript:

@@ -146,7 +146,7 @@ class FailureChains:
         self._advances = signs.advances
 
     def run_began(self) -> None:
-        """The log goes on with another run. Without a failure of its own it does not take back what is told above."""
+        """The log continues with another run. Without a failure of its own it does not take back what is told above."""
         self._restarted = True
 
     def only_examples(self) -> None:
