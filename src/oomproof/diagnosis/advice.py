@@ -14,6 +14,7 @@ from oomproof.diagnosis.smaller_command import (
     workers_that_fit,
 )
 from oomproof.diagnosis.verdict import Change, Remedy
+from oomproof.diagnosis.worker_figures import worker_figures
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.run_settings import ACCUMULATION, BATCH
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
@@ -21,7 +22,6 @@ from oomproof.records import replace
 from oomproof.units import GIB, MIB, format_size
 
 _LONG = 160  # a longer command line would push the advice off the screen, and half of one cannot be pasted
-_SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _MUCH = 0.15  # of RAM: less is what a desktop and its services take
 _GRACE = 30.0  # seconds, what `run` takes unless told: not worth a flag
 
@@ -161,20 +161,16 @@ def _less_pinned(case: CaseFile) -> tuple[Remedy, ...]:
 
 
 def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
-    newest = max((process.last for process in case.processes.values()), default=0.0)
-    alive = [process for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE]
-    workers = [process for process in alive if process.role == "worker"]
+    workers = worker_figures(case, case.job_peak)
     argument = find_argument(case.argv)
     # the number asked for is the one to change, whatever was still alive at the last sample
-    now = argument.value if argument is not None else len(workers)
+    now = argument.value if argument is not None else workers.count
     if now < 1 or (argument is None and now < 2):
         return ()
-    shares = [worker.share for worker in workers]
     # what is shared with the main process stays whatever the workers are; only their own pages go
-    each = sum(share or 0 for share in shares) // len(shares) if shares and None not in shares else 0
-    fewer = now // 2
-    if allowed is not None and case.job is not None:
-        fits = workers_that_fit(now, each, max(0, case.job.used - len(workers) * each), allowed)
+    each, fewer = workers.each, now // 2
+    if allowed is not None and workers.held is not None:
+        fits = workers_that_fit(now, each, max(0, workers.held - workers.count * each), allowed)
         fewer = fits if fits is not None else fewer
     name = argument.name if argument is not None else "num_workers"
     return (

@@ -10,7 +10,7 @@ from oomproof.evidence.gpu_oom import GpuOom, Owner
 from oomproof.records import dataclass, field, fields
 
 if TYPE_CHECKING:  # the parsers behind it are read in only for a run that failed
-    from oomproof.evidence.texts.finding import Finding
+    from oomproof.evidence.texts.finding import Finding, TaskJob
     from oomproof.evidence.texts.text_case import TextCase
     from oomproof.recording.census_record import Census
 
@@ -225,6 +225,7 @@ class KernelKill:
     shmem_rss: int | None = None
     text: str = ""
     sure: bool = True  # False: of this job by its name and number, but in no sample of it
+    job: TaskJob | None = None  # the victim's, by the report's list of tasks
 
     @property
     def by_limit(self) -> bool:

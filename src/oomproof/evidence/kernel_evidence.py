@@ -60,6 +60,7 @@ def _kill(finding: Finding) -> KernelKill:
         file_rss=victim.file_rss,
         shmem_rss=victim.shmem_rss,
         text=finding.text,
+        job=finding.kernel.job_of(victim.pid),
     )
 
 

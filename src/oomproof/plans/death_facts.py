@@ -8,6 +8,7 @@ from oomproof.diagnosis.gpu_shortage import crowding, same_failure
 from oomproof.diagnosis.memory_answer import allowed_bytes
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Verdict
+from oomproof.diagnosis.worker_figures import worker_figures
 from oomproof.evidence.case_file import Action, CaseFile
 from oomproof.evidence.gpu_oom import GpuOom
 from oomproof.records import dataclass
@@ -15,9 +16,8 @@ from oomproof.units import format_size
 
 Memory = Literal["host", "shm", "gpu"]
 
-_SAME_SAMPLE = 2.0  # seconds; loaders start new workers every epoch, only those of the end count
 _LIKELY = 0.5  # a verdict that is more probably something else is none to act on
-_NEARLY_ALL, _SEEN = 0.8, 0.5  # of what the job held
+_NEARLY_ALL = 0.8  # of what the job held
 _GROWING = 1 << 20  # bytes a second
 _FIXED = ("parameter", "gradient", "optimizer", "buffer")  # what no batch changes
 _STOPPED = ("interrupt", "ask", "term", "kill")  # by the user
@@ -63,7 +63,7 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
     if verdict.cause != "cuda-oom" or (oom is not None and not same_failure(oom, verdict.gpu)):
         oom = None
     held = _held(case, verdict)
-    count, each = _workers(case, held)
+    workers = worker_figures(case, held)
     call = oom.generating if oom is not None else None
     return DeathFacts(
         memory="gpu" if verdict.kind.gpu else "shm" if verdict.kind.shared_memory else "host",
@@ -72,9 +72,9 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
         stopped=stopped,
         held=held,
         allowed=_allowed(case, verdict, stop),
-        workers=count,
-        worker_bytes=each,
-        alone=_alone(case, held),
+        workers=workers.count,
+        worker_bytes=workers.each,
+        alone=not workers.count and _alone(case, held),
         growing=case.job is None or case.job.rate > _GROWING,
         leak=verdict.growth is not None,
         gpu_fixed=oom.held(*_FIXED) if oom is not None and oom.owners else None,
@@ -105,21 +105,6 @@ def _others(verdict: Verdict, stop: Action | None, oom: GpuOom | None) -> str:
     who_held = oom.neighbours[0] if oom.neighbours else None
     named = f" (pid {who_held.pid})" if who_held is not None else ""
     return f"another job{named} held {format_size(crowd[1])} of the card that this one lacked"
-
-
-def _workers(case: CaseFile, held: int | None) -> tuple[int, int]:
-    """(how many lived at the end, what each held of its own; 0: not known). Of workers that were seen before they had filled, nobody
-    knows: what was seen of all processes is then far from what the job held."""
-    newest = max((process.last for process in case.processes.values()), default=0.0)
-    workers = [
-        process
-        for process in case.processes.values()
-        if process.role == "worker" and process.last >= newest - _SAME_SAMPLE
-    ]
-    shares = [worker.share for worker in workers if worker.share is not None]
-    each = sum(shares) // len(shares) if shares and len(shares) == len(workers) else 0
-    seen = sum(process.used for process in case.processes.values() if process.last >= newest - _SAME_SAMPLE)
-    return len(workers), each if held is None or seen >= _SEEN * held else 0
 
 
 def _alone(case: CaseFile, held: int | None) -> bool:

@@ -121,6 +121,42 @@ def with_processes(attempt: Attempt, main: int, workers: int, each: int) -> Deat
     return facts_of(replace(case, processes=seen), judge(case))
 
 
+def task_list(main: int, each: int, workers: int) -> list[str]:
+    """As the kernel prints it; memory in MiB."""
+    header = "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name"
+    rows = [(LEADER, main, "pt_main_thread")]
+    rows += [(5000 + number, each, "pt_data_worker") for number in range(workers)]
+    return [
+        header,
+        *(
+            f"[{pid:7d}]     0{pid:6d}{(mib + 900) << 8:9d}{mib << 8:9d}   450560        0             0 {name}"
+            for pid, mib, name in rows
+        ),
+    ]
+
+
+def test_workers_that_no_sample_saw_are_in_the_kernels_own_list(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=2, memcg_oom=2, vmstat_oom_kill=9)
+    attempt.processes = [(LEADER, "main", "python3")]
+    usage = OWN_KILL[:1]
+    first = kernel([*usage, *task_list(900, 300, 16), *OWN_KILL[1:]], at=END - 1, pid=5003)
+    second = kernel([*usage, *task_list(900, 450, 15), *OWN_KILL[1:]], at=END - 0.5)
+    attempt.kernel_lines = [*first, *second]
+    told = facts(attempt)
+    assert told.workers == 16 and told.worker_bytes == 450 << 20, "as many as the first, as large as the last"
+    assert not told.alone and told.worker_share is not None and told.worker_share > 0.8
+    remedy = next(remedy for remedy in judge(attempt.case()).remedies if "DataLoader workers" in remedy.title)
+    assert "each held 450 MiB" in remedy.title and remedy.basis == "measured"
+
+
+def test_a_list_of_one_process_tells_of_no_workers(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1, vmstat_oom_kill=8)
+    attempt.processes = [(LEADER, "main", "python3")]
+    attempt.kernel_lines = kernel([*OWN_KILL[:1], *task_list(8000, 0, 0), *OWN_KILL[1:]])
+    told = facts(attempt)
+    assert (told.workers, told.worker_bytes) == (0, 0)
+
+
 CUDA = (
     b'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
