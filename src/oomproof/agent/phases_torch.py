@@ -216,7 +216,17 @@ def _telling_where(agent: Agent, save: Any) -> Any:
 def _watch_loader(module: Any, agent: Agent) -> None:
     """A batch taken while gradients are off is for evaluation, whether or not anybody called eval()."""
     iterator = module._BaseDataLoaderIter
-    original = iterator.__next__
+    original, made = iterator.__next__, iterator.__init__
+
+    @functools.wraps(made)
+    def ours_made(this: Any, *args: Any, **kwargs: Any) -> None:
+        """Loading ends where the first batch is asked for: making it may be what memory is too small for."""
+        try:
+            if agent.base == "load":
+                agent.set_base(_loop_of_batches())
+        except Exception as error:
+            agent.failed("phases_torch.loader", error)
+        made(this, *args, **kwargs)
 
     @functools.wraps(original)
     def ours(this: Any) -> Any:
@@ -227,15 +237,19 @@ def _watch_loader(module: Any, agent: Agent) -> None:
         except Exception as error:
             _tell_lost_workers(this, error, agent)
             raise
-        torch = sys.modules["torch"]
-        name = "train" if torch.is_grad_enabled() and not _Mode.evaluating else "eval"
+        name = _loop_of_batches()
         if agent.base != name:
             agent.set_base(name)
         for callback in agent.on_batch:
             callback(batch)
         return batch
 
-    iterator.__next__ = ours
+    iterator.__next__, iterator.__init__ = ours, ours_made
+
+
+def _loop_of_batches() -> str:
+    torch = sys.modules["torch"]
+    return "train" if torch.is_grad_enabled() and not _Mode.evaluating else "eval"
 
 
 def _tell_lost_workers(iterator: Any, error: BaseException, agent: Agent) -> None:

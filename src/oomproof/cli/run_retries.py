@@ -23,6 +23,7 @@ from oomproof.machine import processes
 from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.death_facts import facts_of
 from oomproof.plans.knobs import least_workers, parse_knob, sacrifice_order
+from oomproof.plans.loading_arguments import loading_hint
 from oomproof.plans.plan import Plan, effective_batch
 from oomproof.plans.resume_arguments import ResumeArgument, parse_resume_argument, resume_argument
 from oomproof.plans.retry_decision import NoRetry, Retry, decide
@@ -69,17 +70,20 @@ def template_for(argv: list[str], chosen: RunSettings) -> Template:
 
 def _with_workers(template: Template, argv: list[str]) -> Template:
     """One worker is kept where the script's own text says that it cannot do without."""
-    script = script_of(argv, working_folder())
-    try:
-        text = Path(script).read_text(errors="replace") if script is not None else ""
-    except OSError:
-        text = ""
-    least = least_workers(text)
+    least = least_workers(_script_text(argv))
     knobs = [
         replace(knob, least=max(knob.least, least)) if knob.kind == "workers" and not knob.described else knob
         for knob in template.knobs
     ]
     return replace(template, knobs=tuple(knobs))
+
+
+def _script_text(argv: list[str]) -> str:
+    script = script_of(argv, working_folder())
+    try:
+        return Path(script).read_text(errors="replace") if script is not None else ""
+    except OSError:
+        return ""
 
 
 def prepare(order: Order, asked: bool) -> Template | None:
@@ -147,7 +151,11 @@ class Retries:
             return NoRetry("it was stopped by a person")
         facts = facts_of(conclusion.case, conclusion.verdict)
         chosen = self._order.chosen
-        return decide(self._template, self._plans, facts, chosen.retry, chosen.order)
+        following = decide(self._template, self._plans, facts, chosen.retry, chosen.order)
+        if isinstance(following, NoRetry) and facts.loading:
+            hint = loading_hint(_script_text(self._order.argv), self._order.argv)
+            following = replace(following, hint=hint or following.hint)
+        return following
 
     def _say(self, text: str) -> None:
         if self._verbosity is not None:

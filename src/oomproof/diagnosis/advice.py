@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from oomproof.diagnosis.loading_death import SMALLER_WEIGHTS, WEIGHTS_ONCE, died_loading
 from oomproof.diagnosis.smaller_command import (
     WORKERS,
     bare_name,
@@ -84,6 +85,8 @@ def again(case: CaseFile, advice: str) -> str:
         return f"{advice}: {read_output(case)}"
     if "dmesg" in advice and kernel_ruled_out(case):
         return f"the kernel killed nothing while it ran; to see the error itself: {with_workers(case, 0)}"
+    if advice == HALVE_THE_BATCH and died_loading(case):
+        return f"{SMALLER_WEIGHTS.title}. Then {command(case)}"
     half = half_the_batch(case)
     if advice == HALVE_THE_BATCH and half.command is not None:
         return f"{half.title}: {half.command}"
@@ -127,6 +130,10 @@ def _subject(remedy: Remedy) -> str:
 
 def typed(case: CaseFile, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
     """Each change of the environment as the command that makes it, and the batch by its name on the command line."""
+    if died_loading(case):
+        rules = [remedy for remedy in remedies if remedy.basis == "rule"]
+        of_training = [remedy for remedy in rules if _subject(remedy) in ("batch_size", "num_workers")]
+        remedies = tuple(remedy for remedy in remedies if remedy not in of_training)
     remedies = tuple(half_the_batch(case) if remedy is HALF_THE_BATCH else remedy for remedy in remedies)
     return tuple(
         replace(remedy, command=f"{remedy.change.key}={remedy.change.after} {command(case)}")
@@ -147,6 +154,9 @@ def read_output(case: CaseFile) -> str:
 def smaller_job(case: CaseFile, allowed: int | None = None) -> tuple[Remedy, ...]:
     """What makes a training job smaller, in the order a good engineer tries it: workers, data copies, the batch last.
     ``allowed``: what it may hold, where that is known."""
+    if died_loading(case):
+        measured = [remedy for remedy in _fewer_workers(case, allowed) if remedy.basis == "measured"]
+        return (*_less_pinned(case), *measured, ONE_DATA_COPY, WEIGHTS_ONCE)
     return (*_less_pinned(case), *_fewer_workers(case, allowed), ONE_DATA_COPY, half_the_batch(case))
 
 

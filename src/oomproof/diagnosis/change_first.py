@@ -8,6 +8,7 @@ import shlex
 
 from oomproof.diagnosis.advice import as_flag, command, held_by_others
 from oomproof.diagnosis.larger_limit import STEP
+from oomproof.diagnosis.loading_death import LOAD_LESS, died_loading
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 
@@ -56,6 +57,8 @@ def _smaller(case: CaseFile, limit: int | None) -> str:
         return (
             f"load less at a time, or give the machine swap ({have}): oomproof system --need {as_flag(need)}"
         )
+    if died_loading(case):
+        return LOAD_LESS
     return "load less at a time: stream or map the data, a smaller batch, fewer workers"
 
 

@@ -10,6 +10,7 @@ import shlex
 from typing import Literal
 
 from oomproof.diagnosis.advice import BOTH_NAMES, as_flag, command, half_the_batch
+from oomproof.diagnosis.loading_death import SMALLER_WEIGHTS
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text
@@ -80,7 +81,8 @@ def shortage(oom: GpuOom, case: CaseFile) -> Shortage:
     remedies = list(parts.get(kind, ()))
     for part in parts.values():
         remedies += [piece for piece in part if piece not in remedies]
-    remedies += [half_the_batch(case), *_spill(oom, case)]
+    loading = oom.phase == "load" and oom.step is None
+    remedies += [SMALLER_WEIGHTS if loading else half_the_batch(case), *_spill(oom, case)]
     return Shortage(kind, _headline(kind, oom), _why(kind, oom), _next(remedies[0], case), tuple(remedies))
 
 

@@ -12,6 +12,7 @@ from oomproof.diagnosis.advice import (
 )
 from oomproof.diagnosis.change_first import change_first
 from oomproof.diagnosis.larger_limit import burst_text, higher_limit, raise_limit, size_is_unknown
+from oomproof.diagnosis.loading_death import LOAD_LESS, died_loading
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name
@@ -131,6 +132,11 @@ def _about_growth(
     elif growth.not_a_leak:
         kept = Remedy(growth.not_a_leak, "measured", change=Change("env", "MALLOC_ARENA_MAX", after="2"))
         following = f"{growth.not_a_leak}: MALLOC_ARENA_MAX=2 {command(case)}"
+    elif died_loading(case):
+        kept = ONE_DATA_COPY
+        following = f"it was still loading: {LOAD_LESS}; then {command(case)}"
+        if longer:
+            following = f"it was still loading: {LOAD_LESS}; or give it more: {longer[0].command}"
     elif growth.steps is None and longer:  # it told no steps: it may have been loading all the time
         following = (
             f"find what is kept as it runs; if it was still loading, it needs more: {longer[0].command}"
@@ -212,7 +218,7 @@ def _about_size(case: CaseFile, limit: int | None, machine: bool, beside: tuple[
     smaller = smaller_job(case, allowed_bytes(case, limit, machine))
     change = _first_change(case, smaller)
     if raised and raised[0].command is not None and limit is not None:
-        or_else = f"or make the job smaller ({_named(change)})"
+        or_else = f"or {LOAD_LESS}" if died_loading(case) else f"or make the job smaller ({_named(change)})"
         learn = "to learn how much it takes: " if size_is_unknown(case, limit) else ""
         following = f"{learn}{raised[0].command}, {or_else}"
     elif change is not None and change.command is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from oomproof.diagnosis.gpu_shortage import crowding, same_failure
+from oomproof.diagnosis.loading_death import died_loading
 from oomproof.diagnosis.memory_answer import allowed_bytes
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Verdict
@@ -36,6 +37,7 @@ class DeathFacts:
     allowed: int | None = None
     workers: int = 0  # that lived at the end
     worker_bytes: int = 0  # each, of its own
+    loading: bool = False  # no batch had been asked for yet
     alone: bool = False  # no worker was ever seen, and one process held nearly all
     growing: bool = False  # to the end: what was measured is not all it wanted
     leak: bool = False  # from step to step: smaller settings only delay it
@@ -74,6 +76,7 @@ def facts_of(case: CaseFile, verdict: Verdict) -> DeathFacts:
         allowed=_allowed(case, verdict, stop),
         workers=workers.count,
         worker_bytes=workers.each,
+        loading=died_loading(case),
         alone=not workers.count and _alone(case, held),
         growing=case.job is None or case.job.rate > _GROWING,
         leak=verdict.growth is not None,

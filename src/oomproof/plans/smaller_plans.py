@@ -127,6 +127,8 @@ def _relevant(template: Template, plan: Plan, facts: DeathFacts, order: Sequence
     knobs = [knob for knob in template.knobs if knob.kind != "accum"]
     if facts.memory == "gpu" or (facts.memory == "host" and facts.alone):
         knobs = [knob for knob in knobs if knob.kind not in ("workers", "prefetch")]
+    if facts.loading:
+        knobs = [knob for knob in knobs if knob.name in order or _takes_part_in_loading(knob, facts)]
     if facts.phase == "train":
         knobs = [knob for knob in knobs if knob.kind != "eval_batch"]
     asked = [name for name in order if any(knob.name == name for knob in knobs)]
@@ -134,6 +136,13 @@ def _relevant(template: Template, plan: Plan, facts: DeathFacts, order: Sequence
     if asked:
         return ordered
     return tuple(sorted(ordered, key=lambda knob: _turn(template, plan, knob, facts)))
+
+
+def _takes_part_in_loading(knob: Knob, facts: DeathFacts) -> bool:
+    """Workers that were seen then are those of a data set's map(); what the user named may be a precision or a part of the data."""
+    if knob.kind in ("workers", "prefetch"):
+        return facts.workers > 0
+    return knob.kind not in ("batch", "eval_batch") and not _OF_EVALUATION.search(knob.name.lower())
 
 
 def _turn(template: Template, plan: Plan, knob: Knob, facts: DeathFacts) -> int:
@@ -239,6 +248,11 @@ def _most_batch(batch: int, facts: DeathFacts, part: int) -> tuple[int, str]:
 
 
 def _nothing_left(template: Template, plan: Plan, facts: DeathFacts) -> NoPlan:
+    if facts.loading:
+        return NoPlan(
+            "it was still loading, before its first batch: neither a smaller batch nor fewer workers take anything off that",
+            "name what makes loading smaller: --knob NAME=VALUE,VALUE; if it does make batches before, --order batch tries",
+        )
     held_back = template.knob("batch")
     if held_back is not None and not held_back.described and template.knob("accum") is None:
         batch = number(template, plan, "batch")

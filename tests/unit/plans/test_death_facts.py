@@ -157,6 +157,17 @@ def test_a_list_of_one_process_tells_of_no_workers(attempt: Attempt) -> None:
     assert (told.workers, told.worker_bytes) == (0, 0)
 
 
+def test_while_it_was_loading(attempt: Attempt) -> None:
+    attempt.ended(signal=9, memcg_oom_kill=1, memcg_oom=1)
+    case = replace(attempt.case(), phase="load", step=None)
+    verdict = judge(case)
+    assert facts_of(case, verdict).loading
+    assert not any("batch" in remedy.title for remedy in verdict.remedies), "none had been asked for"
+    assert "load less" in verdict.next and any("mmap=True" in remedy.title for remedy in verdict.remedies)
+    again = replace(attempt.case(), phase="load", step=40)
+    assert not facts_of(again, judge(again)).loading, "a checkpoint that is read again in the middle"
+
+
 CUDA = (
     b'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
@@ -179,6 +190,15 @@ def test_a_full_card_by_the_message_alone(attempt: Attempt) -> None:
     told = facts(attempt)
     assert told.memory == "gpu" and told.gpu_fixed is None
     assert told.gpu_wanted == int(21.5 * GIB) and told.gpu_capacity == int(20.5 * GIB)
+
+
+def test_a_card_that_is_full_of_weights(attempt: Attempt) -> None:
+    with_account(attempt, phase="load", step=None)
+    case = replace(attempt.case(), phase="load", step=None)
+    verdict = judge(case)
+    assert facts_of(case, verdict).loading and facts_of(case, verdict).memory == "gpu"
+    titles = " ".join(remedy.title for remedy in verdict.remedies)
+    assert "smaller type" in titles and "half the batch" not in titles
 
 
 def test_a_full_card_by_its_account(attempt: Attempt) -> None:

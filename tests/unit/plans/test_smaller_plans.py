@@ -231,3 +231,25 @@ def test_there_is_an_end(batch: int, accum: int, workers: int, deaths: list[Deat
             return
         tried.append(smaller.plan)
     pytest.fail(f"{len(tried)} plans and no end")
+
+
+LOADING = DeathFacts("host", phase="load", loading=True, held=9 * GIB)
+
+
+def test_while_it_loads_no_batch_and_no_worker_gives_way() -> None:
+    nothing = after(ALL, LOADING)
+    assert isinstance(nothing, NoPlan) and "still loading" in nothing.reason
+    assert isinstance(after(ALL, DeathFacts("gpu", phase="load", loading=True)), NoPlan)
+    assert isinstance(after("python t.py --bs {batch}", LOADING, "batch=64..4"), NoPlan)
+
+
+def test_what_helps_loading_is_still_changed() -> None:
+    text = "python t.py --batch-size {batch} --dtype {dtype}"
+    knobs = ("batch=64..4", "dtype=float32,bfloat16")
+    assert "batch=64 dtype=bfloat16" in plan_after(text, LOADING, *knobs)
+    mapping = DeathFacts("host", phase="load", loading=True, workers=16, worker_bytes=GIB // 2, held=9 * GIB)
+    assert "workers=8" in plan_after(ALL, mapping), "processes of a data set's map() were seen"
+
+
+def test_the_user_may_know_better_where_batches_are_made() -> None:
+    assert "batch=32 accum=4" in plan_after(ALL, LOADING, order=("batch",))
