@@ -31,6 +31,8 @@ from oomproof.plans.smaller_plans import argument_name, first_plan
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.records import replace
+from oomproof.remedies.hydra_knobs import with_overrides
+from oomproof.remedies.hydra_program import hydra_program
 from oomproof.runner.run_flags import RunSettings
 from oomproof.runner.supervise import Order, Outcome, working_folder
 from oomproof.runner.waiting_run import Cancelled, ListedAsWaiting
@@ -47,6 +49,8 @@ def template_for(argv: list[str], chosen: RunSettings) -> Template:
     """What of the command may change. Raises OomproofError where that is nothing, or cannot be read."""
     described = [parse_knob(text) for text in chosen.knob]
     template = _with_workers(template_of(argv, described, folder=working_folder()), argv)
+    if not template.typed:
+        template = with_overrides(template, hydra_program(argv, working_folder()))
     sacrifice_order(template.knobs, chosen.order)
     if chosen.resume_arg:
         parse_resume_argument(chosen.resume_arg)

@@ -17,14 +17,19 @@ _PLACEHOLDER = re.compile(rf"\{{\{{({NAME})\}}\}}|\{{({NAME})\}}")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """``words``: with a placeholder for each knob, ``typed`` by the user or recognised by us."""
+    """``words``: with a placeholder for each knob, ``typed`` by the user or recognised by us. ``overrides``: knobs that the command does not
+    name, each with what is put before its value: ``data.batch_size=`` for Hydra."""
 
     words: tuple[str, ...]
     knobs: tuple[Knob, ...]
     typed: bool = True
+    overrides: tuple[tuple[str, str], ...] = ()
 
     def command(self, values: Mapping[str, str]) -> list[str]:
-        return filled(self.words, values)
+        """What is as it was needs no override."""
+        first = {knob.name: str(knob.first) for knob in self.knobs}
+        changed = [f"{begin}{values[name]}" for name, begin in self.overrides if values[name] != first[name]]
+        return [*filled(self.words, values), *changed]
 
     def knob(self, kind: str) -> Knob | None:
         return next((knob for knob in self.knobs if knob.kind == kind), None)

@@ -52,7 +52,9 @@ def first_plan(template: Template, command: Sequence[str]) -> Plan:
     """What the command runs with before anything is changed. Raises OomproofError where a placeholder has no first value."""
     values: dict[str, str] = {}
     for knob in template.knobs:
-        if not template.typed:
+        if not template.typed and any(knob.name == name for name, _ in template.overrides):
+            values[knob.name] = str(knob.first)
+        elif not template.typed:
             values[knob.name] = _typed_value(template, command, knob.name)
         elif knob.values:
             values[knob.name] = knob.values[0]
@@ -69,6 +71,9 @@ def first_plan(template: Template, command: Sequence[str]) -> Plan:
 
 def argument_name(template: Template, name: str) -> str:
     """What a knob is called on the command line: ``--batch-size``; its own name where it stands alone."""
+    for known, begin in template.overrides:
+        if known == name:
+            return begin.lstrip("+").removesuffix("=")
     for at, word in enumerate(template.words):
         if f"{{{name}}}" in word:
             before = word.partition(f"{{{name}}}")[0].removesuffix("=")

@@ -11,6 +11,7 @@ from typing import Any
 from oomproof.records import replace
 from oomproof.remedies.config_formats.format_choice import SCRIPTS, kind_of_file
 from oomproof.remedies.config_formats.shell_scalars import words_of
+from oomproof.remedies.hydra_program import HydraProgram, hydra_program
 from oomproof.remedies.settings_search import SettingsFile
 
 _LARGEST = 1 << 20  # bytes: no file of settings is larger
@@ -19,9 +20,14 @@ _JUST_THEN = 1.0  # seconds: file systems round times
 
 
 def settings_files(
-    argv: Sequence[str], folder: str, began: float | None, code: Mapping[str, Any] | None = None
+    argv: Sequence[str],
+    folder: str,
+    began: float | None,
+    code: Mapping[str, Any] | None = None,
+    program: HydraProgram | None = None,
 ) -> list[SettingsFile]:
-    """``began``: when the run was started, wall seconds; ``code``: the script and its hash, as run.json has them."""
+    """``began``: when the run was started, wall seconds; ``code``: the script and its hash, as run.json has them. ``program``: of Hydra,
+    where it is one."""
     paths: dict[str, None] = {}
     for path in _named(argv, folder):
         paths.setdefault(path)
@@ -32,7 +38,39 @@ def settings_files(
         if os.path.exists(os.path.join(folder, name)):
             paths.setdefault(os.path.join(folder, name))
     sources = [path for path in paths if kind_of_file(path) == ".py"]
-    return [replace(_file(path, folder, began, code or {}), given=path in sources[1:]) for path in paths]
+    files = [replace(_file(path, folder, began, code or {}), given=path in sources[1:]) for path in paths]
+    if program is None:
+        return files
+    composed = list(_hydra_files(program, folder, began))
+    known = {file.path for file in composed}
+    return [*(file for file in files if file.path not in known), *composed]
+
+
+def program_of(argv: Sequence[str], folder: str) -> HydraProgram | None:
+    """The Hydra program that the command starts, itself or in its launch script."""
+    program = hydra_program(argv, folder)
+    for path in _named(argv, folder) if program is None else ():
+        if program is None and os.path.splitext(path)[1] in SCRIPTS:
+            program = hydra_program([word.text.strip("'\"") for word in words_of(_text(path)[0])], folder)
+    return program
+
+
+def _hydra_files(program: HydraProgram, folder: str, began: float | None) -> Iterator[SettingsFile]:
+    """Each with the values that applied; one line where that could not be told."""
+    if program.problem:
+        path = program.file_of(program.primary)
+        if path is not None:
+            yield SettingsFile(
+                path, os.path.relpath(path, folder), problem=f"not followed: {program.problem}"
+            )
+        return
+    applied: dict[str, dict[int, str]] = {}
+    for value in program.values.values():
+        applied.setdefault(value.layer, {})[value.scalar.start] = value.doubt
+    for layer, places in applied.items():
+        path = program.file_of(layer)
+        if path is not None:
+            yield replace(_file(path, folder, began, {}), applied=places)
 
 
 def _named(words: Sequence[str], folder: str) -> Iterator[str]:

@@ -105,18 +105,17 @@ def plan_of_attempts(
 
 
 def _with_typed(found: FoundSettings, values: Mapping[str, str]) -> Plan:
-    """What an attempt had: retries change what stands on the command line."""
-    known = {name for name, _ in found.plan.values if name not in found.places}
+    """What an attempt had: retries change what stands on the command line, and what Hydra's configs say, by an override there."""
+    known = {name for name, _ in found.plan.values}
     return found.plan.with_values(**{name: value for name, value in values.items() if name in known})
 
 
 def _changes(found: FoundSettings, plan: Plan, facts: DeathFacts, why: str) -> list[FixChange]:
     changes = []
     for name, value in plan.values:
-        before = found.plan.get(name)
-        if value == before or name not in found.places:
+        if name not in found.places or value == (before := found.places[name].scalar.value):
             continue
-        saves, basis, effect = _effect(found, name, int(before or 0), int(value), facts, why)
+        saves, basis, effect = _effect(found, name, int(before), int(value), facts, why)
         changes.append(FixChange(found.places[name], value, effect, saves, basis))
     return changes
 

@@ -13,7 +13,7 @@ from oomproof.recording.run_folders import Run
 from oomproof.records import dataclass, replace
 from oomproof.remedies.config_formats.format_choice import with_value
 from oomproof.remedies.config_formats.scalars import Unreadable
-from oomproof.remedies.fix_files import settings_files
+from oomproof.remedies.fix_files import program_of, settings_files
 from oomproof.remedies.fix_plan import FixChange, FixPlan, plan_fix, plan_of_attempts
 from oomproof.remedies.fix_probation import compared
 from oomproof.remedies.fix_record import figures_of_attempt
@@ -42,8 +42,9 @@ def propose(of_run: Run, at: Sequence[str] = ()) -> Proposal:
     info, first = of_run.info, of_run.at(1)
     folder = str(info.get("cwd") or ".")
     began = first.started().get("wall") or of_run.created or None
-    files = settings_files(first.argv, folder, began, first.info.get("code"))
-    found = find_settings(first.argv, folder, files, at)
+    program = program_of(first.argv, folder)
+    files = settings_files(first.argv, folder, began, first.info.get("code"), program)
+    found = find_settings(first.argv, folder, files, at, program)
     flags = info.get("flags")
     kept_flags = (
         {name: value for name, value in flags.items() if name not in _OF_RETRY}

@@ -8,22 +8,26 @@ from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.knobs import Kind, Knob, kind_of, least_of, least_workers
 from oomproof.plans.plan import Plan
 from oomproof.plans.smaller_plans import first_plan
-from oomproof.records import dataclass, field
+from oomproof.records import dataclass, field, replace
 from oomproof.remedies.config_formats.format_choice import CONFIGS, SCRIPTS, kind_of_file, scalars_of
 from oomproof.remedies.config_formats.scalars import Scalar, Unreadable, Wanted
+from oomproof.remedies.hydra_knobs import implied_accumulation, paths_of, with_accumulation
+from oomproof.remedies.hydra_program import HydraProgram
 
 _KINDS: tuple[Kind, ...] = ("workers", "prefetch", "batch", "accum", "eval_batch")
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """``shown``: as people call it. ``problem``: why nothing in it may be changed. ``given``: to the script, as nanoGPT's config/*.py."""
+    """``shown``: as people call it. ``problem``: why nothing in it may be changed. ``given``: to the script, as nanoGPT's config/*.py.
+    ``applied``: of one that Hydra merges with others, where the values that it took begin, and what may have changed each; None: all count."""
 
     path: str
     shown: str
     text: str = ""
     problem: str = ""
     given: bool = False
+    applied: Mapping[int, str] | None = None
 
     @property
     def turn(self) -> int:
@@ -61,7 +65,11 @@ class FoundSettings:
 
 
 def find_settings(
-    argv: Sequence[str], folder: str, files: Sequence[SettingsFile], at: Sequence[str] = ()
+    argv: Sequence[str],
+    folder: str,
+    files: Sequence[SettingsFile],
+    at: Sequence[str] = (),
+    program: HydraProgram | None = None,
 ) -> FoundSettings:
     """``at``: ``FILE:LINE`` that the user chose where there are several."""
     template = template_of(argv, folder=folder)
@@ -85,6 +93,13 @@ def find_settings(
             knobs.append(Knob(kind, kind, first=value, least=least, described=False))
             values[kind], places[kind] = str(value), place
     whole = Template(template.words, tuple(knobs), typed=False)
+    if program is not None and whole.knob("accum") is None and (key := implied_accumulation(program)):
+        whole = with_accumulation(whole, key)
+        values["accum"] = "1"
+        if "batch" in places and len(paths := paths_of(program, "batch")) == 1:
+            # half of the change in a file and half on the command line would be no change to keep: both are typed
+            del places["batch"]
+            whole = replace(whole, overrides=(*whole.overrides, ("batch", f"{'.'.join(paths[0])}=")))
     return FoundSettings(whole, Plan.of(values), places, tuple(refused))
 
 
@@ -138,7 +153,17 @@ def _readable(files: Sequence[SettingsFile]) -> tuple[list[SettingsFile], list[R
 
 
 def _candidates(files: Sequence[SettingsFile], wanted: Wanted) -> list[Place]:
-    return [Place(file, scalar) for file in files for scalar in scalars_of(file.path, file.text, wanted)]
+    return [
+        Place(file, _with_doubt(file, scalar))
+        for file in files
+        for scalar in scalars_of(file.path, file.text, wanted)
+        if file.applied is None or scalar.start in file.applied
+    ]
+
+
+def _with_doubt(file: SettingsFile, scalar: Scalar) -> Scalar:
+    doubt = file.applied.get(scalar.start, "") if file.applied is not None else ""
+    return replace(scalar, problem=doubt) if doubt and scalar.value.isdecimal() else scalar
 
 
 def _of_kind(files: Sequence[SettingsFile], kind: Kind) -> list[Place]:
