@@ -29,20 +29,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oomproof.cli.command_knobs import knobs_of
 from oomproof.cli.command_parser import count
 from oomproof.cli.size import places_here
 from oomproof.errors import NEVER, USAGE, OomproofError
 from oomproof.ledger.budget import default_margin
 from oomproof.machine.nvidia import driver_present
 from oomproof.plans import fit_tiers
-from oomproof.plans.command_template import Template, template_of
+from oomproof.plans.command_template import Template
 from oomproof.plans.fit_confirmation import Confirmation, confirmation
 from oomproof.plans.fit_measure import point_between, point_of
 from oomproof.plans.fit_points import Point
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity
-from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan, check_effective, number
+from oomproof.plans.smaller_plans import argument_name
 from oomproof.printable import one_line, terminal_columns
 from oomproof.records import replace
 from oomproof.reports import fit_screen
@@ -210,7 +211,7 @@ def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template
     example = "oomproof fit -- python train.py --batch-size {batch}"
     if not command:
         raise OomproofError("no command to fit", example, USAGE)
-    template = template_of(command, [parse_knob(text) for text in arguments.knob], folder=os.getcwd())
+    template = knobs_of(command, arguments.knob, os.getcwd())
     if not template.knobs:
         raise OomproofError(
             "nothing of the command can change: it has no placeholder, and no argument whose name says what it is",
@@ -218,8 +219,10 @@ def _template(command: Sequence[str], arguments: argparse.Namespace) -> Template
             USAGE,
         )
     if not template.typed:
-        known = ", ".join(f"{knob.name} ({knob.first})" for knob in template.knobs)
-        _tell(f"taken from the command: {known}")
+        typed = [knob for knob in template.knobs if knob.name not in dict(template.overrides)]
+        for where, knobs in (("the command", typed), ("its configs", template.knobs[len(typed) :])):
+            if known := ", ".join(f"{argument_name(template, knob.name)} {knob.first}" for knob in knobs):
+                _tell(f"taken from {where}: {known}")
     return template
 
 

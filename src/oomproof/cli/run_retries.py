@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.alerts.alert import NEWS, Alert
+from oomproof.cli.command_knobs import knobs_of, script_text
 from oomproof.cli.run_admission import look_for_twins, tell, tell_as_is
 from oomproof.cli.run_end import EndSignals, judge_end, leave, tell_verdict
 from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_attempt, start_run
 from oomproof.errors import USAGE, OomproofError
 from oomproof.evidence.checkpoint_finder import Found, newest_checkpoint
-from oomproof.leaf.command_lines import script_of
 from oomproof.ledger.needs import Need
 from oomproof.machine import processes
 from oomproof.plans.command_template import Template, template_of
 from oomproof.plans.death_facts import facts_of
-from oomproof.plans.knobs import least_workers, parse_knob, sacrifice_order
+from oomproof.plans.knobs import parse_knob, sacrifice_order
 from oomproof.plans.loading_arguments import loading_hint
 from oomproof.plans.plan import Plan, effective_batch
 from oomproof.plans.resume_arguments import ResumeArgument, parse_resume_argument, resume_argument
@@ -31,8 +31,6 @@ from oomproof.plans.smaller_plans import argument_name, first_plan
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.run_folders import Run, to_type
 from oomproof.records import replace
-from oomproof.remedies.hydra_knobs import with_overrides
-from oomproof.remedies.hydra_program import hydra_program
 from oomproof.runner.run_flags import RunSettings
 from oomproof.runner.supervise import Order, Outcome, working_folder
 from oomproof.runner.waiting_run import Cancelled, ListedAsWaiting
@@ -47,10 +45,7 @@ _TICK = 0.2
 
 def template_for(argv: list[str], chosen: RunSettings) -> Template:
     """What of the command may change. Raises OomproofError where that is nothing, or cannot be read."""
-    described = [parse_knob(text) for text in chosen.knob]
-    template = _with_workers(template_of(argv, described, folder=working_folder()), argv)
-    if not template.typed:
-        template = with_overrides(template, hydra_program(argv, working_folder()))
+    template = knobs_of(argv, chosen.knob, working_folder())
     sacrifice_order(template.knobs, chosen.order)
     if chosen.resume_arg:
         parse_resume_argument(chosen.resume_arg)
@@ -70,24 +65,6 @@ def template_for(argv: list[str], chosen: RunSettings) -> Template:
             USAGE,
         )
     return template
-
-
-def _with_workers(template: Template, argv: list[str]) -> Template:
-    """One worker is kept where the script's own text says that it cannot do without."""
-    least = least_workers(_script_text(argv))
-    knobs = [
-        replace(knob, least=max(knob.least, least)) if knob.kind == "workers" and not knob.described else knob
-        for knob in template.knobs
-    ]
-    return replace(template, knobs=tuple(knobs))
-
-
-def _script_text(argv: list[str]) -> str:
-    script = script_of(argv, working_folder())
-    try:
-        return Path(script).read_text(errors="replace") if script is not None else ""
-    except OSError:
-        return ""
 
 
 def prepare(order: Order, asked: bool) -> Template | None:
@@ -157,7 +134,7 @@ class Retries:
         chosen = self._order.chosen
         following = decide(self._template, self._plans, facts, chosen.retry, chosen.order)
         if isinstance(following, NoRetry) and facts.loading:
-            hint = loading_hint(_script_text(self._order.argv), self._order.argv)
+            hint = loading_hint(script_text(self._order.argv, working_folder()), self._order.argv)
             following = replace(following, hint=hint or following.hint)
         return following
 

@@ -34,6 +34,8 @@ def point_of(sized: SizedScript, batch: int) -> Point:
         sized.sizing.peak,
         max((loader.get("samples") or 0 for loader in run.result["loaders"]), default=0) or None,
         Source(run, sized.card),
+        varies=any(loader.get("varies") for loader in run.result["loaders"]),
+        persistent=any(loader.get("persistent") for loader in run.result["loaders"]),
     )
 
 

@@ -44,6 +44,8 @@ class Point:
     samples: int | None = None  # of the data set, where its length is known
     source: Source | None = None
     scaled: bool = False  # no run of its own, but what two others tell of each tensor
+    varies: bool = False  # samples of its loaders differ in size
+    persistent: bool = False  # workers outlive an epoch: PyTorch refuses that where there are none
 
     @property
     def on_card(self) -> bool:
@@ -62,6 +64,7 @@ class Predicted:
     shared: int
     phase: str
     measured: bool  # by a virtual run of this very batch, not by a line
+    varies: bool = False  # not measured, and samples differ in size
 
 
 def predict(points: Sequence[Point], batch: int, workers: int | None, way: str = NATIVE) -> Predicted:
@@ -79,6 +82,7 @@ def predict(points: Sequence[Point], batch: int, workers: int | None, way: str =
     host = _estimate(lambda name: line(lambda point: getattr(hosts[point.batch].estimate(), name)))
     known = [name for name in near[0].phases if all(name in point.phases for point in near)]
     phases = {name: line(lambda point, name=name: point.phases[name]) for name in known}  # type: ignore[misc]
+    measured = any(point.batch == batch and not point.scaled for point in points)
     return Predicted(
         batch,
         workers,
@@ -87,7 +91,8 @@ def predict(points: Sequence[Point], batch: int, workers: int | None, way: str =
         host,
         line(lambda point: hosts[point.batch].shared),
         max(phases, key=lambda name: phases[name], default=""),
-        any(point.batch == batch and not point.scaled for point in points),
+        measured,
+        not measured and any(point.varies for point in near),
     )
 
 

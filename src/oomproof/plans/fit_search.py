@@ -9,7 +9,16 @@ from itertools import pairwise
 from oomproof.errors import USAGE, OomproofError
 from oomproof.plans.command_template import Template
 from oomproof.plans.fit_points import NATIVE, Point, neighbours, predict
-from oomproof.plans.fit_tiers import FEW_WORKERS, MAXIMUM, Allowed, Capacity, Tier, tiers, usable_at_most
+from oomproof.plans.fit_tiers import (
+    FEW_WORKERS,
+    MAXIMUM,
+    Allowed,
+    Capacity,
+    Tier,
+    fewest_workers,
+    tiers,
+    usable_at_most,
+)  # fmt: skip
 from oomproof.plans.knobs import Knob, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, number
 from oomproof.records import dataclass, field
@@ -318,7 +327,8 @@ def _shortage(answer: FitAnswer) -> tuple[int, str]:
     """By how much the smallest plan is too large, and of what."""
     request, point = answer.request, min(answer.chosen.points, key=lambda point: point.batch)
     knob = request.template.knob("workers")
-    smallest = predict(answer.chosen.points, point.batch, knob.least if knob is not None else None)
+    points = answer.chosen.points
+    smallest = predict(points, point.batch, fewest_workers(points, knob) if knob is not None else None)
     card = request.capacity.gpu
     if smallest.least is not None and card is not None and smallest.least > usable_at_most(card):
         return smallest.least - usable_at_most(card), "the card"

@@ -9,7 +9,7 @@ from typing import Any
 from oomproof.plans.fit_confirmation import Confirmation
 from oomproof.plans.fit_points import EXPANDABLE, NATIVE, RELEASED, Predicted, predict
 from oomproof.plans.fit_search import MOST, FitAnswer, Scenario
-from oomproof.plans.fit_tiers import MAXIMUM, Allowed, Tier, tiers
+from oomproof.plans.fit_tiers import MAXIMUM, UNEVEN, Allowed, Tier, tiers
 from oomproof.plans.plan import Plan, effective_batch, learning_rate_note, number, split_note
 from oomproof.plans.split_effects import split_notes
 from oomproof.reports.size_report import typed
@@ -90,6 +90,14 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
             yield from _bounds(answer, batch)
         if chosen.name != tier:
             yield f"nothing is {tier} here; {chosen.name} is the nearest that fits"
+    uneven = {
+        str(tier.predicted.batch)
+        for tier in answer.chosen.tiers
+        if tier.predicted is not None and tier.predicted.gpu is not None and tier.predicted.varies
+    }
+    if uneven:
+        rows = ", ".join(sorted(uneven, key=int))
+        yield f"samples differ in size, and batch {rows} had no run of its own: up to {UNEVEN:.0%} more is possible there (the maximum counts with it)"
     peak = max(points, key=lambda point: point.batch).peak
     if peak:
         yield f"the peak: {peak}"

@@ -30,6 +30,7 @@ class Training:
             host,
         )
         self.samples: int | None = None
+        self.varies = self.persistent = False
         self.runs: list[Plan] = []
 
     def bytes_of(self, batch: int) -> int:
@@ -57,4 +58,6 @@ class Training:
                 NATIVE: CardNeed(spread, size * 98 // 100),
                 EXPANDABLE: CardNeed(spread, size * 97 // 100),
             }
-        return Point(batch, needs, host, phases if self.card else {}, {}, samples=self.samples)
+        return Point(
+            batch, needs, host, phases if self.card else {}, {}, samples=self.samples, varies=self.varies, persistent=self.persistent
+        )  # fmt: skip

@@ -97,6 +97,26 @@ def test_shared_memory_bounds_the_workers() -> None:
     assert int(chosen(small)["workers"]) == 4, "(4 x 2 + 1) x 64 MiB"
 
 
+def test_persistent_workers_keep_one() -> None:
+    command = "python t.py --batch-size 64 --workers 16"
+    training = Training(a_sample=64 * MIB)
+    assert chosen(ask(training, command, effective=64, shm=MIB))["workers"] == "0"
+    training.persistent = True
+    assert not chosen(ask(training, command, effective=64, shm=MIB)), "PyTorch refuses them without a worker"
+    assert chosen(ask(training, command, effective=64, shm=200 * MIB))["workers"] == "1"
+    named = ask(training, "python t.py {batch} {workers}", "batch=64,32", "workers=2,0", shm=MIB)
+    assert chosen(named)["workers"] == "0", "the user's own list counts"
+
+
+def test_where_samples_differ_in_size_a_batch_between_two_runs_keeps_some_headroom() -> None:
+    even, uneven = Training(a_sample=100 * MIB), Training(a_sample=100 * MIB)
+    uneven.varies = True
+    batches = [int(chosen(ask(training, "python t.py --bs {batch}"))["batch"]) for training in (even, uneven)]
+    assert 0.93 * batches[0] < batches[1] < batches[0]
+    predicted = next(tier.predicted for tier in ask(uneven, "python t.py --bs {batch}").chosen.tiers)
+    assert predicted is not None and predicted.varies is not predicted.measured
+
+
 def test_a_batch_is_never_larger_than_the_data() -> None:
     training = Training()
     training.samples = 50

@@ -147,10 +147,12 @@ class LoaderFlow:
             known = iterator.__dict__["_virtual_loader"] = {
                 "workers": iterator._num_workers, "prefetch": _prefetch(iterator), "batch": 0,
                 "pinned": 0, "copied": _copied(iterator), "settled": self.settled.get(id(dataset), True),
-                "samples": _length(dataset),
+                "samples": _length(dataset), "persistent": bool(getattr(iterator, "_persistent_workers", False)),
+                "varies": False,
             }  # fmt: skip
             self.alive.add(iterator)
         known["batch"] = max(known["batch"], sum(sizes))
+        known["varies"] = known["varies"] or self.larger.get(id(dataset)) is not None
         if id(dataset) in self.pinning:  # each tensor in a block of a power of two
             known["pinned"] = max(known["pinned"], sum(1 << max(0, size - 1).bit_length() for size in sizes))
         now = [other.__dict__["_virtual_loader"] for other in self.alive]

@@ -1,0 +1,45 @@
+"""What of a command may change: its placeholders, arguments that tell what they are, and what a Hydra program's configs say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oomproof.leaf.command_lines import script_of
+from oomproof.plans.command_template import Template, template_of
+from oomproof.plans.knobs import least_workers, parse_knob
+from oomproof.records import replace
+
+
+def knobs_of(argv: Sequence[str], described: Sequence[str], folder: str) -> Template:
+    """``described``: as ``--knob`` has them. Raises OomproofError."""
+    knobs = [parse_knob(text) for text in described]
+    template = template_of(argv, knobs, folder=folder)
+    template = _with_workers(template, script_text(argv, folder), {knob.name for knob in knobs})
+    if not template.typed:
+        from oomproof.remedies.hydra_knobs import with_overrides
+        from oomproof.remedies.hydra_program import hydra_program
+
+        template = with_overrides(template, hydra_program(argv, folder))
+    return template
+
+
+def script_text(argv: Sequence[str], folder: str) -> str:
+    """Empty where it cannot be read."""
+    script = script_of(argv, folder)
+    try:
+        return Path(script).read_text(errors="replace") if script is not None else ""
+    except OSError:
+        return ""
+
+
+def _with_workers(template: Template, text: str, described: set[str]) -> Template:
+    """One worker is kept where the script's own text says that it cannot do without; a user who names 0 means it."""
+    least = least_workers(text)
+    knobs = [
+        replace(knob, least=max(knob.least, least))
+        if knob.kind == "workers" and knob.name not in described
+        else knob
+        for knob in template.knobs
+    ]
+    return replace(template, knobs=tuple(knobs))
