@@ -33,7 +33,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_EXITS = re.compile(r"\s+# exits (\d+)(?: or (\d+))?$")
+_EXITS = re.compile(r"\s+# exits (\d+(?: or \d+)*)$")
 
 
 @dataclass
@@ -51,7 +51,7 @@ def steps_of(text: str) -> list[Step]:
         for line in body.splitlines():
             if line.startswith("$ "):
                 exits = _EXITS.search(line)
-                statuses = tuple(int(status) for status in exits.groups() if status) if exits else (0,)
+                statuses = tuple(map(int, exits[1].split(" or "))) if exits else (0,)
                 steps.append(Step(_EXITS.sub("", line[2:]), statuses))
             elif line.strip() and line.strip() != "...":
                 assert steps, f"output before any command: {line}"

@@ -152,12 +152,16 @@ class LoaderFlow:
             }  # fmt: skip
             self.alive.add(iterator)
         known["batch"] = max(known["batch"], sum(sizes))
-        known["varies"] = known["varies"] or self.larger.get(id(dataset)) is not None
         if id(dataset) in self.pinning:  # each tensor in a block of a power of two
             known["pinned"] = max(known["pinned"], sum(1 << max(0, size - 1).bit_length() for size in sizes))
         now = [other.__dict__["_virtual_loader"] for other in self.alive]
         if _bytes(now) > _bytes(self.most):
             self.most = [dict(loader) for loader in now]
+        if (
+            self.larger.get(id(dataset)) is not None
+        ):  # found late, and often no larger than the largest that came by chance
+            for loader in self.most:
+                loader["varies"] = True
 
     def _settle(self, iterator: Any) -> bool:
         """Waits until every worker has made the batches it was asked for: then the queue is full, and each has held what it ever
