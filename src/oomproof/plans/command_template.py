@@ -76,6 +76,7 @@ def _knobs(names: Sequence[str], described: Sequence[Knob]) -> Iterator[Knob]:
         yield knob
 
 
+_SHORT = {"-b": "batch"}  # PyTorch's ImageNet example, torchvision's references, timm
 _KNOWN = ("batch", "accum", "workers", "prefetch", "eval_batch")
 
 
@@ -118,7 +119,7 @@ def _recognised(command: Sequence[str], described: Sequence[Knob], folder: str) 
 
 def _argument_knob(name: str, value: str, given: Mapping[str, Knob]) -> Knob | None:
     """Of ``--batch-size 64``: what the user described under that name, or what the name itself tells."""
-    key = bare_name(name)
+    key = _SHORT.get(name) or bare_name(name)
     described = next(
         (
             knob

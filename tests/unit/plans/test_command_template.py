@@ -53,6 +53,13 @@ def test_arguments_are_recognised_by_name_and_keep_their_values() -> None:
     assert {knob.name: knob.first for knob in template.knobs} == {"batch": 64, "workers": 16, "eval_batch": 8}
 
 
+def test_the_short_name_that_image_trainings_have() -> None:
+    template = recognised("python main.py -a resnet50 -j 8 -b 256")
+    assert [(knob.name, knob.first) for knob in template.knobs] == [("workers", 8), ("batch", 256)]
+    assert recognised("python main.py -b 256", "batch=256..32").knobs[0].least == 32
+    assert not recognised("python main.py --b 256 b=256").knobs
+
+
 def test_the_last_argument_of_a_name_counts() -> None:
     template = recognised("python t.py --bs 64 --lr 1 --bs 32")
     assert template.words == ("python", "t.py", "--bs", "64", "--lr", "1", "--bs", "{batch}")
