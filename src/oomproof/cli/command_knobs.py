@@ -24,6 +24,14 @@ def knobs_of(argv: Sequence[str], described: Sequence[str], folder: str) -> Temp
     return template
 
 
+def hydra_problem(argv: Sequence[str], folder: str) -> str:
+    """Why nothing was taken from a Hydra program's configs; empty where it is none, or all was."""
+    from oomproof.remedies.hydra_program import hydra_program
+
+    program = hydra_program(argv, folder)
+    return f"its Hydra configs were not followed: {program.problem}" if program and program.problem else ""
+
+
 def script_text(argv: Sequence[str], folder: str) -> str:
     """Empty where it cannot be read."""
     script = script_of(argv, folder)

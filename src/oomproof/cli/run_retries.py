@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomproof.alerts.alert import NEWS, Alert
-from oomproof.cli.command_knobs import knobs_of, script_text
+from oomproof.cli.command_knobs import hydra_problem, knobs_of, script_text
 from oomproof.cli.run_admission import look_for_twins, tell, tell_as_is
 from oomproof.cli.run_end import EndSignals, judge_end, leave, tell_verdict
 from oomproof.cli.run_start import OnWaiting, StartupMessage, check_stop_file, start_attempt, start_run
@@ -51,8 +51,10 @@ def template_for(argv: list[str], chosen: RunSettings) -> Template:
         parse_resume_argument(chosen.resume_arg)
     kinds = {knob.kind for knob in template.knobs}
     if kinds <= {"accum"}:
+        problem = hydra_problem(argv, working_folder())
         raise OomproofError(
-            "--retry has nothing to change: no argument of the command is a batch or a number of workers",
+            "--retry has nothing to change: no argument of the command is a batch or a number of workers"
+            + (f"; {problem}" if problem else ""),
             "name what may change: --knob batch=64..4 -- python train.py --batch-size {batch} --accum {accum}",
             USAGE,
         )

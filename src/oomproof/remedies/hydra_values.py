@@ -99,9 +99,11 @@ def _reader(text_of: Callable[[str], str | None]) -> Callable[[str], Config | No
 
 
 def _defaults(path: str, text: str) -> tuple[Any, ...]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+    except ImportError:
+        raise NotFollowed("they need ruamel.yaml: pip install 'oomproof[fix]'") from None
     try:
         loaded = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError, RecursionError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from oomproof.remedies.hydra_defaults import NotFollowed
@@ -111,6 +113,12 @@ def test_what_is_made_in_code_leaves_a_doubt_on_what_it_may_change() -> None:
 def test_what_is_not_followed_is_said(tree: dict[str, str], words: str, says: str) -> None:
     with pytest.raises(NotFollowed, match=says.replace("(", r"\(")):
         composed(words, tree)
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
+    with pytest.raises(NotFollowed, match="pip install"):
+        composed("")
 
 
 def test_a_choice_may_refer_to_another() -> None:
