@@ -17,5 +17,9 @@ SMALLER_WEIGHTS = Remedy(
 
 
 def died_loading(case: CaseFile) -> bool:
-    """As the agent saw it: before the first batch was asked for and the first pass through a model."""
-    return case.phase == "load" and case.step is None
+    """As the agent saw it: before the first batch was asked for and the first pass through a model. One that printed steps trains with
+    something else than PyTorch, which it only imports."""
+    if case.phase != "load" or case.step is not None:
+        return False
+    text = case.output.text
+    return text is None or text.progress.training_step is None

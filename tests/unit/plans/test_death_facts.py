@@ -166,6 +166,11 @@ def test_while_it_was_loading(attempt: Attempt) -> None:
     assert "load less" in verdict.next and any("mmap=True" in remedy.title for remedy in verdict.remedies)
     again = replace(attempt.case(), phase="load", step=40)
     assert not facts_of(again, judge(again)).loading, "a checkpoint that is read again in the middle"
+    attempt.output = b"Epoch 1/3\nstep 100 loss 2.31\nstep 200 loss 2.20\n"
+    other = replace(attempt.case(), phase="load", step=None)
+    assert not facts_of(other, judge(other)).loading, (
+        "it trains with another framework, and only imports torch"
+    )
 
 
 CUDA = (
