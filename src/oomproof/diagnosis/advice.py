@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from oomproof.diagnosis.loading_death import SMALLER_WEIGHTS, WEIGHTS_ONCE, died_loading
 from oomproof.diagnosis.smaller_command import (
     WORKERS,
     bare_name,
@@ -15,7 +14,6 @@ from oomproof.diagnosis.smaller_command import (
     workers_that_fit,
 )
 from oomproof.diagnosis.verdict import Change, Remedy
-from oomproof.diagnosis.worker_figures import worker_figures
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.run_settings import ACCUMULATION, BATCH
 from oomproof.leaf.allocator_memory import NEW_NAME, OLD_NAME
@@ -41,6 +39,25 @@ ONE_DATA_COPY = Remedy(
     "one copy of the data: stream it or map it (.npy, Arrow), delete what was converted",
     change=Change("code", "data"),
 )
+
+LOAD_LESS = "load less at a time: stream or map the data, weights once and in a smaller type"
+WEIGHTS_ONCE = Remedy(
+    'weights once and in their own type: from_pretrained(..., dtype="auto"), torch.load(..., mmap=True), load_state_dict(..., assign=True)',
+    change=Change("code", "load"),
+)
+SMALLER_WEIGHTS = Remedy(
+    'it was still loading, so no batch was on the card: weights in a smaller type (bfloat16 takes half of float32, 4 bits an eighth), or part of them in RAM: device_map="auto"',
+    change=Change("code", "dtype"),
+)
+
+
+def died_loading(case: CaseFile) -> bool:
+    """Before the first batch was asked for and the first pass through a model, as the agent saw it: no smaller batch takes anything off that.
+    One that printed steps trains with something else than PyTorch, which it only imports."""
+    if case.phase != "load" or case.step is not None:
+        return False
+    text = case.output.text
+    return text is None or text.progress.training_step is None
 
 
 def as_flag(size: int) -> str:
@@ -171,6 +188,8 @@ def _less_pinned(case: CaseFile) -> tuple[Remedy, ...]:
 
 
 def _fewer_workers(case: CaseFile, allowed: int | None) -> tuple[Remedy, ...]:
+    from oomproof.diagnosis.worker_figures import worker_figures  # not for a run that ended well
+
     workers = worker_figures(case, case.job_peak)
     argument = find_argument(case.argv)
     # the number asked for is the one to change, whatever was still alive at the last sample

@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from oomproof.diagnosis.advice import as_flag, command, held_by_others
+from oomproof.diagnosis.advice import LOAD_LESS, as_flag, command, died_loading, held_by_others
 from oomproof.diagnosis.larger_limit import STEP
-from oomproof.diagnosis.loading_death import LOAD_LESS, died_loading
 from oomproof.evidence.case_file import CaseFile
 from oomproof.units import format_size
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import Literal
 
-from oomproof.diagnosis.advice import BOTH_NAMES, as_flag, command, half_the_batch
-from oomproof.diagnosis.loading_death import SMALLER_WEIGHTS
+from oomproof.diagnosis.advice import BOTH_NAMES, SMALLER_WEIGHTS, as_flag, command, half_the_batch
 from oomproof.diagnosis.verdict import Change, Gpu, Remedy, WeightedCause
 from oomproof.evidence.case_file import CaseFile
 from oomproof.evidence.gpu_oom import GpuOom, OnTheCard, Owner, neighbour_text

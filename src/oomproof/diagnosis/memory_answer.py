@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from oomproof.diagnosis.advice import (
+    LOAD_LESS,
     ONE_DATA_COPY,
     as_flag,
     command,
+    died_loading,
     neighbours,
     smaller_job,
     twin,
 )
 from oomproof.diagnosis.change_first import change_first
 from oomproof.diagnosis.larger_limit import burst_text, higher_limit, raise_limit, size_is_unknown
-from oomproof.diagnosis.loading_death import LOAD_LESS, died_loading
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Change, Culprit, Remedy
 from oomproof.evidence.case_evidence import growth_text, other_text, user_name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from oomproof.diagnosis.advice import died_loading
 from oomproof.diagnosis.gpu_shortage import crowding, same_failure
-from oomproof.diagnosis.loading_death import died_loading
 from oomproof.diagnosis.memory_answer import allowed_bytes
 from oomproof.diagnosis.stopping_actions import guard_stop
 from oomproof.diagnosis.verdict import Verdict
