@@ -124,7 +124,7 @@ def _argument_knob(name: str, value: str, given: Mapping[str, Knob]) -> Knob | N
         (
             knob
             for known, knob in given.items()
-            if bare_name(known) == key or (kind_of(key) == knob.kind != "number")
+            if bare_name(known) in (key, bare_name(name)) or (kind_of(key) == knob.kind != "number")
         ),
         None,
     )

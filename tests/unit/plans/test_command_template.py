@@ -57,6 +57,7 @@ def test_the_short_name_that_image_trainings_have() -> None:
     template = recognised("python main.py -a resnet50 -j 8 -b 256")
     assert [(knob.name, knob.first) for knob in template.knobs] == [("workers", 8), ("batch", 256)]
     assert recognised("python main.py -b 256", "batch=256..32").knobs[0].least == 32
+    assert recognised("python main.py -b 256", "b=256..32").knobs[0].name == "b", "as the user calls it"
     assert not recognised("python main.py --b 256 b=256").knobs
 
 
