@@ -17,9 +17,9 @@ from oomproof.fitting import fit_messages, rank_agreement
 from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.fitting.probe_plan import START
+from oomproof.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.fitting.put_back import put_back
 from oomproof.fitting.released_memory import empty_cache
-from oomproof.fitting.training_probe import same_random_numbers
 from oomproof.integrations.asked_effective import effective_note, wanted_effective
 from oomproof.units import parse_size
 
@@ -147,7 +147,9 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
     model = trainer.model if trainer.model_init is None else None
     schedule = parts.get("lr_scheduler")
     schedule_state = deepcopy(schedule.state_dict()) if schedule is not None else None
-    with same_random_numbers() as numbers, put_back(None, model, parts["optimizer"]) as back:
+    numbers, scaler = process_state(), getattr(trainer.accelerator, "scaler", None)
+    scaler_as_before = scaler_back(scaler) if scaler is not None and is_scaler(scaler) else None
+    with put_back(None, model, parts["optimizer"]) as back:
         handler.callbacks = []
         args.max_steps, args.eval_on_start, args.load_best_model_at_end = _MOST_STEPS, False, False
         trainer.train_dataset = longest_only(parts["train_dataset"])
@@ -169,6 +171,8 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
             if schedule is not None:
                 schedule.load_state_dict(deepcopy(schedule_state))
             back()
+            if scaler_as_before is not None:
+                scaler_as_before()
             empty_cache()
             numbers()
 

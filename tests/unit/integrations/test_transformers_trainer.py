@@ -21,13 +21,17 @@ MIB = 1 << 20
 torch.set_num_threads(1)
 
 
+class Noted(list[Any]):
+    """Not put back: a plain list of the model's would be."""
+
+
 class Model(torch.nn.Module):
     """As transformers calls it; 8 MiB for each row of 64 tokens while it runs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = torch.nn.Embedding(50, 8)
-        self.lengths: list[tuple[int, int]] = []
+        self.lengths: Any = Noted()
 
     def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
         self.lengths.append(tuple(input_ids.shape))
@@ -90,6 +94,32 @@ def test_the_effective_batch_is_kept_and_the_trainer_is_as_before(tmp_path: Path
     trainer.train()
     assert asked.events == ["begin", "step", "step"]
     assert [rows for rows, _ in trainer.model.lengths] == [batch.size] * (2 * batch.accum)
+
+
+class Scaled(transformers.Trainer):  # type: ignore[misc]
+    """Mixed precision in float16, which Trainer has on a card only, with PyTorch's own scaler for the CPU."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = torch.amp.GradScaler("cpu")
+        self.accelerator.native_amp = True
+
+
+def test_half_precision_trains_as_if_it_had_not_been_measured(tmp_path: Path) -> None:
+    weights = []
+    for is_fitted in (False, True):
+        torch.manual_seed(0)
+        plain = make(tmp_path)
+        own = torch.optim.SGD(plain.model.parameters(), lr=0.1)
+        rows = plain.train_dataset
+        trainer = Scaled(
+            plain.model, plain.args, train_dataset=rows, data_collator=collated, optimizers=(own, None)
+        )
+        if is_fitted:
+            fit_trainer(trainer, most=16, capacity="100G", quiet=True)
+        trainer.train()
+        weights.append(trainer.model.table.weight.detach())
+    assert torch.equal(*weights)
 
 
 def test_the_batch_of_a_checkpoint(tmp_path: Path) -> None:
