@@ -20,7 +20,9 @@ def put_back(step: Callable[..., Any] | None, model: Any, optimizer: Any) -> Ite
     optimizers = [*optimizers_of(optimizer), *(other for other in others if hasattr(other, "param_groups"))]
     # what an optimizer changes besides belongs to no module
     parameters = [tensor for module in modules for tensor in module.parameters(recurse=False)]
-    parameters += [tensor for each in optimizers for group in each.param_groups for tensor in group["params"]]
+    parameters += [
+        tensor for owner in optimizers for group in owner.param_groups for tensor in group["params"]
+    ]
     parameters = list({id(tensor): tensor for tensor in parameters}.values())
     buffers = [tensor for module in modules for tensor in module.buffers(recurse=False)]
     tensors = [(tensor, kept(tensor)) for tensor in (*parameters, *buffers)]

@@ -105,7 +105,7 @@ class _Onlooker:
         import torch
 
         if self._follows is None:
-            self._follows = any(issubclass(type(found), torch.optim.Optimizer) for found in gc.get_objects())
+            self._follows = any(issubclass(type(other), torch.optim.Optimizer) for other in gc.get_objects())
         return self._follows
 
     def seen(self) -> split_notes.Seen:
