@@ -22,6 +22,7 @@ from oomproof.fitting.probe_plan import START
 from oomproof.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.fitting.released_memory import release
 from oomproof.integrations.asked_effective import ANY, effective_note, wanted_effective
+from oomproof.records import replace
 from oomproof.units import parse_size
 
 # Two names of one library; whichever the script has imported
@@ -89,7 +90,9 @@ class FitBatch(Callback):  # type: ignore[misc]
         fit = MeasuredFit(
             training.run, self.settings, asked, rank_agreement.here(), training.as_before, confirm=True
         )
-        self.batch = fit.fitted(self._state)
+        self.batch = replace(
+            fit.fitted(self._state), resumed=None
+        )  # processes that are spawned get it pickled
         training.set(self.batch)
         training.forget_loaders()
         for text in training.count_samples(size, self.batch.size):

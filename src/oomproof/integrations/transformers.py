@@ -21,6 +21,7 @@ from oomproof.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.fitting.put_back import put_back
 from oomproof.fitting.released_memory import empty_cache
 from oomproof.integrations.asked_effective import effective_note, wanted_effective
+from oomproof.records import replace
 from oomproof.units import parse_size
 
 FILE = "oomproof_batch.json"  # in each checkpoint's folder
@@ -68,7 +69,7 @@ def fit_trainer(
     batch = fit.fitted(state)
     set_batch(trainer, batch)
     trainer.remove_callback(_Remembers)
-    trainer.add_callback(_Remembers(batch))
+    trainer.add_callback(_Remembers(replace(batch, resumed=None)))  # what would keep it from being pickled
     if note := effective_note(effective, before, batch.effective):
         fit.tell(note)
     return batch
@@ -87,6 +88,13 @@ def set_batch(trainer: Any, batch: Batch) -> None:
     trainer.args.per_device_train_batch_size = batch.size
     trainer.args.gradient_accumulation_steps = batch.accum
     trainer._train_batch_size = trainer.args.train_batch_size
+
+
+class _Nobody(list[Any]):
+    """The callbacks while it is measured: who joins by himself (to save when the guard asks) would save what the measured steps made."""
+
+    def append(self, callback: Any) -> None:
+        return None
 
 
 class _Remembers(TrainerCallback):  # type: ignore[misc]
@@ -150,7 +158,7 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
     numbers, scaler = process_state(), getattr(trainer.accelerator, "scaler", None)
     scaler_as_before = scaler_back(scaler) if scaler is not None and is_scaler(scaler) else None
     with put_back(None, model, parts["optimizer"]) as back:
-        handler.callbacks = []
+        handler.callbacks = _Nobody()
         args.max_steps, args.eval_on_start, args.load_best_model_at_end = _MOST_STEPS, False, False
         trainer.train_dataset = longest_only(parts["train_dataset"])
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 
 import transformers  # noqa: E402
 
+from oomproof.agent.phases_transformers import make_callback  # noqa: E402
 from oomproof.errors import OomproofError  # noqa: E402
 from oomproof.fitting.memory_meter import HostMeter  # noqa: E402
 from oomproof.integrations.transformers import FILE, fit_trainer, longest_only  # noqa: E402
@@ -94,6 +98,34 @@ def test_the_effective_batch_is_kept_and_the_trainer_is_as_before(tmp_path: Path
     trainer.train()
     assert asked.events == ["begin", "step", "step"]
     assert [rows for rows, _ in trainer.model.lengths] == [batch.size] * (2 * batch.accum)
+
+
+def test_who_joins_by_himself_saves_nothing_of_what_is_measured(tmp_path: Path) -> None:
+    """As the agent does in train(), and a guard that is short of memory asks it to save."""
+
+    class Saves(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            control.should_save = True
+
+    class Joined(transformers.Trainer):  # type: ignore[misc]
+        def train(self, *given: Any, **named: Any) -> Any:
+            self.add_callback(Saves())
+            return super().train(*given, **named)
+
+    plain = make(tmp_path)
+    trainer = Joined(plain.model, plain.args, train_dataset=plain.train_dataset, data_collator=collated)
+    fit_trainer(trainer, most=16, capacity="100G", quiet=True)
+    assert not list(tmp_path.iterdir())
+    assert pickle.loads(pickle.dumps(trainer.callback_handler.callbacks[-1])).batch.size == 16
+
+
+def test_a_trainer_with_the_agents_callback_can_be_copied() -> None:
+    class Agent:
+        folder, connection = "", threading.Lock()  # which nobody can copy
+
+    callback = make_callback(transformers.TrainerCallback, Agent())
+    for copied in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+        assert type(copied) is transformers.TrainerCallback
 
 
 class Scaled(transformers.Trainer):  # type: ignore[misc]
