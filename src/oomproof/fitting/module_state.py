@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from oomproof.recording.stack_dumps import is_library
 
 _PLAIN = (bool, int, float, str, bytes, tuple, type(None))
 _HOLDING: tuple[type, ...] = (list, dict, set, deque)
@@ -27,14 +30,19 @@ def kept(tensor: Any) -> Any:
 
 
 def gradients_back(parameters: Iterable[Any]) -> Callable[[], None]:
-    gradients = [(parameter, parameter.grad, kept(parameter.grad)) for parameter in parameters]
+    """And whether each has one: a step of two networks that is cut short leaves the other one's switched off."""
+    gradients = [
+        (parameter, parameter.grad, kept(parameter.grad), parameter.requires_grad) for parameter in parameters
+    ]
 
     def back() -> None:
         import torch
 
         with torch.no_grad():
-            for parameter, gradient, value in gradients:
+            for parameter, gradient, value, is_trained in gradients:
                 parameter.grad = None if gradient is None else gradient.copy_(value)
+                if parameter.requires_grad != is_trained:
+                    parameter.requires_grad_(is_trained)
 
     return back
 
@@ -42,7 +50,9 @@ def gradients_back(parameters: Iterable[Any]) -> Callable[[], None]:
 def beside_weights(modules: list[Any]) -> Callable[[], None]:
     """What puts back all but tensors that PyTorch knows, as often as it is called."""
     modes = [(module, module.training) for module in modules]
-    attributes = [(module, name, *held) for module in modules for name, held in _attributes(module)]
+    attributes = [
+        (module, name, *held) for module in modules if _is_users(module) for name, held in _attributes(module)
+    ]
     sums = [(module, _summed(module)) for module in modules if _is_metric(module)]
 
     def back() -> None:
@@ -65,6 +75,12 @@ def passing_buffers(modules: list[Any]) -> list[Any]:
         for name, buffer in module.named_buffers(recurse=False)
         if name in getattr(module, "_non_persistent_buffers_set", ())
     ]
+
+
+def _is_users(module: Any) -> bool:
+    """Of the user's own files: what libraries note (FSDP that it has begun, a wrapper its passes) fits what they have made beside it."""
+    written = sys.modules.get(type(module).__module__)
+    return not is_library(getattr(written, "__file__", None) or "")
 
 
 def _attributes(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -149,6 +149,22 @@ def test_several_models_and_optimizers() -> None:
     assert_same([model.state_dict() for model in models.values()], before)
 
 
+def test_a_step_of_two_networks_that_is_cut_short() -> None:
+    """As a GAN's: each has its gradients off while the other one is trained."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+
+    def step(models: Any, optimizers: Any, batch: Any) -> None:
+        for model, other, optimizer in ((first, second, optimizers[0]), (second, first, optimizers[1])):
+            other.requires_grad_(False)
+            model.requires_grad_(True)
+            second(first(batch)).mean().backward()
+            optimizer.step()
+
+    fit(step, [first, second], optimizers)
+    assert all(parameter.requires_grad for model in (first, second) for parameter in model.parameters())
+
+
 class Average:
     """With a state of its own, which it takes as it is given."""
 

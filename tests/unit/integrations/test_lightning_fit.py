@@ -179,10 +179,10 @@ def test_what_no_checkpoint_holds_is_as_before_too(tmp_path: Path) -> None:
 
 
 def test_a_number_of_batches_stays_as_many_samples(tmp_path: Path) -> None:
-    module = Module(batch_size=16)
-    callback = FitBatch(most=8, capacity="100G", quiet=True)
+    module = Module(batch_size=4)
+    callback = FitBatch(most=2, capacity="100G", quiet=True)
     trainer = trained(module, tmp_path, callback, Begins(), limit_train_batches=4)
-    assert module.rows == [8] * 8 and trainer.global_step == 4
+    assert module.rows == [2] * 8 and trainer.global_step == 4
 
 
 def test_an_interrupt_leaves_the_module_as_it_was(tmp_path: Path) -> None:
