@@ -19,9 +19,8 @@ def process_state(*functions: Any) -> Back:
     parts = [*_generators(), *_modes()]
     for function in functions:
         for value in outer_values(function):
-            with contextlib.suppress(
-                Exception
-            ):  # a stand-in of the user's that does not bear to be looked at
+            # a stand-in of the user's may not bear to be looked at
+            with contextlib.suppress(Exception):
                 parts += _of_value(value)
 
     def back() -> None:
@@ -44,9 +43,8 @@ def _generators() -> Iterator[Back]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         cards = torch.cuda.get_rng_state_all()
         yield lambda: torch.cuda.set_rng_state_all(cards)
-    elif (
-        torch.cuda.is_available()
-    ):  # the measured steps start CUDA: its numbers then begin where they would have begun
+    elif torch.cuda.is_available():
+        # the measured steps start CUDA: its numbers then begin where they would have begun
         yield lambda: rewind(torch.cuda.default_generators) if torch.cuda.is_initialized() else None
 
 

@@ -90,20 +90,14 @@ class FitBatch(Callback):  # type: ignore[misc]
         fit = MeasuredFit(
             training.run, self.settings, asked, rank_agreement.here(), training.as_before, confirm=True
         )
-        self.batch = replace(
-            fit.fitted(self._state), resumed=None
-        )  # processes that are spawned get it pickled
+        fitted = fit.fitted(self._state)
+        self.batch = replace(fitted, resumed=None)  # processes that are spawned get it pickled
         training.set(self.batch)
         training.forget_loaders()
         for text in training.count_samples(size, self.batch.size):
             fit.tell(text)
         if note := effective_note(self.effective, before, self.batch.effective):
             fit.tell(note)
-
-
-def scaled_batches(batches: int, before: int, now: int) -> int:
-    """As many samples, in batches of another size."""
-    return max(1, round(batches * before / now)) if batches else 0
 
 
 def _parsing() -> Any:
@@ -134,13 +128,10 @@ class _Training:
         """What is set as a number of batches stays as many samples. Yields a sentence for each."""
         for name in ("limit_train_batches", "val_check_interval"):
             batches = getattr(self.trainer, name)
-            if (
-                isinstance(batches, int)
-                and now != before
-                and (batches := scaled_batches(batches, before, now))
-            ):
-                yield f"{name} was {getattr(self.trainer, name)} batches of {before}, and is {batches} of {now}"
-                setattr(self.trainer, name, batches)
+            if isinstance(batches, int) and batches and now != before:
+                scaled = max(1, round(batches * before / now))
+                setattr(self.trainer, name, scaled)
+                yield f"{name} was {batches} batches of {before}, and is {scaled} of {now}"
 
     def _refuse_other_size(self, size: int) -> None:
         """A loader that reads another attribute would be measured and trained with the size it had. Raises OomproofError."""
