@@ -101,7 +101,7 @@ def _fault_path() -> str:
 
 
 def _open_fault_file() -> None:
-    """A fatal signal writes the Python stacks there. What the script enables itself, later, replaces ours."""
+    """A fatal signal writes the Python stack there. What the script enables itself, later, replaces ours."""
     global _fault_fd, _fault_id
     try:
         if faulthandler.is_enabled():  # -X faulthandler, PYTHONFAULTHANDLER: the user's choice
@@ -111,7 +111,9 @@ def _open_fault_file() -> None:
         if _fault_fd < 0:
             return
         _fault_id = _identity(_fault_fd)
-        faulthandler.enable(file=_fault_fd, all_threads=True)
+        # Only the stack of the thread that fails: the others run on, reading theirs is a segmentation fault at times, and the
+        # job would end by another signal than its own (an abort of native code: 1 in 40 beside busy threads).
+        faulthandler.enable(file=_fault_fd, all_threads=False)
         _listen_for_requests()
     except Exception:  # a full disk, no rights: the job then dies as silently as it would have
         pass

@@ -53,6 +53,10 @@ def make_callback(base: Any, agent: Agent) -> Any:
             self.asked = ""
             self.planned = False
 
+        def __reduce__(self) -> Any:
+            """Copied or pickled with its trainer it becomes one that does nothing; the next train() brings ours."""
+            return base, ()
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             agent.steps_told, self.planned = True, False
             agent.set_base("train")

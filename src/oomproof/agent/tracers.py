@@ -19,7 +19,8 @@ _TABLES, _PYTHON_TAKES = 8 << 20, 64 << 20
 _MEMRAY_TAKES = 96 << 20  # bytes in the process; its file is in the page cache
 _FILE = 64 << 20  # bytes of memray's file at most
 _SPACE = 4  # times that must be free on the disk: a full one ends jobs
-_LET_IN = 0.01  # seconds: two of Python's switches between threads
+_YOUNGEST = 1.0  # seconds: no trace ends before
+_RAW, _WORDS = 0, 5  # PYMEM_DOMAIN_RAW; pointers of a PyMemAllocatorEx
 _SAFETY = 2  # times what a tracer may take must be headroom
 
 
@@ -31,7 +32,7 @@ class PythonTracer:
     def __init__(self, frames: int, is_library: Callable[[str], bool]) -> None:
         self.frames, self._is_library = frames, is_library
         self._before: list[Any] = []
-        self._running = False
+        self._running, self._begun = False, 0.0
         self._real_start: Any = None
         self._ours: Any = None
 
@@ -39,13 +40,20 @@ class PythonTracer:
         if headroom < _SAFETY * _PYTHON_TAKES:
             return "too little headroom for tracemalloc"
         module = sys.modules.get("_tracemalloc") or sys.modules.get("tracemalloc")
-        return "the job uses tracemalloc itself" if module is not None and module.is_tracing() else ""
+        if module is not None and module.is_tracing():
+            return "the job uses tracemalloc itself"
+        if "t" in getattr(sys, "abiflags", ""):  # it crashes and hangs there where other threads run
+            return "tracemalloc is not safe in a free-threaded Python"
+        return ""
 
     def start(self) -> None:
         import tracemalloc
 
+        raw = _RawAllocator()
         tracemalloc.start(self.frames)
         self._running = True
+        raw.put_back()
+        self._begun = time.monotonic()
         real = self._real_start = tracemalloc.start
 
         def start(*args: Any, **kwargs: Any) -> Any:
@@ -112,9 +120,8 @@ class PythonTracer:
 
     def stop(self) -> None:
         if self._running:
-            # Before 3.12.9 and 3.13.2 a thread that allocates without the GIL, and waits for it to be counted, crashes when it
-            # gets it after the stop: those that wait are let in first.
-            time.sleep(_LET_IN)
+            # a thread that was counted in the very moment of the start has the GIL by then
+            time.sleep(max(0.0, _YOUNGEST - (time.monotonic() - self._begun)))
             self.drop_in_child()
 
     def drop_in_child(self) -> None:
@@ -125,6 +132,24 @@ class PythonTracer:
             if tracemalloc.start is self._ours:
                 tracemalloc.start = self._real_start
             tracemalloc.stop()
+
+
+class _RawAllocator:
+    """Of what is allocated without the GIL: never traced. A thread that waits for the GIL there to be counted, as one that decompresses does
+    (zlib, lzma), ends the process by a segmentation fault when the trace ends first (gh-128679), and newer Pythons took a lock for it with
+    which they hung (gh-130093, gh-139116, gh-144763). With the GIL held nothing of that can happen. Raises where it cannot be kept."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        # by item: functions that nobody else gets, whatever their settings
+        self._get, self._set = (ctypes.pythonapi[f"PyMem_{verb}Allocator"] for verb in ("Get", "Set"))
+        self._set.restype = self._get.restype = None
+        self._kept = (ctypes.c_void_p * _WORDS)()
+        self._get(_RAW, self._kept)
+
+    def put_back(self) -> None:
+        self._set(_RAW, self._kept)
 
 
 def _traces() -> list[Any]:

@@ -13,6 +13,10 @@ TIGHT = (
     "it fits only since PyTorch gives cached memory back at every step, which takes time: "
     "PYTORCH_ALLOC_CONF=expandable_segments:True needs less of it (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.11)"
 )
+EVALUATES_FIRST = (
+    "the evaluation before the first optimizer step is run for every batch that is measured: "
+    "`if not batch.probing:` before it saves that time"
+)
 SMALLER_MODEL = "gradient checkpointing, bf16, a smaller model or shorter sequences make it fit"
 Tell = Callable[[str], None]
 _CHANGES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,29 +14,47 @@ from oomproof.fitting import fit_messages, rank_agreement
 from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.fitting.oom_errors import memory_cause, phase_of
+from oomproof.fitting.process_state import process_state, settle_scalers
 from oomproof.fitting.released_memory import release
-from oomproof.fitting.training_probe import StateLoaded, StepCount, need_torch, same_random_numbers
+from oomproof.fitting.training_probe import StateLoaded, StepCount, need_torch
 
 _SHRINK = 0.9  # after a lack of memory that no measurement foresaw, where any size is allowed
 _LATER = ("eval", "generate", "save")  # phases that a smaller training batch does not help
+
+
+class _Known:
+    """What is known of the batch: a checkpoint's, and the one it runs with."""
+
+    def __init__(self, state: dict[str, Any] | None) -> None:
+        self.state = state
+        self.batch: Batch | None = None
 
 
 class FittedFunction:
     """Called with the arguments of the function but the first, which is its ``Batch``."""
 
     def __init__(
-        self, function: Callable[..., Any], settings: FitSettings, state: Mapping[str, Any] | None
+        self,
+        function: Callable[..., Any],
+        settings: FitSettings,
+        state: Mapping[str, Any] | None,
+        known: _Known | None = None,
     ) -> None:
         if not callable(function):
             raise OomproofError("fit_batch decorates a function of the batch", "def train(batch): …", USAGE)
         functools.update_wrapper(self, function)
         self.function, self.settings = function, settings
-        self._state = dict(state) if state is not None else None
-        self.batch: Batch | None = None  # that it was called with last
+        self._known = known if known is not None else _Known(dict(state) if state is not None else None)
+        self._of_owners: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+
+    @property
+    def batch(self) -> Batch | None:
+        """That it was called with last."""
+        return self._known.batch
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Of a checkpoint, before the call: nothing is measured again where it still holds."""
-        self._state = dict(state)
+        self._known.state = dict(state)
 
     def state_dict(self) -> dict[str, int]:
         """Of the batch it runs with."""
@@ -47,7 +66,16 @@ class FittedFunction:
         """As a method: the batch comes behind self."""
         if owner is None:
             return self
-        return FittedFunction(self.function.__get__(owner, kind), self.settings, self._state)
+        bound = self.function.__get__(owner, kind)
+        try:  # each access makes another one of us: what one is told, all of this object know
+            known = self._of_owners.setdefault(owner, _Known(self._known.state))
+        except TypeError:  # an object that cannot be a key
+            known = _Known(self._known.state)
+        return FittedFunction(bound, self.settings, None, known)
+
+    def __reduce__(self) -> str:
+        """By its name, as functions are pickled: processes that are spawned get it so."""
+        return str(self.__qualname__)  # type: ignore[attr-defined]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         need_torch()
@@ -55,26 +83,28 @@ class FittedFunction:
         asked = Asked(self.settings.effective, self.settings.most, ranks.world)
         asked.check()
         run = functools.partial(self._run, given, named)
-        with same_random_numbers() as back:
-            fit = MeasuredFit(run, self.settings, asked, ranks, lambda: contextlib.nullcontext(back))
-            attempts = _Attempts(fit, back)
-            state = self._state
-            while True:
-                loaded: StateLoaded | None = None
-                try:
-                    for batch in attempts.batches(state):
-                        self.batch = batch
-                        is_done, result = attempts.tried(batch)
-                        if is_done:
-                            return result
-                except StateLoaded as raised:
-                    loaded = raised
-                assert loaded is not None
-                state = loaded.state
-                release(loaded)  # outside the except block: there the traceback holds the tensors
-                back()
+        back = process_state(self.function)
+        fit = MeasuredFit(run, self.settings, asked, ranks, lambda: contextlib.nullcontext(back))
+        attempts = _Attempts(fit, back)
+        state = self._known.state
+        while True:
+            loaded: StateLoaded | None = None
+            try:
+                for batch in attempts.batches(state):
+                    is_done, result = attempts.tried(batch)
+                    if is_done:
+                        return result
+            except StateLoaded as raised:
+                loaded = raised
+            assert loaded is not None
+            state = loaded.state
+            release(loaded)  # outside the except block: there the traceback holds the tensors
+            back()
 
     def _run(self, given: tuple[Any, ...], named: Mapping[str, Any], batch: Batch) -> Any:
+        self._known.batch = (
+            batch  # the one that is measured too: a checkpoint may be written at the first step
+        )
         return self.function(batch, *given, **named)
 
 
@@ -106,6 +136,7 @@ class _Attempts:
         cause = memory_cause(error)
         if cause is None:
             raise error
+        settle_scalers(error)
         self._may_start_over(error, cause, batch.size, count.most)
         release(error)
         self.fit.tell(fit_messages.starts_over(cause, batch.size, self.smaller(batch.size) or 0))

@@ -11,11 +11,13 @@ from oomproof.errors import OomproofError
 from oomproof.fitting import fit_messages, rank_agreement
 from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
+from oomproof.fitting.module_state import modules_of
+from oomproof.fitting.process_state import process_state
 from oomproof.fitting.put_back import put_back
 from oomproof.fitting.rank_agreement import Ranks
 from oomproof.fitting.released_memory import empty_cache
 from oomproof.fitting.split_notes import Seen, compares, split_notes
-from oomproof.fitting.training_probe import need_torch, same_random_numbers
+from oomproof.fitting.training_probe import need_torch
 from oomproof.records import replace
 from oomproof.sizing import step_sizing
 from oomproof.sizing.batch_search import largest_batch
@@ -44,9 +46,13 @@ def fit_step(
     ranks = rank_agreement.here()
     asked = Asked(settings.effective, settings.most, ranks.world)
     asked.check()
-    seen = seen_of(model, make_batch)
-    if gpu is not None:
-        return _predicted(step, model, optimizer, make_batch, settings, asked, ranks, seen, gpu)
+    numbers = process_state(step, make_batch)
+    try:
+        seen = seen_of(model, make_batch)
+        if gpu is not None:
+            return _predicted(step, model, optimizer, make_batch, settings, asked, ranks, seen, gpu)
+    finally:
+        numbers()
 
     def run(batch: Batch) -> None:
         piece = make_batch(batch.size)
@@ -55,7 +61,7 @@ def fit_step(
 
     @contextmanager
     def around() -> Iterator[Callable[[], None]]:
-        with same_random_numbers() as numbers, put_back(step, model, optimizer) as back:
+        with put_back(step, model, optimizer) as back:
 
             def as_before() -> None:
                 back()
@@ -72,7 +78,7 @@ def fit_step(
 def seen_of(model: Any, make_batch: Callable[[int], Any]) -> Seen:
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    modules = list(model.modules()) if hasattr(model, "modules") else []
+    modules = modules_of(model)
     norms = sum(isinstance(module, _BatchNorm) and module.training for module in modules)
     comparing = tuple(sorted({name for module in modules if compares(name := type(module).__name__)}))
     return Seen(norms, comparing, unequal=unequal_in(make_batch(2)))

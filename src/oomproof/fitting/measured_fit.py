@@ -91,6 +91,8 @@ class MeasuredFit:
             finally:
                 back()
             self.probes.append(probe)
+            if seen.evaluates_first and not self.seen.evaluates_first:
+                self.tell(fit_messages.EVALUATES_FIRST)
             self.seen = self.seen.joined(seen)
             if probe.cause is not None:
                 self.tell(f"out of memory while a batch of {step.batch} was measured: a smaller one is next")

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from oomproof.fitting.module_state import beside_weights, gradients_back, kept, modules_of
+from oomproof.fitting.outer_values import outer_values
+from oomproof.fitting.process_state import is_scaler
 
 
 @contextlib.contextmanager
 def put_back(step: Callable[..., Any] | None, model: Any, optimizer: Any) -> Iterator[Callable[[], None]]:
     """Yields what puts all of it back, as often as it is called. Values are kept on the host; the tensors stay the same ones."""
-    tensors = [(tensor, _kept(tensor)) for tensor in _tensors(model)]
-    gradients = [(parameter, parameter.grad, _kept(parameter.grad)) for parameter in _parameters(model)]
-    modes = [(module, module.training) for module in model.modules()] if hasattr(model, "modules") else []
-    states = _optimizer_state(optimizer)
-    groups = [
-        {name: copy.copy(value) for name, value in group.items() if name != "params"}
-        for group in getattr(optimizer, "param_groups", [])
+    others = outside(step, model, optimizer)
+    modules = modules_of([model, *others])
+    optimizers = [*optimizers_of(optimizer), *(other for other in others if hasattr(other, "param_groups"))]
+    # what an optimizer changes besides belongs to no module
+    parameters = [tensor for module in modules for tensor in module.parameters(recurse=False)]
+    parameters += [
+        tensor for owner in optimizers for group in owner.param_groups for tensor in group["params"]
     ]
-    others = [(other, copy.deepcopy(other.state_dict())) for other in outside(step, model, optimizer)]
+    parameters = list({id(tensor): tensor for tensor in parameters}.values())
+    buffers = [tensor for module in modules for tensor in module.buffers(recurse=False)]
+    tensors = [(tensor, kept(tensor)) for tensor in (*parameters, *buffers)]
+    parts = [gradients_back(parameters), beside_weights(modules), *map(_optimizer_back, optimizers)]
+    known = {id(part) for part in (*modules, *optimizers)}
+    stateful = [(other, _mapped(other.state_dict(), _Away)) for other in others if id(other) not in known]
 
     def back() -> None:
         import torch
@@ -28,80 +36,107 @@ def put_back(step: Callable[..., Any] | None, model: Any, optimizer: Any) -> Ite
         with torch.no_grad():
             for tensor, value in tensors:
                 tensor.copy_(value)
-            for parameter, gradient, value in gradients:
-                parameter.grad = None if gradient is None else gradient.copy_(value)
-        for module, mode in modes:
-            module.training = mode
-        _restore_optimizer(optimizer, states, groups)
-        for other, state in others:
-            other.load_state_dict(copy.deepcopy(state))
+        for part in parts:
+            part()
+        for other, state in stateful:
+            other.load_state_dict(_mapped(state, _restored))
 
     yield back
 
 
-def _kept(tensor: Any) -> Any:
-    return None if tensor is None else tensor.detach().to("cpu", copy=True)
-
-
-def _parameters(model: Any) -> list[Any]:
-    return list(model.parameters()) if hasattr(model, "parameters") else []
-
-
-def _tensors(model: Any) -> list[Any]:
-    return [*_parameters(model), *(model.buffers() if hasattr(model, "buffers") else [])]
-
-
-def _optimizer_state(optimizer: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """Of each parameter: its values, tensors with a copy of what they hold."""
-    return [
-        (
-            parameter,
-            {
-                name: (value, _kept(value)) if hasattr(value, "copy_") else (copy.copy(value), None)
-                for name, value in state.items()
-            },
-        )
-        for parameter, state in getattr(optimizer, "state", {}).items()
-    ]
-
-
-def _restore_optimizer(
-    optimizer: Any, states: list[tuple[Any, dict[str, Any]]], groups: list[dict[str, Any]]
-) -> None:
-    if optimizer is None:
-        return
-    optimizer.state.clear()
-    for parameter, state in states:
-        for value, kept in state.values():
-            if kept is not None:
-                value.copy_(kept)
-        optimizer.state[parameter] = {name: value for name, (value, _) in state.items()}
-    for group, before in zip(optimizer.param_groups, groups, strict=True):
-        group.update({name: copy.copy(value) for name, value in before.items()})
+def optimizers_of(optimizer: Any) -> list[Any]:
+    """One, or several in a list, a tuple or a dictionary."""
+    if isinstance(optimizer, dict):
+        return list(optimizer.values())
+    if isinstance(optimizer, (list, tuple)):
+        return list(optimizer)
+    return [] if optimizer is None else [optimizer]
 
 
 def outside(step: Any, model: Any, optimizer: Any) -> list[Any]:
-    """What the function takes from its closure and its module that has a state to put back: a scaler, a schedule, an averaged model."""
-    from oomproof.sizing.virtual_gpu.fake_copies import names_in
+    """What the function takes from elsewhere that has a state to put back: a schedule, an averaged model. A scaler is the process's."""
+    known = {id(part) for part in (model, *modules_of(model), *optimizers_of(optimizer))}
+    return [
+        value
+        for value in outer_values(step)
+        if id(value) not in known
+        and not isinstance(value, type)
+        and not is_scaler(value)
+        and _has_state(value)
+    ]
 
-    function = step.__func__ if isinstance(step, types.MethodType) else step
-    if not isinstance(function, types.FunctionType):
-        return []
-    values = [function.__globals__.get(name) for name in names_in(function.__code__)]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # empty yet
-            values.append(cell.cell_contents)
-    if isinstance(step, types.MethodType):
-        values += list(getattr(step.__self__, "__dict__", {}).values())
-    found: list[Any] = []
-    for value in values:
-        if (
-            value is model
-            or value is optimizer
-            or isinstance(value, type)
-            or any(value is known for known in found)
-        ):
-            continue
-        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-            found.append(value)
-    return found
+
+def _has_state(value: Any) -> bool:
+    try:
+        return callable(getattr(value, "state_dict", None)) and callable(
+            getattr(value, "load_state_dict", None)
+        )
+    except Exception:  # a stand-in of the user's that does not bear to be looked at
+        return False
+
+
+def _optimizer_back(optimizer: Any) -> Callable[[], None]:
+    """Its state of each parameter, its groups, and its ``step``, which schedules and accelerate wrap."""
+    states = [(parameter, _mapped(state, _InPlace)) for parameter, state in optimizer.state.items()]
+    groups = [
+        {name: _mapped(value, _InPlace) for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    step = vars(optimizer).get("step")
+
+    def back() -> None:
+        optimizer.state.clear()
+        for parameter, state in states:
+            optimizer.state[parameter] = _mapped(state, _restored)
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            for name in set(group) - set(before) - {"params"}:
+                del group[name]
+            group.update({name: _mapped(value, _restored) for name, value in before.items()})
+        vars(optimizer).pop("step", None)
+        if step is not None:
+            optimizer.step = step
+
+    return back
+
+
+class _InPlace:
+    """A tensor with a copy of what it holds."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor, self._value = tensor, kept(tensor)
+
+    def restored(self) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return self._tensor.copy_(self._value)
+
+
+class _Away:
+    """A tensor's values alone: nothing of the card is taken for them, and they go back to it."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._value, self._device = kept(tensor), tensor.device
+
+    def restored(self) -> Any:
+        return self._value.to(self._device, copy=True)
+
+
+def _restored(held: _InPlace | _Away) -> Any:
+    return held.restored()
+
+
+def _mapped(value: Any, made: Callable[[Any], Any]) -> Any:
+    """A copy, with what is made of each tensor, or of what stands for one, in dictionaries, lists and tuples."""
+    if hasattr(value, "copy_") or isinstance(value, (_InPlace, _Away)):
+        return made(value)
+    if isinstance(value, dict):
+        copied = copy.copy(value)
+        copied.update({name: _mapped(item, made) for name, item in value.items()})
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(item, made) for item in value)
+    try:
+        return copy.copy(value)
+    except Exception:  # a process group, a lock: nothing that a step changes
+        return value

@@ -23,6 +23,7 @@ class Seen:
     comparing: tuple[str, ...] = ()
     squares: int = 0
     unequal: str = ""  # what shows that samples do not count alike
+    evaluates_first: bool = False  # many passes before the first optimizer step
 
     def joined(self, other: Seen) -> Seen:
         names = tuple(sorted({*self.comparing, *other.comparing}))
@@ -31,6 +32,7 @@ class Seen:
             names,
             self.squares or other.squares,
             self.unequal or other.unequal,
+            self.evaluates_first or other.evaluates_first,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +14,7 @@ from oomproof.fitting.fitted_batch import Batch
 from oomproof.fitting.memory_meter import Meter, Reading
 from oomproof.fitting.oom_errors import memory_cause
 from oomproof.fitting.probe_plan import Probe
+from oomproof.fitting.process_state import settle_scalers
 from oomproof.fitting.released_memory import release
 from oomproof.records import replace
 
@@ -72,7 +73,8 @@ class _Onlooker:
         self.comparing: set[str] = set()
         self._known: dict[type, bool] = {}
         self._outermost: int | None = None
-        self.passes = 0  # since the last optimizer step
+        self._passes = [0, 0]  # since the last optimizer step: without gradients, with them
+        self._follows: bool | None = None
 
     def called(self, module: Any, given: Any) -> None:
         kind = type(module)
@@ -85,12 +87,31 @@ class _Onlooker:
         if self._outermost is None:
             self._outermost = id(module)
         if id(module) == self._outermost:
-            self.passes += 1
-            if self.passes > _PASSES:
-                raise ProbeEnded
+            self._passed()
+
+    def stepped(self) -> None:
+        self._passes = [0, 0]
+
+    def _passed(self) -> None:
+        import torch
+
+        has_gradients = torch.is_grad_enabled()
+        self._passes[has_gradients] += 1
+        if self._passes[has_gradients] > _PASSES and (has_gradients or not self._training_follows()):
+            raise ProbeEnded
+
+    def _training_follows(self) -> bool:
+        """Passes without gradients while an optimizer waits are an evaluation before the first step, whose memory says nothing of training."""
+        import torch
+
+        if self._follows is None:
+            self._follows = any(issubclass(type(other), torch.optim.Optimizer) for other in gc.get_objects())
+        return self._follows
 
     def seen(self) -> split_notes.Seen:
-        return split_notes.Seen(len(self.norms), tuple(sorted(self.comparing)))
+        return split_notes.Seen(
+            len(self.norms), tuple(sorted(self.comparing)), evaluates_first=bool(self._follows)
+        )
 
 
 def _is_batch_norm(module: Any) -> bool:
@@ -109,7 +130,7 @@ def probed(run: Callable[[Batch], Any], batch: Batch, meter: Meter) -> tuple[Pro
 
     def after() -> None:
         nonlocal has_ended
-        onlooker.passes = 0
+        onlooker.stepped()
         meter.look()
         if count.all_made >= wanted or count.most >= 4 * wanted:
             has_ended = True
@@ -138,34 +159,12 @@ def probed(run: Callable[[Batch], Any], batch: Batch, meter: Meter) -> tuple[Pro
 def _outcome(batch: Batch, error: BaseException | None, reading: Reading) -> Probe:
     """Outside the except block: there the traceback would hold every tensor of the attempt."""
     cause = memory_cause(error) if isinstance(error, Exception) else None
+    settle_scalers(error)
     if isinstance(error, Exception) and cause is None:
         error.add_note(f"oomproof: while a batch of {batch.size} was measured for fit_batch")
         raise error
     release(error)
     return Probe(batch.size, None if cause is not None else reading, cause)
-
-
-@contextlib.contextmanager
-def same_random_numbers() -> Iterator[Callable[[], None]]:
-    """Yields what puts the generators back to where they are now: measured or not, the training has the same numbers."""
-    import torch
-
-    numpy: Any = sys.modules.get("numpy")
-    python, generator = random.getstate(), torch.get_rng_state()
-    arrays = numpy.random.get_state() if numpy is not None else None
-    cards = (
-        torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    )
-
-    def back() -> None:
-        random.setstate(python)
-        torch.set_rng_state(generator)
-        if numpy is not None and arrays is not None:
-            numpy.random.set_state(arrays)
-        if cards is not None:
-            torch.cuda.set_rng_state_all(cards)
-
-    yield back
 
 
 def need_torch() -> Any:

@@ -16,10 +16,13 @@ from oomproof.errors import USAGE, OomproofError
 from oomproof.fitting import fit_messages, rank_agreement
 from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
+from oomproof.fitting.module_state import beside_weights, gradients_back, modules_of, passing_buffers
+from oomproof.fitting.module_state import kept as kept_on_host
 from oomproof.fitting.probe_plan import START
+from oomproof.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.fitting.released_memory import release
-from oomproof.fitting.training_probe import same_random_numbers
 from oomproof.integrations.asked_effective import ANY, effective_note, wanted_effective
+from oomproof.records import replace
 from oomproof.units import parse_size
 
 # Two names of one library; whichever the script has imported
@@ -87,9 +90,12 @@ class FitBatch(Callback):  # type: ignore[misc]
         fit = MeasuredFit(
             training.run, self.settings, asked, rank_agreement.here(), training.as_before, confirm=True
         )
-        self.batch = fit.fitted(self._state)
+        fitted = fit.fitted(self._state)
+        self.batch = replace(fitted, resumed=None)  # processes that are spawned get it pickled
         training.set(self.batch)
-        training.reload()
+        training.forget_loaders()
+        for text in training.count_samples(size, self.batch.size):
+            fit.tell(text)
         if note := effective_note(self.effective, before, self.batch.effective):
             fit.tell(note)
 
@@ -110,11 +116,22 @@ class _Training:
         if self.trainer.lightning_module.automatic_optimization:
             self.trainer.accumulate_grad_batches = batch.accum
 
-    def reload(self) -> None:
-        """Loaders are asked for anew."""
+    def forget_loaders(self) -> None:
+        """They are asked for anew where Lightning itself asks for them: in the same order, with the same random numbers."""
         for loop in (self.loop, self.loop.epoch_loop.val_loop):
+            if loop._data_fetcher is not None:
+                loop._data_fetcher.teardown()  # with its workers
+                loop._data_fetcher = None
             loop._combined_loader = None
-            loop.setup_data()
+
+    def count_samples(self, before: int, now: int) -> Iterator[str]:
+        """What is set as a number of batches stays as many samples. Yields a sentence for each."""
+        for name in ("limit_train_batches", "val_check_interval"):
+            batches = getattr(self.trainer, name)
+            if isinstance(batches, int) and batches and now != before:
+                scaled = max(1, round(batches * before / now))
+                setattr(self.trainer, name, scaled)
+                yield f"{name} was {batches} batches of {before}, and is {scaled} of {now}"
 
     def _refuse_other_size(self, size: int) -> None:
         """A loader that reads another attribute would be measured and trained with the size it had. Raises OomproofError."""
@@ -130,7 +147,8 @@ class _Training:
 
     def run(self, batch: Batch) -> None:
         self.set(batch)
-        self.reload()
+        self.forget_loaders()
+        self.loop.setup_data()
         self._refuse_other_size(batch.size)
         self._begin()
         self.loop.run()
@@ -138,7 +156,7 @@ class _Training:
     def _begin(self) -> None:
         loop = self.loop
         loop.load_state_dict(deepcopy(self._loop_state))
-        loop.restarting = False
+        _begins_anew(loop)
         optimization = (
             loop.epoch_loop.automatic_optimization.optim_progress
             if self.trainer.lightning_module.automatic_optimization
@@ -157,39 +175,76 @@ class _Training:
             for name in ("loggers", "callbacks", "limit_val_batches", "limit_train_batches")
         }
         accumulate, most_steps = trainer.accumulate_grad_batches, loop.epoch_loop.max_steps
+        size = _parsing().lightning_getattr(trainer.lightning_module, self.name)
         resuming = connector._loaded_checkpoint, connector._ckpt_path
         self._loop_state = deepcopy(loop.state_dict())
         path = trainer.strategy.broadcast(
             os.path.join(trainer.default_root_dir, f".oomproof_fit_{uuid.uuid4().hex}.ckpt")
         )
-        trainer.save_checkpoint(path)
-        bar = trainer.progress_bar_callback
-        if bar is not None:
-            bar.disable()
-        trainer.logger = _dummy_logger() if trainer.logger is not None else None
-        trainer.callbacks, trainer.limit_val_batches, trainer.limit_train_batches = [], 0, 1.0
-        loop.epoch_loop.max_steps = _MOST_STEPS
+        back = _not_in_checkpoints(trainer)
+        bar, is_saved = trainer.progress_bar_callback, False
         try:
-            with same_random_numbers() as numbers:
-                yield numbers
+            trainer.save_checkpoint(path)
+            is_saved = True
+            if bar is not None:
+                bar.disable()
+            trainer.logger = _dummy_logger() if trainer.logger is not None else None
+            trainer.callbacks, trainer.limit_val_batches, trainer.limit_train_batches = [], 0, 1.0
+            loop.epoch_loop.max_steps = _MOST_STEPS
+            yield back
         finally:
             for name, value in kept.items():
                 setattr(trainer, name, value)
             trainer.accumulate_grad_batches, loop.epoch_loop.max_steps = accumulate, most_steps
+            _parsing().lightning_setattr(trainer.lightning_module, self.name, size)
             loop.load_state_dict(deepcopy(self._loop_state))
-            loop.restarting = False
-            self.reload()
+            _begins_anew(loop)
+            self.forget_loaders()
             loop.reset()
             if bar is not None:
                 bar.enable()
             try:
-                _restore(connector, path)
+                if is_saved:
+                    _restore(connector, path)
             finally:
                 trainer.strategy.remove_checkpoint(path)
+            _begins_anew(loop)
             connector._loaded_checkpoint, connector._ckpt_path = (
                 resuming  # of a training that resumes: still to be restored
             )
+            back()
             release()
+
+
+def _begins_anew(loop: Any) -> None:
+    """A loop whose state was loaded takes itself for one that resumes, and leaves out the check of the validation. Its own setter would not do:
+    with ``max_steps`` it says so in any case."""
+    for name in ("_restarting", "_loaded_from_state_dict", "_resuming_from_checkpoint"):
+        if name in vars(loop):
+            setattr(loop, name, False)
+    for inner in vars(loop).values():
+        if hasattr(inner, "_restarting"):
+            _begins_anew(inner)
+
+
+def _not_in_checkpoints(trainer: Any) -> Callable[[], None]:
+    """What puts back what steps change and no checkpoint of Lightning holds."""
+    module = trainer.lightning_module
+    modules = modules_of(module)
+    buffers = [(buffer, kept_on_host(buffer)) for buffer in passing_buffers(modules)]
+    parts = [gradients_back(module.parameters()), beside_weights(modules)]
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if is_scaler(scaler):
+        parts.append(scaler_back(scaler))
+    parts.append(process_state())
+
+    def back() -> None:
+        for buffer, value in buffers:
+            buffer.detach().copy_(value)
+        for part in parts:
+            part()
+
+    return back
 
 
 def _restore(connector: Any, path: str) -> None:

@@ -17,10 +17,11 @@ from oomproof.fitting import fit_messages, rank_agreement
 from oomproof.fitting.fitted_batch import Asked, Batch
 from oomproof.fitting.measured_fit import FitSettings, MeasuredFit
 from oomproof.fitting.probe_plan import START
+from oomproof.fitting.process_state import is_scaler, process_state, scaler_back
 from oomproof.fitting.put_back import put_back
 from oomproof.fitting.released_memory import empty_cache
-from oomproof.fitting.training_probe import same_random_numbers
 from oomproof.integrations.asked_effective import effective_note, wanted_effective
+from oomproof.records import replace
 from oomproof.units import parse_size
 
 FILE = "oomproof_batch.json"  # in each checkpoint's folder
@@ -68,7 +69,7 @@ def fit_trainer(
     batch = fit.fitted(state)
     set_batch(trainer, batch)
     trainer.remove_callback(_Remembers)
-    trainer.add_callback(_Remembers(batch))
+    trainer.add_callback(_Remembers(replace(batch, resumed=None)))  # what would keep it from being pickled
     if note := effective_note(effective, before, batch.effective):
         fit.tell(note)
     return batch
@@ -87,6 +88,13 @@ def set_batch(trainer: Any, batch: Batch) -> None:
     trainer.args.per_device_train_batch_size = batch.size
     trainer.args.gradient_accumulation_steps = batch.accum
     trainer._train_batch_size = trainer.args.train_batch_size
+
+
+class _Nobody(list[Any]):
+    """The callbacks while it is measured: who joins by himself (to save when the guard asks) would save what the measured steps made."""
+
+    def append(self, callback: Any) -> None:
+        return None
 
 
 class _Remembers(TrainerCallback):  # type: ignore[misc]
@@ -147,8 +155,10 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
     model = trainer.model if trainer.model_init is None else None
     schedule = parts.get("lr_scheduler")
     schedule_state = deepcopy(schedule.state_dict()) if schedule is not None else None
-    with same_random_numbers() as numbers, put_back(None, model, parts["optimizer"]) as back:
-        handler.callbacks = []
+    numbers, scaler = process_state(), getattr(trainer.accelerator, "scaler", None)
+    scaler_as_before = scaler_back(scaler) if scaler is not None and is_scaler(scaler) else None
+    with put_back(None, model, parts["optimizer"]) as back:
+        handler.callbacks = _Nobody()
         args.max_steps, args.eval_on_start, args.load_best_model_at_end = _MOST_STEPS, False, False
         trainer.train_dataset = longest_only(parts["train_dataset"])
 
@@ -169,6 +179,8 @@ def _as_before(trainer: Any) -> Iterator[Callable[[], None]]:
             if schedule is not None:
                 schedule.load_state_dict(deepcopy(schedule_state))
             back()
+            if scaler_as_before is not None:
+                scaler_as_before()
             empty_cache()
             numbers()
 

@@ -92,7 +92,7 @@ class TrialProcess:
     def start(
         self, template: Template, point: Point, further: Mapping[str, str], flags: Sequence[str]
     ) -> None:
-        """Raises OomproofError where its folder cannot be written."""
+        """Raises OomproofError where its folder cannot be written, or no process can be had: a machine may be short of both."""
         folder = self._folder
         make_private(folder.parent)
         make_private(folder)
@@ -120,15 +120,20 @@ class TrialProcess:
         own = ["run", "--name", self.run_name, "--allow-twin", "--report", str(self._report)]
         # Nothing of ours is an end of its streams: a kill of the sweep must not end it by SIGPIPE. A session of its own: nor
         # Ctrl-C, nor a terminal that is closed.
-        self._process = subprocess.Popen(
-            [*OWN_COMMAND, *own, *template.flags, *flags, "--", *command],
-            env=environment,
-            cwd=template.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [*OWN_COMMAND, *own, *template.flags, *flags, "--", *command],
+                env=environment,
+                cwd=template.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise OomproofError(
+                f"cannot start trial {self.trial}: {error.strerror}", "later: oomproof sweep resume"
+            ) from error
 
     def look(self) -> Phase:
         if self._process is not None and self._process.poll() is None:

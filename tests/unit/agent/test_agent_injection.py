@@ -237,12 +237,17 @@ def test_a_fatal_signal_leaves_the_python_line(action_record: str, tmp_path: Pat
     from oomproof.evidence.agent_files import crashes
 
     script = tmp_path / "script.py"
-    script.write_text(f"import ctypes, os, signal\ndef inner():\n    {action_record}\ninner()\n")
+    threads = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    script.write_text(f"import ctypes, os, signal; {threads}\ndef inner():\n    {action_record}\ninner()\n")
     done = run(sys.executable, environment(tmp_path), str(script))
     assert done.returncode < 0 and done.stderr == "", "its own terminal stays as it would have been"
     (crash,) = crashes(tmp_path / "agent")
     assert crash.kind == CRASHES[action_record]
     assert crash.line == f"{script}:3"
+    (written,) = (tmp_path / "agent").glob("*-fault.txt")
+    assert "Thread 0x" not in written.read_text(), (
+        "others run on: reading their frames may end it by another signal"
+    )
 
 
 def test_a_faulthandler_of_the_users_own_wins(tmp_path: Path) -> None:

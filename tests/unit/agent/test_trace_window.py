@@ -39,7 +39,8 @@ class Told:
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Any:
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(tracers, "_YOUNGEST", 0.0)
     KEPT.clear()
     yield Told(tmp_path)
     KEPT.clear()
@@ -278,3 +279,43 @@ for _ in range(6): witness.note(look())
     [told] = ended.stdout.splitlines()  # once
     kind, given, free, kept = told.split()
     assert kind == "trim" and int(free) > 100 * MIB and int(given) > 0.8 * int(free) and int(kept) > 0
+
+
+DECOMPRESSING = """
+import os, sys, threading, time, zlib
+sys.path.insert(0, sys.argv[1])
+from oomproof.agent import tracers
+tracers._YOUNGEST = 0.2
+data = zlib.compress(os.urandom(100) * 1000)
+def decompress():
+    while True:
+        whole = zlib.decompressobj()
+        whole.decompress(data[: len(data) // 2])
+        whole.decompress(data[len(data) // 2 :])
+def count():
+    while True: sum(range(1000))
+for work in (decompress, decompress, decompress, count):
+    threading.Thread(target=work, daemon=True).start()
+for _ in range(3):
+    tracer = tracers.PythonTracer(1, lambda file: False)
+    tracer.start()
+    tracer.settle()
+    kept = [bytes(1000) for _ in range(100)]
+    time.sleep(0.002)
+    found = tracer.finish()
+    time.sleep(0.02)  # now they go on
+assert any(size >= 100_000 for _, _, _, size, _, _ in found["lines"]), found
+os._exit(7)
+"""
+
+
+def test_threads_that_allocate_without_the_gil_live_on() -> None:
+    """A segmentation fault within the first window before: what they allocate is no longer traced."""
+    source = str(Path(tracers.__file__).parents[2])
+    ended = subprocess.run([sys.executable, "-c", DECOMPRESSING, source], timeout=60, check=False)
+    assert ended.returncode == 7
+
+
+def test_not_in_a_free_threaded_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "abiflags", "t")
+    assert "free-threaded" in tracers.PythonTracer(1, _is_library).problem(1 << 40)

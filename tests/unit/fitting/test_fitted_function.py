@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import subprocess
 import sys
 import weakref
@@ -62,6 +63,30 @@ def test_as_a_method() -> None:
             return self.name
 
     assert Trainer().train() == "mine"
+
+
+class WithState:
+    @oomproof.fit_batch(most=16, capacity="100G", quiet=True)
+    def train(self, batch: Any) -> tuple[int, dict[str, int]]:
+        return batch.size, self.train.state_dict()
+
+
+def test_a_method_knows_its_state() -> None:
+    first, second = WithState(), WithState()
+    first.train.load_state_dict({"size": 4})
+    assert first.train()[0] == 4 and first.train.batch.size == 4
+    size, state = second.train()
+    assert size == state["size"] == 16
+
+
+def test_it_is_pickled_as_functions_are() -> None:
+    """For processes that are spawned."""
+    assert pickle.loads(pickle.dumps(named)) is named
+
+
+@oomproof.fit_batch(most=16, capacity="100G", quiet=True)
+def named(batch: Any) -> None:
+    """As a script has it."""
 
 
 def test_random_numbers_are_those_of_a_training_that_was_not_measured() -> None:
@@ -238,6 +263,29 @@ def test_an_evaluation_without_an_optimizer() -> None:
 
     assert evaluate() == 16
     assert passes.count((16, False)) == 200 and passes.count((2, True)) < 100
+
+
+def test_an_evaluation_before_the_first_step_is_not_taken_for_the_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It holds less: the batch would be too large, and on the host the kernel ends such a job."""
+    trained: list[tuple[int, bool]] = []
+
+    @oomproof.fit_batch(most=16, capacity="100G")
+    def train(batch: Any) -> None:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with torch.no_grad():
+            for _ in range(70):
+                model(torch.ones(batch.size, 4))
+        for _ in range(3):
+            model(torch.ones(batch.size, 4)).sum().backward()
+            trained.append((batch.size, batch.probing))
+            optimizer.step()
+
+    train()
+    assert trained.count((2, True)) == 3 and trained.count((16, True)) == 3
+    assert capsys.readouterr().err.count("the evaluation before the first optimizer step is run") == 1
 
 
 def test_two_optimizers_both_have_made_their_steps() -> None:

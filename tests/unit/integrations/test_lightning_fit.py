@@ -13,6 +13,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 lightning = pytest.importorskip("lightning.pytorch", reason="the extra [ml] is not installed")
 
+import torchmetrics  # noqa: E402
+from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
+
 from oomproof.errors import OomproofError  # noqa: E402
 from oomproof.fitting.memory_meter import HostMeter  # noqa: E402
 from oomproof.integrations.lightning import FitBatch  # noqa: E402
@@ -131,6 +134,66 @@ def test_the_effective_batch_is_kept_and_the_training_is_as_before(tmp_path: Pat
     assert torch.equal(found["weights"], weight) and found["states"] == 0 and found["rate"] == 0.1
     assert found["files"] == [], "the checkpoint that was made for it is gone"
     assert module.rows == [batch.size] * (128 // batch.size) and trainer.global_step == 4
+
+
+class Shuffled(Module):
+    """All that a checkpoint does not hold: order, gradients that are cleared after the step, sums of its own, a check of the validation."""
+
+    def __init__(self) -> None:
+        super().__init__(batch_size=32)
+        self.automatic_optimization = False
+        self.register_buffer("passing", torch.zeros(1), persistent=False)
+        self.metric = torchmetrics.MeanMetric()
+
+    def training_step(self, batch: Any, index: int) -> None:
+        loss = self.layer(batch[0]).square().mean()
+        self.passing += 1
+        self.metric.update(loss.detach())
+        self.rows.append(float(batch[0].sum()))
+        self.manual_backward(loss)
+        self.optimizers().step()
+        self.optimizers().zero_grad()
+
+    def train_dataloader(self) -> Any:
+        data = torch.utils.data.TensorDataset(torch.arange(512.0).view(128, 4) / 512)
+        return torch.utils.data.DataLoader(data, batch_size=self.hparams.batch_size, shuffle=True)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.rows.append("validation")
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 4)))
+
+
+def test_what_no_checkpoint_holds_is_as_before_too(tmp_path: Path) -> None:
+    modules = []
+    for callbacks in ([], [FitBatch(most=32, capacity="100G", quiet=True)]):
+        torch.manual_seed(0)
+        modules.append(Shuffled())
+        scaled = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+        trained(modules[-1], tmp_path, *callbacks, plugins=[scaled], max_steps=3)
+    plain, fitted = modules
+    assert plain.rows == fitted.rows and plain.rows[0] == "validation"
+    assert torch.equal(plain.layer.weight, fitted.layer.weight)
+    assert float(fitted.passing) == 3 and plain.metric.compute() == fitted.metric.compute()
+
+
+def test_a_number_of_batches_stays_as_many_samples(tmp_path: Path) -> None:
+    module = Module(batch_size=4)
+    callback = FitBatch(most=2, capacity="100G", quiet=True)
+    trainer = trained(module, tmp_path, callback, Begins(), limit_train_batches=4)
+    assert module.rows == [2] * 8 and trainer.global_step == 4
+
+
+def test_an_interrupt_leaves_the_module_as_it_was(tmp_path: Path) -> None:
+    class Interrupted(Module):
+        def training_step(self, batch: Any, index: int) -> Any:
+            raise KeyboardInterrupt
+
+    module = Interrupted(batch_size=16)
+    with pytest.raises(SystemExit):
+        trained(module, tmp_path, FitBatch(capacity="100G", quiet=True))
+    assert module.hparams.batch_size == 16 and not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_keeps_it(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ torch = pytest.importorskip("torch", reason="the extra [ml] is not installed")
 
 import transformers  # noqa: E402
 
+from oomproof.agent.phases_transformers import make_callback  # noqa: E402
 from oomproof.errors import OomproofError  # noqa: E402
 from oomproof.fitting.memory_meter import HostMeter  # noqa: E402
 from oomproof.integrations.transformers import FILE, fit_trainer, longest_only  # noqa: E402
@@ -21,13 +25,17 @@ MIB = 1 << 20
 torch.set_num_threads(1)
 
 
+class Noted(list[Any]):
+    """Not put back: a plain list of the model's would be."""
+
+
 class Model(torch.nn.Module):
     """As transformers calls it; 8 MiB for each row of 64 tokens while it runs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = torch.nn.Embedding(50, 8)
-        self.lengths: list[tuple[int, int]] = []
+        self.lengths: Any = Noted()
 
     def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
         self.lengths.append(tuple(input_ids.shape))
@@ -90,6 +98,50 @@ def test_the_effective_batch_is_kept_and_the_trainer_is_as_before(tmp_path: Path
     trainer.train()
     assert asked.events == ["begin", "step", "step"]
     assert [rows for rows, _ in trainer.model.lengths] == [batch.size] * (2 * batch.accum)
+
+
+def test_a_trainer_with_the_agents_callback_can_be_copied() -> None:
+    class Agent:
+        folder, connection = "", threading.Lock()  # which nobody can copy
+
+    callback = make_callback(transformers.TrainerCallback, Agent())
+    for copied in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+        assert type(copied) is transformers.TrainerCallback
+
+
+class Saves(transformers.TrainerCallback):  # type: ignore[misc]
+    """As the agent's, when a guard is short of memory."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        control.should_save = True
+
+
+class Scaled(transformers.Trainer):  # type: ignore[misc]
+    """Mixed precision in float16, which Trainer has on a card only, with PyTorch's own scaler for the CPU. Somebody joins in train()."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = torch.amp.GradScaler("cpu", growth_interval=1)
+        self.accelerator.native_amp = True
+
+    def train(self, *given: Any, **named: Any) -> Any:
+        self.add_callback(Saves())
+        return super().train(*given, **named)
+
+
+def test_nothing_is_half_done_and_nothing_saved_of_what_is_measured(tmp_path: Path) -> None:
+    plain, rows = make(tmp_path), [{"input_ids": [1]}] * 64
+    optimizer = torch.optim.SGD(plain.model.parameters(), lr=0.1)
+    trainer = Scaled(
+        plain.model, plain.args, train_dataset=rows, data_collator=collated, optimizers=(optimizer, None)
+    )
+    scaler = trainer.accelerator.scaler
+    before = scaler.state_dict()
+    fit_trainer(trainer, most=2, capacity="100G", quiet=True)
+    assert scaler.state_dict() == before and not scaler._per_optimizer_states
+    assert "step" not in vars(optimizer) and "initial_lr" not in optimizer.param_groups[0]
+    assert not list(tmp_path.iterdir())
+    assert pickle.loads(pickle.dumps(trainer.callback_handler.callbacks[-1])).batch.size == 2
 
 
 def test_the_batch_of_a_checkpoint(tmp_path: Path) -> None:
