@@ -8,7 +8,7 @@ _DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|o
 # What is made or read before a loop begins, even "for train"
 _MAKING = re.compile(
     rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse)_(?:\w+_)?{_DATA}(?:_|$)"
-    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?:train_|test_)?data$|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
+    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?!\w*batch)(?:\w+_)?data(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
     r"|^_*setup_|^generat(?:e|ing)_\w+_split|^_*load_(?:model|checkpoint|pretrained|weights|state_dict|data)|^_*get_(?:cfg|config|args)$"
     r"|^_*(?:build|create|instantiate)(?!_(?:target|graph|loss|mask|batch|input|anchor|proposal))(?:_|$)|^convert_\w{0,40}(?:features|examples)|^merge_from_",
     re.IGNORECASE,

@@ -81,13 +81,15 @@ NAMES = (
         r"(?ai)\bdata ?loader\b[^.!?\n]{0,20} (?:(?:is|are|was|were|gets?|got|being|been) )?killed\b(?! by signal)"),
         "When I run it, the data loader worker is always killed after a while."),
     ToldName("disk-full", "the post tells of a full disk", re.compile(
-        r"(?ai)\bno space left\b|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|磁盘空间不足|存储空间不足"),
+        r"(?ai)\bno space left\b(?! (?:for|to)\b)|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|磁盘空间不足|存储空间不足"),
         "The training stopped because I ran out of disk space."),
     ToldName("shm-exhausted", "the post tells of too little shared memory", re.compile(r"(?ai)\b(?:out of|insufficient|not enough) shared memory\b|共享内存不足"),
         "I get out of shared memory when I use eight workers."),
     ToldName("bus-error", "the post tells of a bus error", re.compile(r"(?ai)\bbus error\b|\bSIGBUS\b"), "I got a bus error in my second epoch."),
     ToldName("python-memory-error", "the post tells of memory that the host refused", re.compile(r"(?ai)(?<!of )\bmemory ?errors?\b(?! (?:correct|rate|check))"),
         "I run it, and while training the model it is giving a memory error."),
+    ToldName("bad-alloc", "the post tells of native code that could not allocate memory", re.compile(r"\bbad_alloc\b|\bbad alloc(?:ation)?\b"),
+        "When I add one more vector to the index, I get the error 'std::bad_alloc'."),
     ToldName("import-error", "the post tells of a failed import", re.compile(r"(?ai)\bimport ?error\b|\bmodule ?not ?found ?error\b|\bno module named\b"),
         "I installed it, but I get an import error."),
     ToldName("assert", "the post tells of a failed assertion", re.compile(r"(?ai)\bassertion ?error\b|\bassertion failed\b"), "I get an assertion error at the first batch."),
@@ -97,10 +99,10 @@ NAMES = (
     ToldName("killed-unknown", "the post tells of a process that was killed", re.compile(
         r"(?ai)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
         r"|[\"'`“]killed[\"'`”]|\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w killed\W{0,3}$"
-        r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|被(?:系统)?(?:杀死|杀掉|kill)"),
+        r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|被 ?(?:系统)? ?(?:杀死|杀掉|kill)"),
         "Loading checkpoint shards gets killed at 0%, and I have enough memory on my GPU."),
     ToldName("killed-unknown", "the post tells of a notebook's kernel that died", re.compile(
-        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying)\b"),
+        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying|to die)\b|\bkill(?:s|ed) (?:\w+ ){0,2}(?:kernel|session|notebook)\b"),
         "I try to train it on Colab, but the session keeps crashing."),
     ToldName("silent-end", "the post tells of an end without a word", re.compile(
         r"(?ai)\b(?:stop(?:s|ped)?|exit(?:s|ed)?|dies|died|end(?:s|ed)?|terminat(?:es|ed)|crash(?:es|ed)?|quits?|shut ?down|disappear\w*)\b[^.!?\n]{0,40}\bwithout (?:any |an? |showing )*(?:error|message|warning|exception|traceback|reason)"),
@@ -113,12 +115,12 @@ _HAPPENS = re.compile(
     r"|becomes?|became|turns?|turned|goes|went|there (?:is|was)|keeps?|have|had)\b|发生|出现|报错|提示|遇到|被杀|被kill|显示"
 )
 _HAPPENED = re.compile(
-    r"(?ai)\b(?:occurr?ed|crashed|failed|died|got|became|stopped|encountered)\b"
+    r"(?ai)\b(?:occurr?ed|crash(?:ed|es)|fail(?:ed|s)|die[sd]|kills?|got|became|stopped|encountered)\b"
 )  # a title that reports by itself
 # an if, a rule, advice, a wish, what was mended
 _SUPPOSED = re.compile(
     r"(?ai)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )try|please (?:reduce|set|use)"
-    r"|no longer|the output (?:includes|shows)|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
+    r"|no longer|the output (?:includes|shows)|means|work-?around|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
     r"(?m)\bI\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|steps to reproduce|current behavio)|训练)"
@@ -126,7 +128,7 @@ _PERSON = re.compile(
 # titles of requests, changes and manuals
 _ASKS = re.compile(
     r"(?ai)\b(?:feat\w*|fix(?:e[sd])?\b|docs?\b|FAQ|missing|enable|disable|add(?:s|ed)?\b|support\w*|reduc\w*|improv\w*|avoid\w*|prevent\w*|handl\w*|request|guide|troubleshoot\w*|minimal|question|"
-    r"how(?! (?:to|can|do|could|should) (?:i |we |you )?(?:solve|fix|resolve|overcome|deal))|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|:\s*$"
+    r"how(?! (?:to|can|do|could|should) (?:i |we |you )?(?:solve|fix|resolve|overcome|deal))|allow|option|hints?|interpret|better|show|reading|understand\w*|policy|limit of|test(?:s|ing)? (?:for|of))\b|^.{0,40}:\s*$"
 )
 # The kernel lists its tasks when it is out of memory, and at no other time
 TABLE = ToldName(
@@ -158,7 +160,7 @@ _LOG = re.compile(
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|[。！？；]\s*")
 _LINE = 800  # characters of a paragraph
 _PROSE = re.compile(
-    r"^ {0,3}(?:[A-Za-z一-鿿#*>`'\"“(✗~-]|\d+[.)] )"
+    r"^ {0,3}(?:[A-Za-z一-鿿#*@>`'\"“(✗~-]|\d+[.)] )"
 )  # no frame, table, stamp or code block's indent
 
 

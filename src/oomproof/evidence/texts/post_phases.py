@@ -36,7 +36,7 @@ WHEN = (
         r"(?ai)\b(?:doesn't|does not|can't|cannot|fails to|failed to|unable to|won't) load\b|\bbefore (?:the )?(?:first )?(?:training|epoch)\b|\b(?:at )?a point pre-training\b|加载|预处理"),
         "it runs out of memory while loading the checkpoint"),
     ToldPhase("train", rf"(?:(?:train(?:ing)?|fine-?tun(?:e|ing)|back-?prop\w*|epochs? \d+|\d{{1,4}}(?:st|nd|rd|th) epoch|(?:first|second|last) epoch|re-?training|pre-?training|learning){_THING})", re.compile(
-        r"(?ai)\bto (?:the )?(?:\w+ )?epoch\b|\b(?:hours?|days?|minutes?) of training\b|\btraining loss\b|\bloss\.backward\b|\btrainer\.(?:train|fit)\b|\bI(?:'m| am| was) training\b|\bwhen(?:ever)? (?:I|we|you) (?:\w+ )?train(?:ed)?\b(?!\.\w)|\bI train\b.{0,60}\bbut I (?:meet|met|get|got)\b"
+        r"(?ai)\bto (?:the )?(?:\w+ )?epoch\b|\b(?:hours?|days?|minutes?) of training\b|\btraining loss\b|\bloss\.backward\b|\btrainer\.(?:train|fit)\b|\bfit(?:_\w{1,20})?\(|\bfit (?:method|function)\b|\btraining mode\b|\bcompare_models\b|\bI(?:'m| am| was) training\b|\bwhen(?:ever)? (?:I|we|you) (?:\w+ )?train(?:ed)?\b(?!\.\w)|\bI train\b.{0,60}\bbut I (?:meet|met|get|got)\b"
         r"|\bback-?propagat\w+|\btraining process\b|\b(?:the|my|a) training code\b|\b(?:after|for|about|first|exceeds?|around|than) (?:about |the first |\w+ing )?(?:\d+k?|some|several|multiple|few|a few) ?(?:successful )?(?:epochs?|iters?|iterations?|steps?|batch(?:es)?)\b|\bafter (?:the )?(?:initial|first|second|last|each|every|\d+) epochs?\b"
         r"|\bworker\.train\b|\b(?:required|needed|enough|requirements?|consumption|usage|memory|GPUs?) (?:to|for|of|in) (?:the )?(?:pre-?)?train(?:ing)?\b|训练"),
         "when the code runs to epoch 2, loss.backward() shows the error"),

@@ -48,7 +48,6 @@ _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest((*CUT_ANCHORS, *guard_anchors))
 _OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
-_SURE = 0.6  # of the kernel's and the guards' words in a manual: less may be a sentence of its own
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -108,7 +107,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
         told = [true(finding) for finding in job.finish()]
         if job.explains:
-            findings = [finding for finding in findings if finding.strength >= _SURE]
+            findings = []
         written = _written(path)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}
