@@ -65,7 +65,7 @@ _AT_START = re.compile(
 
 
 AT_SAVING = re.compile(
-    r"Failed to clone\(\) tensor with name|after returning from state_dict\(\) call|Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos"
+    r"Failed to clone\(\) tensor with name|after returning from state_dict\(\) call|Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos|\[Op:SaveV2\]|\bSaveV2\b"
 )
 
 
@@ -138,7 +138,7 @@ _HEADING = re.compile(
 )
 _MADE_READY = re.compile(
     r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|set(?:ting)? up)(?:e|ing)?\b"
-    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
+    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|texts?|docs|documents|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
 )
 # Lines that only one kind of loop prints
 _ROUNDS = (

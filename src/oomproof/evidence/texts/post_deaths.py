@@ -57,6 +57,8 @@ NAMES = (
     ToldName("cuda-oom", "the post tells of an out of memory on a GPU machine", re.compile(
         r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)|(?<!cpu )\bmemory errors?\b"),
         "I get an OOM in loss.backward() on my V100.", about=_GPU),
+    ToldName("mps-oom", "the post tells of an out of memory on Apple's GPU", re.compile(r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)"),
+        "On my MacBook with the mps backend I am hitting an OOM.", about=re.compile(r"(?ai)\bmps\b")),
     ToldName("systemd-oomd", "the post tells of systemd-oomd's kill", re.compile(r"(?ai)\bsystemd-oomd\b[^.!?\n]{0,40}\bkill(?:s|ed|ing)\b"),
         "My desktop is slow, then systemd-oomd killed the whole session.", kill=True),
     ToldName("slurm-oom", _OOM_KILLED, _OOM_KILL, "I run it with sbatch, and I get jobs OOM killed.", about=_SLURM, kill=True),
@@ -81,7 +83,7 @@ NAMES = (
         r"(?ai)\bdata ?loader\b[^.!?\n]{0,20} (?:(?:is|are|was|were|gets?|got|being|been) )?killed\b(?! by signal)"),
         "When I run it, the data loader worker is always killed after a while."),
     ToldName("disk-full", "the post tells of a full disk", re.compile(
-        r"(?ai)\bno space left\b(?! (?:for|to)\b)|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|磁盘空间不足|存储空间不足"),
+        r"(?ai)\bno space left\b(?! (?:for|to)\b)|\bdisk (?:is |was )?full\b|\b(?:out of|not enough|insufficient) (?:disk|storage)(?: space)?\b|\b(?:ran|run|runs|running) out of (?:disk |storage )?space\b|\bdisk quota exceeded\b|\b100% disk (?:usage|utili[sz]ation)\b|\bdisk (?:usage|utili[sz]ation) (?:reached|hit|at|is) (?:9\d|100) ?%|磁盘空间不足|存储空间不足"),
         "The training stopped because I ran out of disk space."),
     ToldName("shm-exhausted", "the post tells of too little shared memory", re.compile(r"(?ai)\b(?:out of|insufficient|not enough) shared memory\b|共享内存不足"),
         "I get out of shared memory when I use eight workers."),
@@ -102,7 +104,7 @@ NAMES = (
         r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|被 ?(?:系统)? ?(?:杀死|杀掉|kill)"),
         "Loading checkpoint shards gets killed at 0%, and I have enough memory on my GPU."),
     ToldName("killed-unknown", "the post tells of a notebook's kernel that died", re.compile(
-        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying|to die)\b|\bkill(?:s|ed) (?:\w+ ){0,2}(?:kernel|session|notebook)\b"),
+        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying|to die)\b|\bkill(?:s|ed) (?:\w+ ){0,2}(?:kernel|session|notebook)\b|\bkernel (?:\w{1,8} )?restart(?:s|ed|ing)?\b|\brestarts? the kernel\b|\bnotebook (?:dies|died|restarted)\b"),
         "I try to train it on Colab, but the session keeps crashing."),
     ToldName("silent-end", "the post tells of an end without a word", re.compile(
         r"(?ai)\b(?:stop(?:s|ped)?|exit(?:s|ed)?|dies|died|end(?:s|ed)?|terminat(?:es|ed)|crash(?:es|ed)?|quits?|shut ?down|disappear\w*)\b[^.!?\n]{0,40}\bwithout (?:any |an? |showing )*(?:error|message|warning|exception|traceback|reason)"),
@@ -110,7 +112,7 @@ NAMES = (
 )  # fmt: skip
 
 _HAPPENS = re.compile(
-    r"(?ai)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
+    r"(?ai)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|hitting|complain(?:s|ed|ing)?|reached|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
     r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|results? in|started|starts|follow(?:s|ed)|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed"
     r"|becomes?|became|turns?|turned|goes|went|there (?:is|was)|keeps?|have|had)\b|发生|出现|报错|提示|遇到|被杀|被kill|显示"
 )
@@ -123,7 +125,7 @@ _SUPPOSED = re.compile(
     r"|no longer|the output (?:includes|shows)|means|work-?around|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
-    r"(?m)\bI\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|steps to reproduce|current behavio)|训练)"
+    r"(?m)\bI\b|(?:^|[ ,.])(?:i|im|i'm|i've) (?:am|was|have|had|get|got|try|tried|want|use|used|run|ran|met|meet|think|guess|don't|dont|can't|cant|cannot|train|trained|see|saw|found|follow|installed|just|already|also|use)\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the bug|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|有人|怎么|为什么|什么原因|如何|大佬|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|steps to reproduce|current behavio)|训练)"
 )
 # titles of requests, changes and manuals
 _ASKS = re.compile(

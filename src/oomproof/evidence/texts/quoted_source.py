@@ -16,7 +16,7 @@ _CODE = re.compile(
 _RULE = re.compile(
     r"\b(?:[Ii]f|[Ww]hen(?:ever)?) (?:an?|the|your?|any|it)\b.{0,200}\b(?:should|would|could|must|may|might)\b"
     r"|\b[Ii]n case (?:of )?(?:an? |the |any )?(?:process|job|worker|run|task|pod|container|program|training|script)(?:e?s)?\b"
-    r"|\b(?:[Ll]ook(?:ing)? for an?|[Aa]lways check|[Cc]heck (?:[\w/]+ ){0,4}(?:for|whether|if)) "
+    r"|\b(?:[Ll]ook(?:ing)? for an?|[Aa]lways check|[Cc]heck (?:dmesg|docker|kubectl|journalctl|(?:the |your |kernel )?logs?)\b[\w ]{0,30} (?:for|whether|if)) "
     r"|^(?:Does|Do|Should|Would|Will) (?:this|the|that|it|we|these)\b.{0,300}\?$"
 )
 # A list of changes, a commit's subject, a question and its answer
