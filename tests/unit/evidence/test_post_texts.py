@@ -155,3 +155,58 @@ def test_rows_of_the_task_table_are_the_kernels(verdict) -> None:
 def test_a_long_log_is_not_read_for_sentences(verdict) -> None:
     text = "# GPU out of memory\n\nI get it on my GPU.\n" + "saved one more line\n" * 400
     assert verdict(text)[0] == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("# Long audio\n\nI keep getting an error message in the last phase saying out of memory.\n", "cuda-oom"),
+        ("# Long audio\n\nAfter an hour I get an OOM, all 32 GB of RAM are full.\n", "python-memory-error"),
+        ("# Slow, then OOM when the second video is decoded\n\nfull model, 81 frames\n", "cuda-oom"),
+        # a sentence that names a death comes first, wherever it stands
+        ("# Getting out of memory in the notebook\n\nIt shows kernel restarting, I think.\n", "killed-unknown"),
+        # what is changed, or asked for, did not happen
+        ("# Show the reason when an actor gets OOM\n\nI think we should have it throw the error.\n", "not-a-crash"),
+        ("# [core] oom: prefer killing tasks that can be retried\n\nWe get OOM errors today. This PR changes that.\n", "not-a-crash"),
+        # the machine's own log is there, and tells of no death
+        ("# It did nothing\n\nI just ran out of memory, and no process was ended.\n"
+         "mars 27 18:46:05 pc earlyoom[1460]: mem avail: 56 of 15881 MiB ( 0.35%), swap free: 2555 of 4095 MiB (62.38%)\n", "not-a-crash"),
+    ],
+)  # fmt: skip
+def test_an_out_of_memory_that_nothing_else_explains(text: str, cause: str, verdict) -> None:
+    assert verdict(text)[0] == cause
+
+
+RAYLET = "(raylet) node_manager.cc:3280: 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [("You might see something like:", "not-a-crash"), ("An example output of the new code:", "not-a-crash"), ("This is what it printed:", "ray-oom")],
+)  # fmt: skip
+def test_a_block_that_is_called_an_example_is_one(before: str, cause: str, verdict) -> None:
+    assert verdict(f"# Killing policy\n\n{before}\n```\n{RAYLET}```\n")[0] == cause
+
+
+def test_the_kernels_account_of_its_memory(verdict) -> None:
+    stamp = "Apr  9 03:45:37 log001 kernel: "
+    told = ("lowmem_reserve[]: 0 0 0 0", "11099 total pagecache pages", "Swap cache stats: add 9, delete 8, find 4/6",
+            "Free swap  = 0kB", "Total swap = 4194300kB", "4194190 pages RAM")  # fmt: skip
+    lines = "".join(f"{stamp}{line}\n" for line in told)
+    assert verdict(f"# High memory consumption\n\n{lines}")[0] == "oom-kill-global"
+    asked = f"{stamp}sysrq: SysRq : Show Memory\n"
+    assert verdict(f"# High memory consumption\n\n{asked}{lines}")[0] == "not-a-crash"
+
+
+def test_a_title_stands_above_the_log_that_it_is_about(verdict) -> None:
+    log = "".join(f"2024-06-27 02:42:28: Epoch {epoch} loss 0.5\n" for epoch in range(9))
+    title = "# RuntimeError: some background workers are no longer alive"
+    assert verdict(f"{title}\n\n{log}Training done.\n")[0] == "killed-unknown"
+
+
+def test_what_a_person_tells_outdoes_a_scripts_name(verdict) -> None:
+    text = (
+        "# Large data set\n\nAt stage 10, loading the features will run out of memory.\nTraceback (most recent call last):\n"
+        '  File "asr_train.py", line 23, in <module>\n    main()\nException: process 1 terminated with signal SIGKILL\n'
+    )
+    assert verdict(text) == ("killed-unknown", "load")

@@ -22,6 +22,7 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
+from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.training_parser import TrainingParser
 from oomproof.records import dataclass, field, replace
 
@@ -94,7 +95,9 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
             lines = Ordered(raw)
             true = lines.true
+            examples = Examples()
             for batch in _batches(lines):
+                batch = [(number, "" if examples.inside(line) else line) for number, line in batch]
                 if not command and batch[0][0] <= _OPENING:
                     command = command_in(line for _, line in batch)
                 _feed_system(kernel, guards, batch)
