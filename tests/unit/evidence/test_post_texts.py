@@ -79,6 +79,7 @@ def test_a_programs_own_words_come_first(verdict) -> None:
         "# Notes\n\nThis error means that the kernel process was killed, I think.\n",
         "# Growing memory\n\nI found a workaround for me: kill the kernel after each run.\n",
         "# Free RAM\n\nThere is no space left for doing anything else in my RAM.\n",
+        "# Auto-restart containers that crash\n\nWhen my container dies (e.g., OOM), the session was killed; restart it instead.\n",
         "# Running out of GPU memory\n\nReduce `--batch-size`.\n\n# A segfault\n\nReinstall the driver.\n",
     ],
 )
@@ -128,6 +129,14 @@ def test_when_in_other_words(title: str, sentence: str, phase: str, verdict) -> 
         ("# 启动微调后被 killed\n\n没有日志，有人知道是什么原因吗\n", "killed-unknown"),
         ("# A problem\n\nI tried to save the model, and it complains \"disk quota exceeded\".\n", "disk-full"),
         ("# The OOM killer seems to be killing things despite having more than enough free RAM on my box:\n\nAny ideas?\n", "oom-kill-global"),
+        ("# Loading it crashes Kernel\n\nReading the file quickly fills the memory of my PC and crashes the kernel.\n", "killed-unknown"),
+        ("# Too many trials\n\nIf I try more than ten, the kernel kills all processes.\n", "oom-kill-global"),
+        ("# At 83m points\n\nI tried a large one, and the process is just killed without any message.\n", "killed-unknown"),
+        ("# Why does the quantization prompt KILLED at the end?\n\nI use one card.\n", "killed-unknown"),
+        ("# The same file again\n\nIf I write it, then try to load it, I end up with a segfault.\n", "segfault"),
+        ("# The same parameters again\n\nThe problem was that I didn't have enough memory in the GPU, so it stopped.\n", "cuda-oom"),
+        ("# Memory error raised while using read_h5ad\n\nanndata 0.9.1\n", "python-memory-error"),
+        ("# By mistake\n\nAfter 5 epochs I entered \"Ctrl C\" and training stopped.\n", "interrupted"),
         ("# Strange end\n\nI see `KeyError: 'a'` in it, and I do not know why. It is no IndexError: 'b'.\n", "other-error"),
     ],
 )  # fmt: skip
@@ -210,3 +219,18 @@ def test_what_a_person_tells_outdoes_a_scripts_name(verdict) -> None:
         '  File "asr_train.py", line 23, in <module>\n    main()\nException: process 1 terminated with signal SIGKILL\n'
     )
     assert verdict(text) == ("killed-unknown", "load")
+
+
+def test_a_list_of_possible_reasons_is_no_reason(verdict) -> None:
+    text = (
+        "RuntimeError: Simulation crashed.\nThis could be because of several reasons. The most common are:\n"
+        " - Your clients hit an out-of-memory (OOM) error and could not recover from it.\n"
+    )
+    assert verdict(text)[0] == "other-error"
+
+
+def test_a_run_that_early_stopping_ended_is_not_silent(verdict) -> None:
+    log = "".join(
+        f"Epoch {epoch}/100\n43/43 [======] - 2691s 63s/step - loss: 50.9\n" for epoch in (76, 77, 78)
+    )
+    assert verdict(f"{log}Epoch 00078: early stopping\n")[0] in ("not-a-crash", "finished")

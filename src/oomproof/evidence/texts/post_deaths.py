@@ -31,7 +31,7 @@ class ToldName(NamedTuple):
 # A change's subject, a request: what it speaks of did not happen here
 _CHANGE = re.compile(
     r"(?ai)^\W*(?:\[[^\]\n]{1,40}\] ?|\([^)\n]{1,40}\) ?|[\w./-]{1,30}(?:\([\w./-]{1,30}\))?!?: ?){0,3}(?:indicat|expos|surfac(?:e|ing)|throttl|prefer |incorporat|attempt |migrat|mov(?:e|ing) |renam|replac|rewrit|rework|extend|drop |deprecat|cap |clamp|guard |validat|wrap |switch|simplif|optimi[sz]|reus|stor(?:e|ing)|unload|try (?!to )|kill |provid|warn |tell |display|emit|consider |ensure|includ|explain|clarif|mention|error early|catch|decreas|increas|bump|updat|adjust|rais(?:e|ing)|lower|chang|us(?:e|ing) |mak(?:e|ing)|set |remov|refactor|report|retry|skip|log |print|introduc"
-    r"|implement|revert|merge|release|document|detect|free |clear|limit |add|fix|handl|avoid|prevent|support|allow|enabl|disabl|improv|better|auto\b|automatic|think about|gracefully|propagat|interpret|generate |reduc|temporar)"
+    r"|implement|revert|merge|release|document|detect|free |clear|limit |add|fix|handl|avoid|prevent|support|allow|enabl|disabl|improv|better|auto\b|automatic|think about|gracefully|propagat|return |auto-|interpret|generate |reduc|temporar)"
     r"|\bfeature request\b|\bRFC\b|\bRFE\b|\bproposal\b|\brecovery?\b|\bhints? (?:on|for|about)\b"
 )
 # Somebody changes a program: what the text names is what the change is about
@@ -48,15 +48,17 @@ _CONTAINER = re.compile(
     r"(?ai)\bpods?\b|\bcontainers?\b|\bkubernetes\b|\bk8s\b|\bdocker\b|\bcgroups?\b|\bkubectl\b"
 )
 _OOM_KILL = re.compile(
-    r"(?ai)\bOOM[- _]?kill(?:ed|s|ing)?\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
+    r"(?ai)\bOOM[- _]?kill(?:ed|s|ing)?\b|\bthe kernel kill(?:s|ed)\b|\boom[- _]?killer\b|\bout[- ]of[- ]memory[- ]kill\w{0,4}\b|\bkilled\b[^.!?\n]{0,24}\b(?:due to|because of|by) (?:the )?(?:OOM|out[- ]of[- ]memory)\b"
 )
 _OOM_KILLED = "the post tells of an OOM kill"
-_OOM = re.compile(r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)")
+_OOM = re.compile(
+    r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bOutOfMemory(?:Error|Exception)?\b|\bout[ -]of[ -]memory\b(?![ -]kill)"
+)
 
 
 NAMES = (
     ToldName("cuda-oom", "the post tells of a GPU out of memory", re.compile(
-        r"(?ai)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]?of[ -]?(?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b|\b(?:CUDA|GPU|VRAM) memory (?:error|overflow|exhausted)"
+        r"(?ai)\b(?:CUDA|GPU|HIP|NPU|XPU|VRAM)s?\b[^.!?\n]{0,24}\b(?:out[ -]?of[ -]?(?:the )?memory|OOM)\b|\bout of (?:GPU|CUDA|video|graphics|device|v) ?(?:memory|RAM)\b|(?:\bnot|n['’]t) have enough (?:memory (?:in|on) (?:the |my )?GPU|(?:GPU|video) memory|VRAM)\b|\b(?:CUDA|GPU|VRAM) memory (?:error|overflow|exhausted)"
         r"|显存(?:不足|溢出|不够|爆)|爆显存"),
         "When the loop comes to epoch 2, loss.backward() shows CUDA out of memory on my card."),
     ToldName("python-memory-error", "the post tells of a host out of memory", re.compile(
@@ -70,6 +72,7 @@ NAMES = (
     ToldName("systemd-oomd", "the post tells of systemd-oomd's kill", re.compile(r"(?ai)\bsystemd-oomd\b[^.!?\n]{0,40}\bkill(?:s|ed|ing)\b"),
         "My desktop is slow, then systemd-oomd killed the whole session.", kill=True),
     ToldName("slurm-oom", _OOM_KILLED, _OOM_KILL, "I run it with sbatch, and I get jobs OOM killed.", about=_SLURM, kill=True),
+    ToldName("oom-kill-memcg", _OOM_KILLED, re.compile(r"\bOOMKilled\b"), "Our controller often gets OOMKilled when it starts.", kill=True),
     ToldName("oom-kill-memcg", _OOM_KILLED, _OOM_KILL, "We set a limit, and the container started to be OOMkilled.", about=_CONTAINER, kill=True),
     ToldName("oom-kill-global", _OOM_KILLED, _OOM_KILL, "My screen hangs, followed by the kernel's oom killer killing off all of it.", kill=True),
     ToldName("jax-oom", "the post tells of XLA out of memory", re.compile(r"\bRESOURCE_EXHAUSTED\b"),
@@ -104,19 +107,23 @@ NAMES = (
         "I installed it, but I get an import error."),
     ToldName("assert", "the post tells of a failed assertion", re.compile(r"(?ai)\bassertion ?error\b|\bassertion failed\b"), "I get an assertion error at the first batch."),
     ToldName("other-error", "the post tells of an exception", re.compile(
-        r"(?ai)\b(?:key|value|type|index|attribute|runtime|name) ?error\b"),
+        r"(?ai)\b(?:key|value|type|index|attribute|runtime|name|shape|dimension|not ?implemented) ?error\b"),
         "I run the train script and then a keyerror of loss happens."),
     ToldName("killed-unknown", "the post tells of a process that was killed", re.compile(
         r"(?ai)\b(?:gets?|got|was|were|been|being|is|are|be|appears?) (?:\w+ )?killed\b(?! by signal)|\bsystem (?:has )?killed (?:the|my|it)\b|^why (?:is it |was it )?killed\b"
-        r"|[\"'`“]killed[\"'`”]|\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w killed\W{0,3}$"
+        r"|[\"'`“]killed[\"'`”]|(?-i:\bKILLED\b)|(?-i:[\])} ]Killed[.\"'`”])|\b(?:process|training|train|script|program|job|run) (?:\w+ )?killed\b|^killed (?:when|while|during|error|after|at|in|on|without)\b|\w killed\W{0,3}$"
         r"|\b(?:exit\w{0,4}|crash\w{0,4}|error|returned|code|status)\b[^.!?\n]{0,16}\b137\b|\b137 exit code\b|\bkill(?:s|ed|ing) (?:my|our) (?:\w+ )?(?:process|job|training|script|run|program|python|session)\b|被 ?(?:系统)? ?(?:杀死|杀掉|kill)"),
         "Loading checkpoint shards gets killed at 0%, and I have enough memory on my GPU."),
     ToldName("killed-unknown", "the post tells of a notebook's kernel that died", re.compile(
-        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying|to die)\b|\bkill(?:s|ed) (?:\w+ ){0,2}(?:kernel|session|notebook)\b|\bkernel (?:\w{1,8} )?restart(?:s|ed|ing)?\b|\brestarts? the kernel\b|\bnotebook (?:dies|died|restarted)\b"),
+        r"(?ai)\b(?:session|kernel|runtime|notebook|colab)\b[^.!?\n]{0,20}\bcrash(?:ed|es|ing)?\b|\bkernel (?:appears to have |\w{1,8} )?(?:dies|died|dead|dying|to die)\b|\bkill(?:s|ed) (?:\w+ ){0,2}(?:kernel|session|notebook)\b|\bcrash(?:es|ed|ing)? (?:the |my |our )?(?:\w+ )?(?:kernel|session|notebook|system|computer|machine|server)\b|\bkernel (?:\w{1,8} )?restart(?:s|ed|ing)?\b|\brestarts? the kernel\b|\bnotebook (?:dies|died|restarted)\b"),
         "I try to train it on Colab, but the session keeps crashing."),
     ToldName("interrupted", "the post tells of a run that was interrupted by hand", re.compile(
         r"(?ai)\b(?:pressed|hit|entered|typed|used) (?:\w+ )?[\"'“]?(?:ctrl|control)[ +-]?c\b"),
         "After 5 epochs I entered Ctrl C by mistake and training stopped."),
+    ToldName("killed-unknown", "the post tells of a crash when the memory was full", re.compile(
+        r"(?ai)\b(?:(?:fill|consum|eat|us|tak|exhaust|blew|blow)\w* (?:up )?(?:all )?(?:of )?(?:the |my |our )?(?:\w+ )?(?:memory|RAM)|(?:memory|RAM)\b[^.!?\n]{0,40}\b(?:runs? full|gets? full|fills? up|is full|blows? up))\b[^!?\n]{0,160}\b(?:crash\w*|dies|killed|overflow)\b"
+        r"|\bcrash\w*\b[^!?\n]{0,160}\b(?:consum|eat|exhaust)\w* (?:up )?all (?:of )?(?:the |my |our )?(?:\w+ )?(?:memory|RAM)\b"),
+        "For larger data the memory of my machine runs full and it crashes before the first epoch."),
     ToldName("silent-end", "the post tells of an end without a word", re.compile(
         r"(?ai)\b(?:stop(?:s|ped)?|exit(?:s|ed)?|dies|died|end(?:s|ed)?|terminat(?:es|ed)|crash(?:es|ed)?|quits?|shut ?down|disappear\w*)\b[^.!?\n]{0,40}\bwithout (?:any |an? |showing )*(?:error|message|warning|exception|traceback|reason)"),
         "My training stops in epoch 3 without an error message."),
@@ -126,7 +133,7 @@ NAMES = (
 BARE = (
     ToldName("python-memory-error", "the post tells of an out of memory on a machine's RAM", _OOM,
         "After an hour I get an OOM, all 32 GB of RAM are full.",
-        about=re.compile(r"(?ai)\bRAM\b|\bswap\b|\bdask\b|\bpandas\b|\bspark\b|\b(?:CPU|host|system) (?:memory|RAM)\b|\bon (?:the )?CPU\b|\bserver\b|\blaptop\b|\bmy (?:machine|computer|PC)\b|\bxarray\b|\bMemoryError\b")),
+        about=re.compile(r"(?ai)\bRAM\b|\bswap\b|\bdask\b|\bpandas\b|\bspark\b|\b(?:CPU|host|system) (?:memory|RAM)\b|\bon (?:the )?CPU\b|\bserver\b|\blaptop\b|\bJenkins\b|\bjava\b|\.h5ad\b|\b(?:read|load)\w* (?:\w+ ){0,4}(?:in)?to memory\b|\bmy (?:machine|computer|PC)\b|\bxarray\b|\bMemoryError\b")),
     ToldName("cuda-oom", "the post tells of an out of memory, most often a GPU's", _OOM,
         "I keep getting an error message in the last phase saying out of memory."),
 )  # fmt: skip
@@ -137,7 +144,7 @@ _TITLE_TELLS = re.compile(
 )
 _HAPPENS = re.compile(
     r"(?ai)\b(?:get|gets|got|getting|met|meets?|meeting|encounter\w*|fac(?:e|es|ed|ing)|hits?|hitting|found|leads? to|caus(?:es|ing)|complain(?:s|ed|ing)?|reached|sees?|saw|shows?|showed|display\w*|appear\w*|reports?|reported|rais(?:e|es|ed)|throws?|threw|gives?|gave|giving"
-    r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|results? in|started|starts|follow(?:s|ed)|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed"
+    r"|says?|said|occurr?(?:ed|s|ing)?|occour|happen\w*|crash\w*|dies|died|fails?|failed|failing|results? in|started|starts|follow(?:s|ed)|quits?|stops|stopped|run(?:s|ning)? (?:out|into)|ran (?:out|into)|exits?|exited|ends?|ended|killed|kills|segfault\w*"
     r"|becomes?|became|turns?|turned|goes|went|there (?:is|was)|keeps?|have|had)\b|发生|出现|报错|提示|遇到|被杀|被kill|显示"
 )
 _HAPPENED = re.compile(
@@ -145,8 +152,8 @@ _HAPPENED = re.compile(
 )  # a title that reports by itself
 # an if, a rule, advice, a wish, what was mended
 _SUPPOSED = re.compile(
-    r"(?ai)\b(?:if|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )try|please (?:reduce|set|use)"
-    r"|no longer|the output (?:includes|shows)|means|work-?around|fixed|fixes|resolved|solved|without|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
+    r"(?ai)\b(?:if(?! (?:I|we)\b)|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may(?! I\b)|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )(?<!\bthen )try|please (?:reduce|set|use)"
+    r"|no longer|the output (?:includes|shows)|means|work-?around|fixed|fixes|resolved|solved|without(?! (?:any |an? )?(?:errors?|messages?|warnings?|reason|OOM|logs?|trace)\b)|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
     r"(?m)\bI\b|(?:^|[ ,.])(?:i|im|i'm|i've) (?:am|was|have|had|get|got|try|tried|want|use|used|run|ran|met|meet|think|guess|don't|dont|can't|cant|cannot|train|trained|see|saw|found|follow|installed|just|already|also|use)\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the (?:bug|problem|issue)|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|有人|怎么|为什么|什么原因|如何|大佬|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|your current environment|what happened\b(?! \+)|steps to reproduce|current behavio)|训练)"
@@ -256,7 +263,10 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
         for name in NAMES:
             match = name.pattern.search(sentence)
             if match and (name.about is None or name.about.search(whole)):
-                if (change or not person) and (cause_of(name.cause).memory or name.kill):
+                tells = person or (title and raw_title and _TITLE_TELLS.search(sentence))
+                if not tells and (cause_of(name.cause).memory or name.kill):
+                    break
+                if change and (name.kill or cause_of(name.cause).memory or name.cause == "killed-unknown"):
                     break
                 if not title and _SUPPOSED.search(f"{sentence[: match.start()]} {sentence[match.end() :]}"):
                     break

@@ -114,6 +114,7 @@ VANISHED = Rule(
     Row("died unexpectedly", "Worker proc VllmWorker-2 died unexpectedly, shutting down executor.", r"(?i:worker|process|proc|actor|child|engine)\b[^.!?\n]{0,40}\bdied unexpectedly|Actor ?died unexpectedly"),
     Row("orkers died", "RuntimeError: Background workers died. Look for the error message further up!", r"\b[Ww]orkers died\b"),
     Row("no longer alive", "One or more background workers are no longer alive.", r"\b(?:[Ww]orkers?|[Pp]rocess(?:es)?)\b[^.!?\n]{0,20} no longer alive"),
+    Row("node down: Not properly terminated", "[gw0] node down: Not properly terminated"),
     Row("has been killed by \"OOM Killer\"", 'The job has been killed by "OOM Killer", please check your job\'s memory usage.'),
     Row("Died unexpectedly", "ActorDied unexpectedly: RayActorError", r"Actor ?Died unexpectedly"),
     Row("abruptly", "One of the subprocesses has abruptly died during map operation.", r"subprocesses? has abruptly died|terminated abruptly"),

@@ -57,6 +57,8 @@ def _ended_by_it(said: FailureText, match: re.Match[str]) -> bool:
 
 
 HOST_MEMORY = (
+    Rule("python-memory-error", ".NET could not get memory from the system", 0.93,
+         Row("System.OutOfMemoryException", "Unhandled exception. System.OutOfMemoryException: Exception of type 'System.OutOfMemoryException' was thrown.")),
     Rule("heap-limit", "node's heap was full", 0.95,
          Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory")),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
