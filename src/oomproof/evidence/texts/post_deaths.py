@@ -65,7 +65,7 @@ NAMES = (
         r"(?ai)\b(?:CPU|host|system)\b[^.!?\n]{0,12}\b(?:OOM|out of memory)\b(?![- _]?kill)|\bout of (?:CPU|host|system) (?:memory|RAM)\b|\bout of RAM\b"),
         "I see CPU OOM errors during the partitioning, on a machine with two GPUs."),
     ToldName("cuda-oom", "the post tells of an out of memory on a GPU machine", re.compile(
-        r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memory\b(?![ -]kill)|(?<!cpu )\bmemory errors?\b"),
+        r"(?ai)(?<![a-z])OOM(?![a-z]|[- _]?kill| score)|\bout[ -]of[ -]memor+y\b(?![ -]kill)|\br[au]n(?:s|ning)? out memory\b|(?<!cpu )\bmemory errors?\b"),
         "I get an OOM in loss.backward() on my V100.", about=_GPU),
     ToldName("mps-oom", "the post tells of an out of memory on Apple's GPU", _OOM,
         "On my MacBook with the mps backend I am hitting an OOM.", about=re.compile(r"(?ai)\bmps\b")),
@@ -139,6 +139,7 @@ BARE = (
 )  # fmt: skip
 _JOURNAL = re.compile(r"\S{3,9} [ \d]?\d \d\d:\d\d:\d\d \S{1,80} \S{1,80}\[\d+\]: ")
 _FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|[Ww]e|[Oo]ur)\b|\bi (?:get|got|met|run|ran|have)\b")
+_TITLE_REQUESTS = re.compile(r"(?ai)\b(?:if|in case|fall ?back|handling|should|could|would|support)\b")
 _TITLE_TELLS = re.compile(
     r"(?ai)\b(?:errors?|crash\w*|fail\w*|when|while|during|after|at the|keeps?|get(?:s|ting)?|got)\b"
 )
@@ -153,7 +154,7 @@ _HAPPENED = re.compile(
 # an if, a rule, advice, a wish, what was mended
 _SUPPOSED = re.compile(
     r"(?ai)\b(?:if(?! (?:I|we)\b)|unless|whether|in case|to avoid|avoid\w*|prevent\w*|may(?! I\b)|might|could|would|should|can (?:cause|lead|result|happen)|will (?:cause|lead|help)|when you|you (?:get|run|see|may|can)|(?<!\bI )(?<!\bwe )(?<!\bthen )try|please (?:reduce|set|use)"
-    r"|no longer|the output (?:includes|shows)|means|work-?around|fixed|fixes|resolved|solved|without(?! (?:any |an? )?(?:errors?|messages?|warnings?|reason|OOM|logs?|trace)\b)|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
+    r"|no longer|the output (?:includes|shows)|means|work-?around|fixed|fixes|resolved|solved|without(?! (?:any |an? )?(?:errors?|messages?|warnings?|reason|OOM|logs?|trace)\b)|instead|handle[ds]?|detect\w*|so that|not be|never|does(?:n't| not)(?! (?:work|run|fit)\b)|did(?:n't| not)|isn't|wasn't|no OOM|not OOM|yesterday|last (?:week|month|year|night)|earlier|back then|so (?:we|I) (?:use|set|had|have|switched))\b"
 )
 _PERSON = re.compile(
     r"(?m)\bI\b|(?:^|[ ,.])(?:i|im|i'm|i've) (?:am|was|have|had|get|got|try|tried|want|use|used|run|ran|met|meet|think|guess|don't|dont|can't|cant|cannot|train|trained|see|saw|found|follow|installed|just|already|also|use)\b|\b(?:[Mm]y|[Ww]e|[Oo]ur)\b|(?i:\bhelp\b|\bthanks?\b|thank you|any ideas?|describe the (?:bug|problem|issue)|to reproduce\b|expected behaviou?r|how (?:to|can|do|could) (?:i |we )?(?:solve|fix|resolve)|^\W{0,3}why (?:did|does|is|was|killed))|🐛|请问|我|您好|你好|有人|怎么|为什么|什么原因|如何|大佬|!\[\w|<img |(?i:^\W{0,5}(?:system info|environment info|your current environment|what happened\b(?! \+)|steps to reproduce|current behavio)|训练)"
@@ -263,7 +264,7 @@ def told_death(lines: Lines) -> tuple[int, str, ToldName] | None:
         for name in NAMES:
             match = name.pattern.search(sentence)
             if match and (name.about is None or name.about.search(whole)):
-                tells = person or (title and raw_title and _TITLE_TELLS.search(sentence))
+                tells = person or (title and raw_title and _tells(sentence))
                 if not tells and (cause_of(name.cause).memory or name.kill):
                     break
                 if change and (name.kill or cause_of(name.cause).memory or name.cause == "killed-unknown"):
@@ -288,8 +289,12 @@ def _account(lines: Lines) -> int:
     return min(found.values()) if len(found) >= 4 else 0
 
 
+def _tells(title: str) -> bool:
+    return _TITLE_TELLS.search(title) is not None and not _TITLE_REQUESTS.search(title)
+
+
 def _tells_bare(sentence: str, title: bool) -> bool:
     match = _OOM.search(sentence)
-    if match is None or (title and not _TITLE_TELLS.search(sentence)):
+    if match is None or (title and not _tells(sentence)):
         return False
     return title or not _SUPPOSED.search(f"{sentence[: match.start()]} {sentence[match.end() :]}")
