@@ -42,12 +42,12 @@ def test_a_job_that_fills_its_limit_in_two_seconds(lab: Lab) -> None:
     peak = row["peak_bytes"]
     assert 440 * MIB < peak <= 500 * MIB, row
     # the guard saw it between two samples; what samples saw while it died is not its end
-    assert abs(size_in(held_at_end(lab, "fast"), "the job held") - peak / MIB) < 40, held_at_end(lab, "fast")
+    assert abs(size_in(held_at_end(lab, "fast"), "the job held") - peak / MIB) < 80, held_at_end(lab, "fast")
     page = lab.state / "fast.md"
     lab.run("why", "--md", str(page), "fast")
     assert "--need 64M" not in page.read_text()
     deaths = json.loads(lab.run("why", "--all", "--json", "fast").stdout)["deaths"]
-    assert [abs(death["held_bytes"] - peak) < 40 * MIB for death in deaths] == [True]
+    assert [abs(death["held_bytes"] - peak) < 80 * MIB for death in deaths] == [True]
 
 
 @pytest.mark.parametrize("after", [0.0, 2.5])

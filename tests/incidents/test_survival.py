@@ -51,6 +51,24 @@ def test_front_killed_job_goes_on_and_watch_takes_over(lab: Lab, tmp_path: Path)
     assert lab.verdict("lost")["verdict"]["cause"] == "stopped-by-guard"
 
 
+def test_it_is_guarded_although_nobody_reads_what_we_say(lab: Lab) -> None:
+    """Standard error is a full pipe from the start on: its first line waited for a reader, and the guard for that line."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    try:
+        while os.write(write_end, bytes(4096)):
+            pass
+    except BlockingIOError:
+        os.set_blocking(write_end, True)
+    running = lab.start("unread", "--", "sleep", "600", stderr=write_end)
+    os.close(write_end)
+    running.entered()
+    os.kill(running.job_pid, signal.SIGKILL)
+    with open(read_end, "rb") as reader:  # it ends only when somebody reads
+        said = reader.read().lstrip(bytes(1)).decode()
+    assert said.startswith("oomproof: run unread") and "verdict" in said
+
+
 @pytest.mark.usefixtures("kernel_limit")
 def test_without_its_guard_the_kernel_still_holds_the_limit(lab: Lab) -> None:
     running = lab.start("alone", "--limit", "100M", "--", *lab.job("grow.py", 30, 1000))

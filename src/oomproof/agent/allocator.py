@@ -39,6 +39,7 @@ def install(module: Any, agent: Any) -> None:
     agent.on_step(watch.stepped)
     releaser = Releaser(module, agent)
     agent.on_phase(releaser.phase_changed)
+    agent.on_step(releaser.stepped)
     agent.around_inference = releaser.inference
     _State.watch = watch
     if not hasattr(module._C, "_cuda_getDeviceCount"):

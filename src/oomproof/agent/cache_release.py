@@ -6,10 +6,12 @@ wait for the card and new requests to the driver, so a loop that generates every
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, NamedTuple
 
 from ..leaf.allocator_memory import CudaMemory
+from ..leaf.attempt_names import RELEASE_REQUEST
 from . import cuda_memory
 
 GIB = 1 << 30
@@ -20,6 +22,7 @@ _MUCH_BYTES = GIB
 _SHORT = 0.05  # of the card free: whoever else is there gets nothing more
 _NEIGHBOUR = 3 * GIB // 2  # outside our allocator; our own context and libraries take 0.75 GiB (measured)
 _APART = 10.0  # seconds between two releases
+_LOOK = 1.0  # seconds between two looks for a request
 
 
 class SinceRelease(NamedTuple):
@@ -61,6 +64,25 @@ class Releaser:
         self._retries = 0
         self._warned = False
         self._told_release = False
+        self._looked = time.monotonic()
+        self._began = time.time_ns()
+        self._answered = 0
+
+    def stepped(self, agent: Any, step: int) -> None:
+        """At the end of a step: whether a guard asked for what is unused. Each process of the job answers a request once."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK:
+            return
+        self._looked = now
+        try:
+            asked = os.stat(os.path.join(agent.folder, RELEASE_REQUEST)).st_mtime_ns
+        except OSError:
+            return
+        if asked <= max(self._began, self._answered) or not self.torch.cuda.is_initialized():
+            return
+        if not cuda_memory.capturing(self.torch):
+            self._answered = asked
+            self.look("a request of the guard", by_hand=True)
 
     def phase_changed(self, agent: Any, before: str, now: str) -> None:
         if before in QUIET and now not in QUIET:

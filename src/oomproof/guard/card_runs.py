@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oomproof.errors import OomproofError
-from oomproof.guard.card_watch import CardHolder
+from oomproof.guard.card_watch import IDLE, CardHolder
 from oomproof.leaf.proc_files import descendants
 from oomproof.ledger.live_runs import Live
 
@@ -25,6 +25,23 @@ def holders_of(pids: Mapping[int, int], runs: Sequence[Live], proc: str = "/proc
             idle = min(held, idle_of(run.id)) if run.uid is None else 0
             of_runs |= {pid: CardHolder(run.id, held, bool(run.frozen), idle) for pid in members}
     return of_runs
+
+
+def ask_for_idle(holders: Sequence[CardHolder]) -> list[str]:
+    """The runs that were asked for what they keep on the card and do not use: those that run, and keep enough to be worth a wait for
+    the card."""
+    from oomproof.recording import requests, run_folders
+
+    asked = []
+    for holder in holders:
+        if holder.paused or holder.idle < IDLE:
+            continue
+        try:
+            requests.ask_to_release(run_folders.find(holder.run).attempt)
+        except (OSError, OomproofError):  # it has ended, or its disk takes nothing
+            continue
+        asked.append(holder.run)
+    return asked
 
 
 def idle_of(run_id: str) -> int:

@@ -18,7 +18,7 @@ _SEEN = 15.0  # seconds on the card before anything is said of it: by then most 
 _SOON = 60.0  # seconds that the growth leaves
 _WARN_EVERY = 600.0  # seconds, of each card
 _WORTH = 64 * MIB  # a second's growth of less, or a holder of less, changes nothing
-_IDLE = 512 * MIB
+IDLE = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +102,20 @@ def lasting(points: Sequence[tuple[float, int]]) -> float:
     return rate if rises and still and rate * seconds >= _WORTH else 0.0
 
 
-def warning(growth: CardGrowth, name: str, run: str, holders: Sequence[CardHolder]) -> str:
-    """One message: job, figure, time left, what to type. ``run``: the run it belongs to, where it is one of oomproof's."""
+def warning(
+    growth: CardGrowth, name: str, run: str, holders: Sequence[CardHolder], asked: Sequence[str] = ()
+) -> str:
+    """One message: job, figure, time left, what to type. ``run``: the run it belongs to, where it is one of oomproof's. ``asked``: the
+    runs that were asked to give back what they do not use."""
     text = (
         f"GPU {growth.card} is getting full: {format_size(growth.free)} of {format_size(growth.total)} free; {name} "
         f"(pid {growth.pid}) grew by {format_size(growth.grown)} in {format_duration(growth.seconds)} to "
         f"{format_size(growth.held)} and will at this rate be refused more (CUDA out of memory) in about {format_duration(growth.left)}"
     )
-    return f"{text}; {what_to_type(run, holders)}"
+    return f"{text}; {what_to_type(run, holders, asked)}"
 
 
-def what_to_type(run: str, holders: Sequence[CardHolder]) -> str:
+def what_to_type(run: str, holders: Sequence[CardHolder], asked: Sequence[str] = ()) -> str:
     """Who sits on memory first: a paused run, then one that keeps what it does not use; else the job itself."""
     paused = max(
         (holder for holder in holders if holder.paused), key=lambda holder: holder.held, default=None
@@ -125,8 +128,15 @@ def what_to_type(run: str, holders: Sequence[CardHolder]) -> str:
         own = (
             "who holds the card: oomproof check; started with oomproof run --gpu-share, jobs take turns on it"
         )
+    if asked:
+        some = [
+            f"{holder.run} ({format_size(holder.idle)})"
+            for holder in sorted(holders, key=lambda holder: -holder.idle)
+            if holder.run in asked
+        ]
+        return f"asked to give back what it keeps reserved and does not use: {', '.join(some)}; {own}"
     idle = max(holders, key=lambda holder: holder.idle, default=None)
-    if idle is not None and idle.idle >= _IDLE:
+    if idle is not None and idle.idle >= IDLE:
         size = format_size(idle.idle)
         return f"{idle.run} keeps {size} reserved that it does not use (oomproof run --release auto gives it back); {own}"
     return own

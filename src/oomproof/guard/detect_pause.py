@@ -87,4 +87,5 @@ def frozen(settings: Settings, facts: Facts, state: Done) -> Done:
         paused_swap=facts.swap,
         for_ours=facts.running > 0,
         headroom_since=None,
+        pauses=state.pauses + 1,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomproof.guard.detect_pause import frozen, pause_is_due
+from oomproof.guard.detect_pause import PAUSE_STALLED, frozen, pause_is_due
 from oomproof.guard.detect_resume import (
     HEADROOM_SECONDS,
     RESUME_INTERVAL,
@@ -30,12 +30,14 @@ from oomproof.guard.view import (
     headroom,
 )
 from oomproof.records import replace
-from oomproof.units import format_size
+from oomproof.units import format_duration, format_size
 
 _OTHERS_FIRST = 60.0  # seconds; a run is resumed five seconds after the one before it
 _SOON = 5.0  # seconds, in which growth that lasts would take what is left
 _LONG_WAIT = 30.0  # seconds
+_MOST_DOUBLINGS = 6
 PAUSE, RESUME, TERM, KILL = "pause-unmanaged", "resume-unmanaged", "term-unmanaged", "kill-unmanaged"
+_TRY = "nobody is left who could free memory, after {}; it is paused again if it grows on"
 _KINDS = {"thaw": RESUME, "term": TERM, "kill": KILL}
 
 Pauses = Mapping[JobKey, Done]
@@ -56,6 +58,8 @@ def decide(settings: Settings, view: View, pauses: Pauses) -> tuple[list[Action]
             done = kept(settings, facts, _after_a_while(settings, view.t, done), None)
             if done.paused_at is not None:
                 action = while_paused(settings, facts, done)
+                if action.kind == "none" and _may_try(settings, view, facts, job, pauses):
+                    action = Action("thaw", _TRY.format(format_duration(view.t - done.paused_at)), "machine")
             elif job.paused == "guard":  # a pause that was made and not noted: nobody would end it
                 action = Action("thaw", "nothing is known of its pause any more", "machine", gave_up=True)
             done = replace(done, resume_headroom=bar)
@@ -79,6 +83,21 @@ def _after_a_while(settings: Settings, t: float, done: Done) -> Done:
         return done
     above = max(0, done.resume_headroom - settings.floor)
     return replace(done, resume_headroom=settings.floor + above // 3)
+
+
+def _may_try(settings: Settings, view: View, facts: Facts, job: UnmanagedView, pauses: Pauses) -> bool:
+    """Whether a paused job is let run although its headroom is not there: no run and nobody who was let run like this is left
+    to free any. It may have loaded all it needs; if it grows on, it is paused again and waits twice as long."""
+    done = pauses.get(job.key, Done())
+    if done.paused_at is None or facts.running or not facts.thaw_turn or settings.watch_only:
+        return False
+    if any(not other.paused and pauses.get(other.key, Done()).pauses for other in view.unmanaged):
+        return False
+    if view.available <= settings.floor / 2 or view.stall > PAUSE_STALLED:
+        return False
+    doublings = min(_MOST_DOUBLINGS, max(0, done.pauses - 1))
+    wait: float = _LONG_WAIT * 2**doublings
+    return view.t - done.paused_at >= wait
 
 
 def longest(settings: Settings) -> float:

@@ -51,6 +51,7 @@ class MachineGuard:
         self._cards, self._card_watch, self._next_cards = cards, CardWatch(), 0.0
         self._on_kills, self._kills, self._next_count = on_kills, machine_kills(), 0.0
         self._settings, self._try = settings, best_effort
+        self._acts_on_nothing = choice.dry_run or settings.watch_only
         self._unmanaged = UnmanagedGuard(
             settings, "oomproof guard", self._leaders, tell, host.limit_folder, choice, folder
         )
@@ -94,7 +95,7 @@ class MachineGuard:
             threading.Thread(target=self._warn_of_card, args=(t, growth), name="card", daemon=True).start()
 
     def _warn_of_card(self, t: float, growth: CardGrowth) -> None:
-        from oomproof.guard.card_runs import holders_of
+        from oomproof.guard.card_runs import ask_for_idle, holders_of
         from oomproof.leaf.command_lines import short_name
         from oomproof.leaf.proc_files import command_line
 
@@ -104,7 +105,12 @@ class MachineGuard:
         own = runs.get(growth.pid)
         others = {holder.run: holder for pid, holder in runs.items() if own is None or holder.run != own.run}
         name = short_name(command_line(growth.pid)) or "a process"
-        text = warning(growth, name, own.run if own is not None else "", list(others.values()))
+        asked: list[str] = []
+        if not self._acts_on_nothing:
+            asked = self._try(
+                "asking for unused card memory", lambda: ask_for_idle(list(others.values())), asked
+            )
+        text = warning(growth, name, own.run if own is not None else "", list(others.values()), asked)
         self._unmanaged.tell_later("gpu-full", text, (0, 0))
 
     def _count_kills(self) -> None:

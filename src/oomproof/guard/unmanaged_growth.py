@@ -22,6 +22,9 @@ _WORTH_A_LOOK = 8 * MIB  # the same where it is only asked whether a pause would
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
+_RECENT = (
+    1.0  # seconds over which its rate is taken: one that has loaded what it needs no longer fills the machine
+)
 _LARGE_PART = 0.25  # of the fastest one's growth
 _ASKED = 3  # jobs of one look: each costs a read of all its open files
 _LEAST_SECONDS = 0.2  # between the closest looks
@@ -190,11 +193,19 @@ class UnmanagedGrowth:
         part = [job for job in grown if job.bytes >= grown[0].bytes * _LARGE_PART]
         part.sort(key=lambda job: (self._prefer(jobs[job.key]), job.key[1]), reverse=True)
         for candidate in (*part[:_ASKED], grown[0]):
-            tie, rate = self._tie(jobs[candidate.key]), candidate.bytes / candidate.seconds
+            tie, rate = self._tie(jobs[candidate.key]), self._recent_rate(candidate)
             culprit = Culprit(jobs[candidate.key], candidate.seen.name, rate, tie)
             if not tie:
                 break
         return culprit
+
+    def _recent_rate(self, job: Grown) -> float:
+        """Bytes per second since the newest look that is a second old; over all looks where each is slower than that."""
+        now = self._looks[-1]
+        before = next((look for look in reversed(self._looks) if now.t - look.t >= _RECENT), None)
+        if before is None or job.key not in before.jobs:
+            return job.bytes / job.seconds
+        return max(0, job.seen.use - before.jobs[job.key].use) / (now.t - before.t)
 
 
 def _older(now: MachineLook) -> MachineLook:

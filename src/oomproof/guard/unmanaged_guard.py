@@ -87,12 +87,14 @@ class UnmanagedGuard:
         self._pauses: UnmanagedPauses | None = None
         self._lock = threading.Lock()
         self.state: dict[JobKey, Done] = {}
+        self._resumed: dict[JobKey, UnmanagedView] = {}  # by us, while they live: they can free memory
         self._search_began = self._asked_at = float("-inf")
         self._due_since: float | None = None
 
     def view(self, near: bool) -> tuple[UnmanagedView, ...]:
         pauses = self._pauses  # there once somebody was seen who could be paused
         if not near and (pauses is None or not pauses.any):
+            self._resumed = {}
             return ()
         jobs = {(job.pid, job.start): job for job in paused_jobs.read(self._folder)}
         others = {key: UnmanagedView(key, job.name, job.use, paused="other") for key, job in jobs.items()}
@@ -104,6 +106,8 @@ class UnmanagedGuard:
             views[culprit.key] = UnmanagedView(
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
             )
+        self._resumed = {key: job for key, job in self._resumed.items() if processes.is_alive(*key)}
+        views = {**self._resumed, **views}
         if self._choice.every_user:
             return tuple(replace(view, uid=owner_of(view.key[0])) for view in views.values())
         return tuple(views.values())
@@ -171,6 +175,7 @@ class UnmanagedGuard:
         key, who = job.key, _who(job)
         if action.kind == detect_unmanaged.RESUME:
             pauses.resume(key)
+            self._resumed[key] = UnmanagedView(key, job.name, 0)
             self.state = detect_unmanaged.carried_out(self._settings, action, self.state)
             self.tell_later(action.kind, f"resumed {who}: {action.why}", key)
             return

@@ -135,6 +135,7 @@ class Done:
     paused_swap: int = 0  # what it had in swap when it was paused
     for_ours: bool = False  # paused so that another run of ours can finish
     headroom_since: float | None = None  # since when the headroom to go on has been there
+    pauses: int = 0  # how often it was paused
     gave_up: bool = False  # pausing did not help in this shortage: no more of it
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from oomproof.leaf.attempt_names import LISTENS
+from oomproof.leaf.attempt_names import LISTENS, RELEASE_REQUEST
 from oomproof.recording import state_files
 from oomproof.recording.attempt import Attempt
 
@@ -28,6 +28,14 @@ def is_unanswered(attempt: Attempt, what: str) -> bool:
     """Whether somebody listens for this kind of request and has not begun to act on it."""
     begun = any((attempt.agent_folder / f"{what}.{mark}").exists() for mark in ("at", "taken"))
     return not begun and bool(listeners(attempt, what))
+
+
+def ask_to_release(attempt: Attempt) -> None:
+    """Each process of the job that has a card gives back what PyTorch keeps there and does not use, at the end of its step; one that was
+    started with ``--release never`` does not. A new request is a newer file."""
+    path = attempt.agent_folder / RELEASE_REQUEST
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    os.utime(path)
 
 
 def ask_to_save(attempt: Attempt, why: str) -> None:

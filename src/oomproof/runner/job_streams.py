@@ -16,6 +16,10 @@ from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_size
 
 _AT_ONCE = 1 * MIB  # bytes asked for in one call; a pipe holds less
+_WORTH_MOVING = (
+    16384  # bytes in a pipe; less is written: a moved piece takes one of its 16 places, however short
+)
+_PAGE = 4096  # what a pipe that is not full takes at once
 _CALLS = 8  # in a row for one stream, before the others and the signals get their turn
 _MUCH = 16 * MIB
 _FOLLOW_SECONDS = 0.2  # from a first new line in a followed file to reading it, with what came meanwhile
@@ -62,6 +66,14 @@ class Log:
     def write(self, data: bytes) -> None:
         """Of a stream that is copied: a terminal is never so fast that it had to be kept in parts."""
         self._first -= len(data)
+        self.output.write(data)
+
+    def may_write(self, size: int) -> bool:
+        """Whether so much may be written past the pipe in between."""
+        return not self.holds_back and self._allowed(size)
+
+    def write_some(self, data: bytes) -> None:
+        self._count(len(data))
         self.output.write(data)
 
     def take_from(self, source: int, size: int) -> None:
@@ -338,6 +350,9 @@ class Streams:
     def _to_pipe(self, fd: int) -> bool:
         target = self._target[fd]
         assert target is not None
+        waits = zero_copy.waiting(fd)
+        if 0 < waits < _WORTH_MOVING and self.log.may_write(waits):
+            return self._lines_to_pipe(fd, target)
         try:
             size = zero_copy.tee(fd, target, _AT_ONCE)
         except BlockingIOError:
@@ -350,6 +365,19 @@ class Streams:
         self.log.take_from(fd, size)
         self._count(fd, size)
         return True
+
+    def _lines_to_pipe(self, fd: int, target: int) -> bool:
+        """So that the reader's pipe holds as much as without us: a program that is only read at its end must not wait there
+        with sixteen short lines."""
+        if not zero_copy.takes_a_page(target):
+            self._wait_for(target, fd)
+            raise BlockingIOError
+        data = _read_some(fd, _PAGE)
+        self.log.write_some(data)
+        if (error := self._terminal.stream_output(target, data)) is not None:
+            raise _Lost(error)
+        self._count(fd, len(data))
+        return len(data) == _PAGE
 
     def _to_file(self, fd: int) -> bool:
         """Logged first. A disk of the user's that takes no more is the user's to see, as without us."""

@@ -232,7 +232,11 @@ def _stay(
     """From the job's start to its end; from here on nothing may stop us but the end. (exit record, trouble)"""
     say = front.say
     sentence = front.backend.sentence(order.chosen.limit is not None, order.verbosity)
-    or_none(say, "the start could not be told", lambda: on_started(sentence, front.terminal.message))
+
+    def tell_start() -> None:
+        """Before the job's first line, and not before it is guarded: whoever reads our lines may not be reading."""
+        or_none(say, "the start could not be told", lambda: on_started(sentence, front.terminal.message))
+
     watch = or_none(
         say,
         "NOT GUARDED, nor recorded",
@@ -249,8 +253,10 @@ def _stay(
         ),
     )
     if watch is None:
+        tell_start()
         return front.relay(None), "the guard could not be started"
     watch.start()
+    tell_start()
     if share is not None:
         or_none(say, "no turns on the card", lambda: watch.share_card(share))
     over = threading.Event()

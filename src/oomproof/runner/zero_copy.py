@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
 import stat
 import struct
 import sys
@@ -42,6 +43,13 @@ def waiting(pipe: int) -> int:
     """Bytes that can be read from it now."""
     (size,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
     return int(size)
+
+
+def takes_a_page(pipe: int) -> bool:
+    """Whether 4 KiB can be written to it without waiting (or will fail at once)."""
+    poller = select.poll()
+    poller.register(pipe, select.POLLOUT)
+    return bool(poller.poll(0))
 
 
 def widen(pipe: int, size: int) -> None:

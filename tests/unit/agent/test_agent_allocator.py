@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 from pathlib import Path
@@ -24,7 +25,10 @@ from oomproof.agent import (
 from oomproof.agent.cache_release import SinceRelease, decide
 from oomproof.agent.cuda_memory import CudaMemory
 from oomproof.agent.generation import Watched, wrapped
+from oomproof.leaf.attempt_names import RELEASE_REQUEST
 from oomproof.leaf.command_lines import short_name
+from oomproof.recording import requests
+from oomproof.recording.attempt import Attempt
 
 
 def available(**changed: Any) -> CudaMemory:
@@ -442,6 +446,31 @@ def test_always_gives_back_when_the_outermost_phase_ends(card: Card) -> None:
     assert card.emptied == 1
     (told,) = agent.of("release")
     assert told["did"] == "released" and told["freed"] == 18 * GIB - GIB // 2
+
+
+def test_a_guard_asks_for_what_is_unused_and_each_request_is_answered_once(
+    card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(cache_release.time, "monotonic", lambda: clock[0])
+    attempt = Attempt(tmp_path)
+    attempt.agent_folder.mkdir()
+    request = attempt.agent_folder / RELEASE_REQUEST
+    request.touch()
+    os.utime(request, (1, 1))  # of a time before this process: answered by those it was meant for
+    agents = [FakeAgent(attempt.agent_folder, release=policy) for policy in ("warn", "never")]
+    releasers = [cache_release.Releaser(card.torch(), agent) for agent in agents]
+    emptied = []
+    for seconds, asked in ((2.0, False), (0.5, True), (1.0, False), (2.0, False), (2.0, True)):
+        clock[0] += seconds
+        card.allocated, card.reserved, card.free = GIB, 18 * GIB, 4 * GIB
+        if asked:
+            requests.ask_to_release(attempt)
+        for releaser, agent in zip(releasers, agents, strict=True):
+            releaser.stepped(agent, 8)
+        emptied.append(card.emptied)
+    assert emptied == [0, 0, 1, 1, 2], "at the next look, once; never where the user forbade it"
+    assert agents[0].of("release")[0]["text"] == "gave 17.0 GiB of GPU 0 back after a request of the guard"
 
 
 def test_inference_by_hand_gives_back_whatever_the_policy(card: Card) -> None:

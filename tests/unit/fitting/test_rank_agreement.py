@@ -176,7 +176,8 @@ def test_torchrun_before_the_group_is_started(tmp_path: Path) -> None:
 import os, sys, torch
 from oomproof.fitting import rank_agreement
 ranks = rank_agreement.here()
-print("agreed", ranks.agree(10 + ranks.rank), ranks.agree(ranks.rank, max), flush=True)
+agreed = f"agreed {ranks.agree(10 + ranks.rank)} {ranks.agree(ranks.rank, max)}\\n"
+sys.stdout.write(agreed)  # two ranks, one pipe: each line in one piece
 """
     )
     ended = subprocess.run(

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers_gpu import FakeNvml
 
+from oomproof.errors import OomproofError
 from oomproof.guard import card_runs
 from oomproof.guard.best_effort import BestEffort
 from oomproof.guard.card_runs import holders_of, idle_bytes
@@ -22,8 +24,11 @@ from oomproof.guard.card_watch import CardGrowth, CardHolder, CardWatch, warning
 from oomproof.guard.machine_guard import MachineGuard
 from oomproof.guard.unmanaged_guard import Choice
 from oomproof.guard.view import Settings
+from oomproof.leaf.attempt_names import RELEASE_REQUEST
 from oomproof.ledger.live_runs import BY_GUARD, Live
 from oomproof.machine import gpu
+from oomproof.recording import run_folders
+from oomproof.recording.attempt import Attempt
 from oomproof.units import GIB, MIB
 
 Held = Callable[[float], float]  # seconds → GiB
@@ -114,6 +119,35 @@ def test_who_sits_on_memory_is_named_first() -> None:
     assert said.startswith("idle keeps 6.0 GiB reserved that it does not use (oomproof run --release auto")
     assert "oomproof pause mine --gpu" in said
     assert "reserved" not in what_to_type("mine", [CardHolder("busy", 9 * GIB, idle=100 * MIB)])
+
+
+def test_a_run_that_keeps_what_it_does_not_use_is_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    attempts = {name: Attempt(tmp_path / name) for name in ("idle", "paused", "busy")}
+    for attempt in attempts.values():
+        attempt.agent_folder.mkdir(parents=True)
+
+    def find(name: str) -> SimpleNamespace:
+        if name not in attempts:
+            raise OomproofError("no such run")
+        return SimpleNamespace(attempt=attempts[name])
+
+    monkeypatch.setattr(run_folders, "find", find)
+    holders = [
+        CardHolder("idle", 8 * GIB, idle=6 * GIB),
+        CardHolder("paused", 8 * GIB, paused=True, idle=6 * GIB),
+        CardHolder("busy", 8 * GIB, idle=100 * MIB),
+        CardHolder("ended", 8 * GIB, idle=6 * GIB),
+    ]
+    assert card_runs.ask_for_idle(holders) == ["idle"]
+    assert [
+        name for name, attempt in attempts.items() if (attempt.agent_folder / RELEASE_REQUEST).exists()
+    ] == ["idle"]
+    said = what_to_type("mine", [holders[0], holders[2]], ["idle"])
+    assert said.startswith(
+        "asked to give back what it keeps reserved and does not use: idle (6.0 GiB); move it"
+    )
 
 
 def test_what_a_job_told_of_its_allocator() -> None:

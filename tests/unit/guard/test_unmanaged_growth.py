@@ -155,6 +155,18 @@ def test_the_newest_that_may_be_paused(
     assert "old.py (pid 30) grew by 200 MiB" in scene.growth.named, "the fastest is the one that is blamed"
 
 
+def test_one_that_has_stopped_growing_has_no_rate_any_more(tmp_path: Path) -> None:
+    """A training that had just loaded was paused for what a shell took two seconds later."""
+    scene = Scene(tmp_path)
+    scene.growth = UnmanagedGrowth(None, scene.machine.proc, tie=lambda job: "")
+    rates = []
+    for number, held in enumerate((100, 150, 200, 250, 300, 300, 300, 301, 300)):
+        scene.look(100.0 + number / 2, p30=held)
+        culprit = scene.growth.culprit
+        rates.append(round(culprit.rate / MIB) if culprit is not None else None)
+    assert rates[2:] == [100, 100, 100, 50, 0, 1, 0]
+
+
 def test_while_memory_is_ample_nobody_is_asked_whether_he_may_be_paused(tmp_path: Path) -> None:
     """Each calm look once started the process that resumes after a killed guard: 10 MiB beside a run, for nothing."""
     scene, asked = Scene(tmp_path), list[int]()

@@ -135,6 +135,39 @@ def test_after_half_a_minute_less_headroom_is_enough() -> None:
         assert [action.kind for action in actions] == expected, seconds
 
 
+def test_two_that_wait_for_each_other_are_let_run_one_by_one() -> None:
+    """Seen in the virtual machine: a training and a loader, both started by hand and both paused, an hour long."""
+    older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
+    newer = replace(older, key=KEY)
+    waits = Done(paused_at=1000.0, paused_until=4600.0, resume_headroom=2 * GIB, pauses=1)
+    state = {older.key: waits, newer.key: waits}
+    full = replace(SHORT, t=1029.0, available=700 * MIB, shrink=0.0, jobs=(), unmanaged=(newer, older))
+    assert kinds(DESKTOP, full, state) == []
+    then = replace(full, t=1031.0)
+    assert kinds(DESKTOP, replace(then, jobs=(TRAINING,)), state) == [], "a run can still end"
+    assert kinds(DESKTOP, replace(then, available=500 * MIB), state) == [], "too little for a try"
+    assert kinds(DESKTOP, replace(then, stall=0.2), state) == []
+    (action,), state = detect_unmanaged.decide(DESKTOP, then, state)
+    assert (action.kind, action.unmanaged, action.gave_up) == (RESUME, older, False)
+    state = detect_unmanaged.carried_out(DESKTOP, action, state)
+
+    runs = replace(older, paused="", use=0)
+    later = replace(full, t=1900.0, unmanaged=(newer, runs))
+    actions, state = detect_unmanaged.decide(DESKTOP, later, state)
+    assert actions == [], "the one that runs may end, and free what it holds"
+    assert kinds(DESKTOP, replace(later, unmanaged=(newer,)), state) == [RESUME], (
+        "it has ended and freed little"
+    )
+
+    grows = replace(LOADER, key=older.key)
+    again = replace(later, t=1901.0, shrink=200.0 * MIB, unmanaged=(newer, grows))
+    (action,), state = detect_unmanaged.decide(DESKTOP, again, state)
+    assert (action.kind, action.unmanaged) == (PAUSE, grows), "it was not all it needs"
+    state = detect_unmanaged.carried_out(DESKTOP, action, state)
+    for seconds, expected in ((31, []), (59, []), (61, [RESUME])):
+        assert kinds(DESKTOP, replace(full, t=1901.0 + seconds), state) == expected, seconds
+
+
 def test_two_resume_oldest_first_and_the_second_sees_what_the_first_takes() -> None:
     older = replace(LOADER, key=(811, 4000), paused="guard", rate=0.0)
     newer = replace(older, key=KEY)

@@ -81,6 +81,26 @@ def test_to_a_file(tmp_path: Path, append: bool) -> None:
     assert (tmp_path / "output.log").read_bytes() == TEXT
 
 
+def test_a_pipe_that_is_read_at_the_end_holds_as_many_lines_as_without_us(tmp_path: Path) -> None:
+    """Each line came as a piece of its own, of which a pipe takes 16: a job that was only waited for hung with 2 kB of output."""
+    read_end, write_end = os.pipe()
+    job = Job(tmp_path, write_end)
+    lines = [b"step %05d\n" % number for number in range(5000)]
+    try:
+        os.close(write_end)
+        for line in lines:
+            os.write(job.write_end, line)
+            for key, mask in job.selector.select(0):
+                job.streams.serve(key.fd, mask)
+            assert not job.streams.blocked, line
+        os.close(job.write_end)
+        job.serve(lambda: not job.streams.open)
+    finally:
+        job.close()
+    assert os.read(read_end, 1 << 20) == b"".join(lines) == (tmp_path / "output.log").read_bytes()
+    os.close(read_end)
+
+
 def test_to_a_pipe_whose_reader_is_slow(tmp_path: Path) -> None:
     """Nothing is gathered meanwhile: the job waits, as it would without us. Then every byte comes, once."""
     read_end, write_end = os.pipe()
