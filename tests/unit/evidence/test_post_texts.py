@@ -75,6 +75,11 @@ def test_a_programs_own_words_come_first(verdict) -> None:
         "# Detect OOMKilled pods\n\nOur alert should fire when a pod was OOM killed, and I think we can read its state.\n",
         "# Out of memory, explained\n\nIn this article: the kernel killed the process, exit code 137. Common causes follow.\n",
         "# [feature request] retry on OOM\n\nIt would be nice: my job got CUDA out of memory and could have gone on.\n",
+        "# Bump the memory limit of the notebook\n\nIf people leave many open, my kernel will crash under heavy work.\n",
+        "# Notes\n\nThis error means that the kernel process was killed, I think.\n",
+        "# Growing memory\n\nI found a workaround for me: kill the kernel after each run.\n",
+        "# Free RAM\n\nThere is no space left for doing anything else in my RAM.\n",
+        "# Auto-restart containers that crash\n\nWhen my container dies (e.g., OOM), the session was killed; restart it instead.\n",
         "# Running out of GPU memory\n\nReduce `--batch-size`.\n\n# A segfault\n\nReinstall the driver.\n",
     ],
 )
@@ -95,6 +100,11 @@ def test_talk_about_a_death_is_none(text: str, verdict) -> None:
         ("CUDA out of memory", "I get the error at inference, in the generate script.", "generate"),
         ("CUDA out of memory", "I had a problem when I trained it.", "train"),
         ("CUDA out of memory", "Process_data.py gives me an error.", "load"),
+        ("CUDA out of memory", "When I call model.fit(x, y) I get it.", "train"),
+        ("CUDA out of memory", "@owner when i train your model i get this:", "train"),
+        ("CUDA error loading the second model: out of memory", "I use one card.", "load"),
+        ("CUDA out of memory", "I run out of memory while creating the TokenDataset.", "load"),
+        ("CUDA out of memory", "I see it when half of them are evaluated, on my card.", "eval"),
         ("CUDA out of memory", "When I run train.py I get an error.", "unknown"),  # which also loads and evaluates
         ("CUDA out of memory", "I get an error with the training set of another project.", "unknown"),
         ("训练时CUDA out of memory", "我用的是一张卡", "train"),
@@ -113,6 +123,20 @@ def test_when_in_other_words(title: str, sentence: str, phase: str, verdict) -> 
         ("# CPU OOM with offload\n\nI see CPU OOM errors on my machine with two GPUs.\n", "python-memory-error"),
         ("# CUDA outofmemory\n\nI get it when I test one image.\n", "cuda-oom"),
         ("# It is killed\n\nMy job gets killed, and then: `RuntimeError: CUDA error: out of memory` on my card.\n", "cuda-oom"),
+        ("# Kernel Restarting\n\nI get \"Kernel Restarting\" when I run the second cell.\n", "killed-unknown"),
+        ("# Fitting kills the Jupyter kernel\n\nUsing version 1.6 on a machine with 8 GPUs.\n", "killed-unknown"),
+        ("# the process is killed\n\nthe corpus is 4G\ni guess that the memory is full.\n", "killed-unknown"),
+        ("# 启动微调后被 killed\n\n没有日志，有人知道是什么原因吗\n", "killed-unknown"),
+        ("# A problem\n\nI tried to save the model, and it complains \"disk quota exceeded\".\n", "disk-full"),
+        ("# The OOM killer seems to be killing things despite having more than enough free RAM on my box:\n\nAny ideas?\n", "oom-kill-global"),
+        ("# Loading it crashes Kernel\n\nReading the file quickly fills the memory of my PC and crashes the kernel.\n", "killed-unknown"),
+        ("# Too many trials\n\nIf I try more than ten, the kernel kills all processes.\n", "oom-kill-global"),
+        ("# At 83m points\n\nI tried a large one, and the process is just killed without any message.\n", "killed-unknown"),
+        ("# Why does the quantization prompt KILLED at the end?\n\nI use one card.\n", "killed-unknown"),
+        ("# The same file again\n\nIf I write it, then try to load it, I end up with a segfault.\n", "segfault"),
+        ("# The same parameters again\n\nThe problem was that I didn't have enough memory in the GPU, so it stopped.\n", "cuda-oom"),
+        ("# Memory error raised while using read_h5ad\n\nanndata 0.9.1\n", "python-memory-error"),
+        ("# By mistake\n\nAfter 5 epochs I entered \"Ctrl C\" and training stopped.\n", "interrupted"),
         ("# Strange end\n\nI see `KeyError: 'a'` in it, and I do not know why. It is no IndexError: 'b'.\n", "other-error"),
     ],
 )  # fmt: skip
@@ -140,3 +164,73 @@ def test_rows_of_the_task_table_are_the_kernels(verdict) -> None:
 def test_a_long_log_is_not_read_for_sentences(verdict) -> None:
     text = "# GPU out of memory\n\nI get it on my GPU.\n" + "saved one more line\n" * 400
     assert verdict(text)[0] == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("# Long audio\n\nI keep getting an error message in the last phase saying out of memory.\n", "cuda-oom"),
+        ("# Long audio\n\nAfter an hour I get an OOM, all 32 GB of RAM are full.\n", "python-memory-error"),
+        ("# Slow, then OOM when the second video is decoded\n\nfull model, 81 frames\n", "cuda-oom"),
+        # a sentence that names a death comes first, wherever it stands
+        ("# Getting out of memory in the notebook\n\nIt shows kernel restarting, I think.\n", "killed-unknown"),
+        # what is changed, or asked for, did not happen
+        ("# Show the reason when an actor gets OOM\n\nI think we should have it throw the error.\n", "not-a-crash"),
+        ("# [core] oom: prefer killing tasks that can be retried\n\nWe get OOM errors today. This PR changes that.\n", "not-a-crash"),
+        # the machine's own log is there, and tells of no death
+        ("# It did nothing\n\nI just ran out of memory, and no process was ended.\n"
+         "mars 27 18:46:05 pc earlyoom[1460]: mem avail: 56 of 15881 MiB ( 0.35%), swap free: 2555 of 4095 MiB (62.38%)\n", "not-a-crash"),
+    ],
+)  # fmt: skip
+def test_an_out_of_memory_that_nothing_else_explains(text: str, cause: str, verdict) -> None:
+    assert verdict(text)[0] == cause
+
+
+RAYLET = "(raylet) node_manager.cc:3280: 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [("You might see something like:", "not-a-crash"), ("An example output of the new code:", "not-a-crash"), ("This is what it printed:", "ray-oom")],
+)  # fmt: skip
+def test_a_block_that_is_called_an_example_is_one(before: str, cause: str, verdict) -> None:
+    assert verdict(f"# Killing policy\n\n{before}\n```\n{RAYLET}```\n")[0] == cause
+
+
+def test_the_kernels_account_of_its_memory(verdict) -> None:
+    stamp = "Apr  9 03:45:37 log001 kernel: "
+    told = ("lowmem_reserve[]: 0 0 0 0", "11099 total pagecache pages", "Swap cache stats: add 9, delete 8, find 4/6",
+            "Free swap  = 0kB", "Total swap = 4194300kB", "4194190 pages RAM")  # fmt: skip
+    lines = "".join(f"{stamp}{line}\n" for line in told)
+    assert verdict(f"# High memory consumption\n\n{lines}")[0] == "oom-kill-global"
+    asked = f"{stamp}sysrq: SysRq : Show Memory\n"
+    assert verdict(f"# High memory consumption\n\n{asked}{lines}")[0] == "not-a-crash"
+
+
+def test_a_title_stands_above_the_log_that_it_is_about(verdict) -> None:
+    log = "".join(f"2024-06-27 02:42:28: Epoch {epoch} loss 0.5\n" for epoch in range(9))
+    title = "# RuntimeError: some background workers are no longer alive"
+    assert verdict(f"{title}\n\n{log}Training done.\n")[0] == "killed-unknown"
+
+
+def test_what_a_person_tells_outdoes_a_scripts_name(verdict) -> None:
+    text = (
+        "# Large data set\n\nAt stage 10, loading the features will run out of memory.\nTraceback (most recent call last):\n"
+        '  File "asr_train.py", line 23, in <module>\n    main()\nException: process 1 terminated with signal SIGKILL\n'
+    )
+    assert verdict(text) == ("killed-unknown", "load")
+
+
+def test_a_list_of_possible_reasons_is_no_reason(verdict) -> None:
+    text = (
+        "RuntimeError: Simulation crashed.\nThis could be because of several reasons. The most common are:\n"
+        " - Your clients hit an out-of-memory (OOM) error and could not recover from it.\n"
+    )
+    assert verdict(text)[0] == "other-error"
+
+
+def test_a_run_that_early_stopping_ended_is_not_silent(verdict) -> None:
+    log = "".join(
+        f"Epoch {epoch}/100\n43/43 [======] - 2691s 63s/step - loss: 50.9\n" for epoch in (76, 77, 78)
+    )
+    assert verdict(f"{log}Epoch 00078: early stopping\n")[0] in ("not-a-crash", "finished")

@@ -10,15 +10,17 @@ from oomproof.evidence.texts.quantities import SIZE, amount, size_after
 _INDEX = re.compile(r"GPU:? ?(\d+)\b|on device (\d+)|device[: ](\d+)")
 _REQUESTED = re.compile(
     rf"(?:[Tt]r(?:ied|ying) to allocate|[Aa]llocating|[Cc]annot allocate|[Rr]equested(?:\s{{1,40}}:| memory:)?|Need:|CUDA (?:host )?[cm]?alloc) {SIZE}"
-    r"|(?:requested buffer|allocation) of size (\d+)\b|size::(\d+)\b|GPU memory \((\d+) bytes\)"
+    r"|(?:requested buffer|allocation) of size (\d+)\b|size::(\d+)\b|GPU memory \((\d+) bytes\)|available failed, (\d+) >"
 )
 # "capacty" was PyTorch 2.1's spelling; cudaMallocAsync's backend prints a table instead
 _TOTAL = re.compile(rf"(?:total capaci?ty of|Device limit\s{{1,40}}:) {SIZE}")
 _TOTAL_OLD = re.compile(rf"{SIZE} total(?: capacity|$)")  # a paste may end there
 _FREE = re.compile(rf"of which {SIZE} is free")
+_FREE_PADDLE = re.compile(rf"available memory is only\s{{1,80}}{SIZE}")
 _FREE_OLD = re.compile(rf"{SIZE} free\b|; Free {SIZE}")
 _ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
 _ALLOCATED_OLD = re.compile(rf"{SIZE} already allocated")
+_ALLOCATED_PADDLE = re.compile(rf"{SIZE} memory has been allocated")
 _ALLOCATED_MPS = re.compile(rf"MPS allocated: {SIZE}")
 _SPARE = re.compile(rf"{SIZE} is reserved by PyTorch but unallocated")
 _RESERVED = re.compile(rf"{SIZE} (?:reserved in total|cached)")
@@ -30,16 +32,16 @@ _WARNING = re.compile(r"allocate (\d+) bytes \(free: (\d+), total: (\d+)\)")  # 
 def gpu_numbers(text: str) -> GpuNumbers | None:
     """None where the text holds no number at all. ``neighbours`` only where the text names them."""
     index = _INDEX.search(text)
-    total, free = size_after(_TOTAL, text), size_after(_FREE, text)
+    total, free = size_after(_TOTAL, text), _first(text, _FREE, _FREE_PADDLE)
     asked = _REQUESTED.search(text)
-    plain = asked and (asked[3] or asked[4] or asked[5])
+    plain = asked and (asked[3] or asked[4] or asked[5] or asked[6])
     requested = int(plain) if plain else amount(asked[1], asked[2]) if asked else None
     warning = _WARNING.search(text)
     if warning:
         requested, free, total = int(warning[1]), int(warning[2]), int(warning[3])
     total = size_after(_TOTAL_OLD, text) if total is None else total
     free = _either(_FREE_OLD, text) if free is None else free
-    allocated = _first(text, _ALLOCATED, _ALLOCATED_OLD, _ALLOCATED_MPS)
+    allocated = _first(text, _ALLOCATED, _ALLOCATED_OLD, _ALLOCATED_MPS, _ALLOCATED_PADDLE)
     spare = size_after(_SPARE, text)
     reserved = size_after(_RESERVED, text)
     if spare is None and reserved is not None and allocated is not None:

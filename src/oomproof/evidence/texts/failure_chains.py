@@ -24,6 +24,9 @@ _SUBPROCESS = re.compile(r"Killing subprocess (\d{1,10})$")
 _RANK = re.compile(r"\bPID (\d{1,9}) RUNNING AT ")
 
 
+_IN_LOADER = "in DataLoader worker process"  # whose loop it was that asked for a batch, a person tells
+
+
 class FailureChains:
     """``add`` failures in the order of the text, ``close`` at its end."""
 
@@ -76,6 +79,7 @@ class FailureChains:
             hit.facts,
             kind=hit.kind,
             phase=self._phase(hit, raised),
+            by_script=raised is not None and not phase_frames.of_functions(raised.frames),
             ordinary=self.ordinary_then if raised else self.ordinary,
             signs=self._tail.signs.seen,
             heard=hit.facts.heard or heard,
@@ -150,13 +154,15 @@ class FailureChains:
         self._restarted = True
 
     def only_examples(self) -> None:
-        """The text explains how things die: its sentences name failures, only a traceback shows one."""
-        self.last[:] = [finding for finding in self.last if finding.job.heard in ("traceback", "exception")]
+        """The text explains how things die: what it names and shows did not happen here."""
+        self.last.clear()
 
     def close(self, last: bool) -> None:
         """Give each finding of the chain its role. A chain that the run survived is noise altogether."""
         chain = sorted(self.last, key=lambda finding: finding.line)
         went_on = self._tail.signs.advances - self._advances >= 2 or (self._restarted and not last)
+        if last and chain and all(finding.line == self._tail.title for finding in chain):
+            went_on = False  # a title stands above the log that it is about
         chosen = None if went_on else first_failure(chain, self._tail.title)
         if chosen is not None and last and self._faded(chain[chosen]):
             chosen = None
@@ -198,7 +204,8 @@ class FailureChains:
         for other in same if phase == "unknown" else ():  # a title, then the lines that it is about
             if (phase := self._tail.phase_around(other)) != "unknown":
                 break
-        if phase == "unknown" or (phase == "train" and all(map(_cut, chain))):
+        weak = all(map(_cut, chain)) or (finding.job.by_script and self._tail.title)
+        if phase == "unknown" or (phase == "train" and weak) or _IN_LOADER in finding.text:
             told_phase = self._tail.phase_told(same[-1].line)
             phase = told_phase if told_phase != "unknown" else phase
         if phase in ("unknown", "load") and finding.cause == "nan" and finding.job.heard in ("told", "loss"):

@@ -59,6 +59,7 @@ class JobFacts:
     echo: bool = False  # a connection broke because the other side had gone
     cancelled: bool = False  # by a scheduler that does not say why
     goes_on: bool = False  # a script's other commands may follow
+    by_script: bool = False  # only the script's name shows the phase
 
 
 @dataclass(frozen=True, slots=True)

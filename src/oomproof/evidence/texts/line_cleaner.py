@@ -50,7 +50,7 @@ _RULES = re.compile(
 )
 # "[177/train/578 (pid 28936)] [09c561ee] Traceback …": whatever an engine puts before a traceback's lines
 _BRACKETS = re.compile(
-    r"(?:\[[^\[\]]{1,80}\] ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"(?:\[[^\[\]]{1,80}\]:? ?){1,4}(?=Traceback \(| {0,4}File \"| {4}|(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)"
     r"|KeyboardInterrupt$| ?\*\*\* caught|(?:Killed|Segmentation fault|Bus error|Aborted)(?: \(core dumped\))?$|\w+Error +Traceback \()"
 )
 _NOT_LEVELS = {"Error", "Warning", "Info", "Debug"}

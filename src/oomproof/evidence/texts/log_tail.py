@@ -102,7 +102,8 @@ class LogTail:
 
     def progress(self, root: Finding | None) -> Progress:
         """The last sign of progress, in the phase of the death where that is known."""
-        last = replace(self.signs.last, at_end=self._stops_with(self.signs.last.line))
+        at_end = self._stops_with(self.signs.last.line) and not signs.is_finish(self.signs.last.text)
+        last = replace(self.signs.last, at_end=at_end)
         if root is not None and root.job.phase != "unknown":
             return replace(last, phase=root.job.phase)
         phase = self.loop_above(self.end)

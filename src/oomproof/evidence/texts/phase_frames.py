@@ -34,7 +34,7 @@ _PLUMBING = re.compile(
     r"|-packages/(?:jax|jaxlib|flax|gradio|pydantic|sklearn/utils|wandb|captum|absl|omegaconf|blobfile|matplotlib|h5py|mmgp)/|^h5py/"
 )
 _TRAINING_FILES = re.compile(
-    r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/"
+    r"torch/(?:_tensor|tensor|autograd/__init__|autograd/graph)\.py$|torch/optim/|deepspeed/runtime/|deepspeed/ops/\w+/|apex/optimizers/|bitsandbytes/optim/"
 )
 _TRAINING_FUNCTIONS = re.compile(r"backward|^step$|_step$|grad")
 _FILES = (  # where the file says it, whatever the function

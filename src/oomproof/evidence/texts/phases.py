@@ -8,19 +8,20 @@ _DATA = r"(?:model|net|network|data|dataset|image|csv|file|data_?loader|loader|o
 # What is made or read before a loop begins, even "for train"
 _MAKING = re.compile(
     rf"^_*(?:create|build|make|init|initiali[sz]e|setup|set_up|prepare|construct|configure|instantiate|read|parse)_(?:\w+_)?{_DATA}(?:_|$)"
-    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?:train_|test_)?data$|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
+    rf"|^_*get_(?:\w+_)?(?:model|dataset|data_?loader|loader|tokenizer|optimi[sz]er)s?(?:_|$)|^_*get_(?!\w*batch)(?:\w+_)?data(?:_|$)|^_*(?:train|val|test|eval|predict)_data_?loaders?$"
     r"|^_*setup_|^generat(?:e|ing)_\w+_split|^_*load_(?:model|checkpoint|pretrained|weights|state_dict|data)|^_*get_(?:cfg|config|args)$"
     r"|^_*(?:build|create|instantiate)(?!_(?:target|graph|loss|mask|batch|input|anchor|proposal))(?:_|$)|^convert_\w{0,40}(?:features|examples)|^merge_from_",
     re.IGNORECASE,
 )
 _WORDS = (
     ("generate", re.compile(r"generat(?:e|ing)(?!_(?:anchor|mask|propos|batch|data|grid|label|target|split|noise|feature|id))|beam_search|greedy_search|_sample$|chat_completion|text_completion|decoding|^transcribe|^(?:stream_)?chat$|^p_sample|^ddim_sampl|^process_images|^sampling|^synthesi[sz]e|^translate(?:_batch)?$|^(?:txt|img)2img", re.IGNORECASE)),
-    ("save", re.compile(r"(?:^|(?<!_and)_)(?:[Ss]ave|[Dd]ump)(?:_(?!obs|for_backward|context|evaluate)|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
+    ("save", re.compile(r"(?:^|(?<!_and)_)(?:[Ss]ave|[Dd]ump)(?:_(?!obs|for_backward|context|evaluate|to_queue)|$)|[Ss]aving|save_checkpoint|save_pretrained|write_checkpoint|^summoning_")),
     ("eval", re.compile(r"(?:^|[^a-z])(?:eval|val|valid|test|infer|predict|score)(?:[^a-z]|$)|evaluat|validat(?!\w*_(?:arg|config|param|data|input|kwarg|env|model|python|json|schema|type|repo|assign))|[Tt]esting|inference|prediction|estimate_loss|sanity[ _]check|tester|(?:compute|calc|calculate)_metrics?|predicting", re.IGNORECASE)),
     ("train", re.compile(r"train(?!ed|ing_func)|(?:^|_)fit(?:_|$)|backward|finetune|fine_tune|_learn$|^learn$|optimi[sz]er?_step|^optimi[sz](?:e|ing)(?:_|$)|(?:compute|apply)_grad|^collect_rollouts|^closure$|epoch", re.IGNORECASE)),
     ("load", re.compile(r"(?<!up)(?<!pay)(?<!off)(?<!over)(?<!work)(?<!un)load|initiali[sz]e|^prepare|build_model|create_model|download|tokeniz|(?<!forward_)preprocess|^map$|^_map_single$|^from_|^setup|^creating|^building|^constructing|warm_?up|^pipeline$|materializing|^cache_images", re.IGNORECASE)),
 )  # fmt: skip
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_BOTH = re.compile(r"train_?(?:and|n|&)?_?(?:eval|test|val(?:id)?)", re.IGNORECASE)
 _LOADERS = re.compile(r"data_?loader|dataloader|_loader$|load_batch|downloader", re.IGNORECASE)
 _SCRIPTS = (
     ("generate", re.compile(r"generat|chat|completion|sample|infer", re.IGNORECASE)),
@@ -44,6 +45,8 @@ def of_words(name: str) -> str:
         name = _HUMP.sub("_", name)  # DumpModels
     if _MAKING.search(name):
         return "load"
+    if _BOTH.search(name):
+        return ""  # the lines that it printed tell which
     if _LOADERS.search(name):
         return ""  # a batch taken from a loader belongs to the loop that takes it
     return next((phase for phase, pattern in _WORDS if pattern.search(name)), "")
@@ -65,7 +68,7 @@ _AT_START = re.compile(
 
 
 AT_SAVING = re.compile(
-    r"Failed to clone\(\) tensor with name|after returning from state_dict\(\) call|Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos"
+    r"Failed to clone\(\) tensor with name|after returning from state_dict\(\) call|Error while serializing|[Ff]ailed to save |[Uu]nable to save |inline_container\.cc:\d+\] \. unexpected pos|\[Op:SaveV2\]|\bSaveV2\b"
 )
 
 
@@ -138,7 +141,7 @@ _HEADING = re.compile(
 )
 _MADE_READY = re.compile(
     r"(?i)^\W*(?:(?:start|begin) )?(?:load|prepar|build|creat|read|initiali[sz]|construct|pre-?process|download|tokeniz|pars|generat|convert|fetch|cach|set(?:ting)? up)(?:e|ing)?\b"
-    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
+    r"[^.!?\n]{0,40}\b(?:model|net|network|data|dataset|vocab|vocabulary|tokenizer|weights?|checkpoint|features?|embeddings?|index|samples|examples|corpus|texts?|docs|documents|config|environment|env|engine|pipeline|parallel|labels|annotations?|dictionary|training (?:net|set|data)|test set|file|image|camera|state|DB|database|genome)s?\b"
 )
 # Lines that only one kind of loop prints
 _ROUNDS = (
@@ -151,7 +154,7 @@ _ROUNDS = (
     ("train", re.compile(r"^Iteration \d+(?: \([^)\n]{0,60}\))?, (?:loss|lr) = |^Solving \w|^\W*(?:开始|正在)训练")),  # caffe
     ("eval", re.compile(r"^(?:Iteration \d+, )?Testing net\b|^(?:Test|Val|Valid|Eval|Validation):? +\[ *\d+ */|\bInference done \d+/\d+|^evaluated on\b|^\W*'?eval(?:uation)?/\w{1,40}'?:")),
     ("eval", re.compile(r"^Running (?:loglikelihood|per image evaluation|inference|evaluation|validation)|^Accumulating evaluation|^Evaluate (?:annotation|on)\b|\b(?:Iter|Epoch)\((?:val|test)\)", re.IGNORECASE)),
-    ("generate", re.compile(r"^got prompt$|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
+    ("generate", re.compile(r"^got prompt$|\bAdded request (?:chat|cmpl)-|\bReceived request (?:chat|cmpl)-|^!!! Exception during processing|Avg prompt throughput: |^Prompt executed in")),  # ComfyUI, vLLM
     ("load", re.compile(r"\] Dictionary: \d+ types$|^llm_load_tensors|^load_tensors: |^llama_(?:model_load|new_context_with_model|kv_cache|init_from|context)\w*: |Starting to load model |Capturing (?:the model for )?CUDA graph|^\W*(?:开始|正在)加载")),
 )  # fmt: skip
 _LOSS_SAID = re.compile(r"(?i)(?:(?<!-)\b|_)loss(?:[ _][a-z]{1,2})?['\"]?\s{0,3}[:=]?\s{0,3}-?\d")

@@ -16,6 +16,7 @@ _CODE = re.compile(
 _RULE = re.compile(
     r"\b(?:[Ii]f|[Ww]hen(?:ever)?) (?:an?|the|your?|any|it)\b.{0,200}\b(?:should|would|could|must|may|might)\b"
     r"|\b[Ii]n case (?:of )?(?:an? |the |any )?(?:process|job|worker|run|task|pod|container|program|training|script)(?:e?s)?\b"
+    r"|\b(?:[Ll]ook(?:ing)? for an?|[Aa]lways check|[Cc]heck (?:dmesg|docker|kubectl|journalctl|(?:the |your |kernel )?logs?)\b[\w ]{0,30} (?:for|whether|if)) "
     r"|^(?:Does|Do|Should|Would|Will) (?:this|the|that|it|we|these)\b.{0,300}\?$"
 )
 # A list of changes, a commit's subject, a question and its answer
@@ -68,3 +69,28 @@ def only_mentions(line: str, in_program: bool = False) -> bool:
     if _CODE.search(stripped) or _ROW.match(stripped) or _RULE.search(stripped) or _CHANGE.match(stripped):
         return True
     return in_program and bool(_COMMENT.match(line) or _LITERAL.match(line) or _RAISES.match(line))
+
+
+_INTRODUCES = re.compile(
+    r"(?i)\b(?:might|may|would|could|will|can) (?:now )?(?:see|look|get|print|show|be)\b[^.!?\n]{0,60}:$|\bexample (?:\w+ )?(?:output|logs?|errors?|messages?)\b[^.!?\n]{0,80}:$|\bfor example:$"
+)
+
+
+class Examples:
+    """Fenced blocks below a sentence that says they are examples: what they show did not happen."""
+
+    __slots__ = ("_fenced", "_next")
+
+    def __init__(self) -> None:
+        self._next = False
+        self._fenced = False
+
+    def inside(self, line: str) -> bool:
+        if line.startswith("```"):
+            self._fenced, self._next = self._next and not self._fenced, False
+            return False
+        if self._fenced:
+            return True
+        if line.strip():
+            self._next = line.endswith(":") and _INTRODUCES.search(line[-400:]) is not None
+        return False

@@ -22,6 +22,7 @@ from oomproof.evidence.texts.line_reader import marked_lines
 from oomproof.evidence.texts.log_tail import SYSTEM
 from oomproof.evidence.texts.long_texts import is_large_kernel_log, long_lines
 from oomproof.evidence.texts.newest_first import Ordered
+from oomproof.evidence.texts.quoted_source import Examples
 from oomproof.evidence.texts.training_parser import TrainingParser
 from oomproof.records import dataclass, field, replace
 
@@ -48,7 +49,6 @@ _ANCHORS = (*kernel_anchors, *guard_anchors)
 _SHORT = shortest((*CUT_ANCHORS, *guard_anchors))
 _OPENING = 200  # lines of each text
 _LINE = 400  # characters of a line that may name a cure
-_SURE = 0.6  # of the kernel's and the guards' words in a manual: less may be a sentence of its own
 _BATCH = 128  # lines searched for anchors in one go: a tenth of the work of searching each
 
 
@@ -95,7 +95,9 @@ def read_texts(paths: Iterable[str]) -> TextCase:
             raw = long_lines(path, _ANCHORS, REPORT_STARTS, REPORT_END)
             lines = Ordered(raw)
             true = lines.true
+            examples = Examples()
             for batch in _batches(lines):
+                batch = [(number, "" if examples.inside(line) else line) for number, line in batch]
                 if not command and batch[0][0] <= _OPENING:
                     command = command_in(line for _, line in batch)
                 _feed_system(kernel, guards, batch)
@@ -108,7 +110,7 @@ def read_texts(paths: Iterable[str]) -> TextCase:
         findings = [true(finding) for finding in (*kernel.finish(), *guards.finish())]
         told = [true(finding) for finding in job.finish()]
         if job.explains:
-            findings = [finding for finding in findings if finding.strength >= _SURE]
+            findings = []
         written = _written(path)
         system.extend(dated(sorted(findings, key=lambda finding: finding.sort_key), written or time.time()))
         known = {finding.line for finding in findings}

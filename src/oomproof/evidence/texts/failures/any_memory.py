@@ -26,7 +26,11 @@ _TOLD = re.compile(
 )
 # It goes on, or tells how to avoid it
 _MILD = re.compile(
-    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|^\W{0,3}warning\b|\bmlock|lock memory"
+    r"fall(?:ing|s)? ?back|retry|will try|trying (?:with|again)|[Ss]kipping|may (?:run|go|lead)|might|[Tt]o avoid|[Ii]f you|in case|could (?:run|lead|cause|result)|continu|[Rr]educ(?:e|ing) the|prevent|^\W{0,3}[Ww]arning\b|\bmlock|lock memory"
+)
+# A program that lists what it may have been
+_GUESS = re.compile(
+    r"(?i)\bcould be because\b|\bseveral reasons\b|\bmost common (?:are|causes|reasons)\b|\bpossible (?:causes|reasons)\b"
 )
 _ERROR_FIRST = re.compile(
     r"^\s*what\(\): |^\W{0,4}(?:\w{0,12} ){0,2}(?:[Ee]rror|ERROR|FATAL|PANIC|[Ff]atal(?: error)?)\b\W"
@@ -48,6 +52,8 @@ def _recognise(said: FailureText) -> Hit | None:
         and text[refused.end() :].startswith(("'", '"'))
     ):
         return None  # "unknown section 'out of memory'": a name, not a complaint
+    if _GUESS.search(text[: refused.start()]):
+        return None
     size = _size(text)
     if not said.raised and (said.quiet or _MILD.search(text) or not _spoken(refused, said, size)):
         return None

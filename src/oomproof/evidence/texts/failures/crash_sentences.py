@@ -111,7 +111,11 @@ def _named_signal(said: FailureText, match: Match, hit: Hit) -> Hit:
 VANISHED = Rule(
     "killed-unknown", "a worker process vanished; nothing says who ended it", 0.5,
     Row("ernel ", "The kernel appears to have died. It will restart automatically.", r"[Kk]ernel (?:appears to have )?(?:died|crashed)"),
-    Row("died unexpectedly", "A worker died unexpectedly", r"worker died unexpectedly|Actor ?died unexpectedly"),
+    Row("died unexpectedly", "Worker proc VllmWorker-2 died unexpectedly, shutting down executor.", r"(?i:worker|process|proc|actor|child|engine)\b[^.!?\n]{0,40}\bdied unexpectedly|Actor ?died unexpectedly"),
+    Row("orkers died", "RuntimeError: Background workers died. Look for the error message further up!", r"\b[Ww]orkers died\b"),
+    Row("no longer alive", "One or more background workers are no longer alive.", r"\b(?:[Ww]orkers?|[Pp]rocess(?:es)?)\b[^.!?\n]{0,20} no longer alive"),
+    Row("node down: Not properly terminated", "[gw0] node down: Not properly terminated"),
+    Row("has been killed by \"OOM Killer\"", 'The job has been killed by "OOM Killer", please check your job\'s memory usage.'),
     Row("Died unexpectedly", "ActorDied unexpectedly: RayActorError", r"Actor ?Died unexpectedly"),
     Row("abruptly", "One of the subprocesses has abruptly died during map operation.", r"subprocesses? has abruptly died|terminated abruptly"),
     Row("used all available RAM", "Your notebook tried to use more: it used all available RAM and crashed"),

@@ -122,6 +122,7 @@ GPU_MEMORY = (
          Row("out of memory", "F0501 10:00:00.123456 4242 x.cu:20] Check failed: error == cudaSuccess (2 vs. 0)  out of memory", r"(?:cudaSuccess|CUDA_SUCCESS)[^\n]{0,60}out of memory"),
          Row("Memory allocation failed", "[19:03:47] src/storage/./pooled_storage_manager.h:62: Memory allocation failed.", r"(?:\[[\d:]{8}\] )?\S{0,80}pooled_storage_manager\.h:\d+: Memory allocation failed"),
          Row("Out of memory error on GPU ", "ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 1.5GB memory on GPU 0", r"Out of memory error on GPU \d"),
+         Row("enforce allocating <= available failed", "paddle.fluid.core.EnforceNotMet: enforce allocating <= available failed, 4096 > 512", r"enforce allocating <= available failed, \d+ > \d+", {"requested": 4096}),
          Row("after cudaMalloc: out of memory", "RuntimeError: CUDA error after cudaMalloc: out of memory"),
          Row("Error Code 2: OutOfMemory", "[TRT] [E] 2: Error Code 2: OutOfMemory (no further information)"),
          Row("Requested amount of GPU memory", "[TRT] [E] Requested amount of GPU memory (4096 bytes) could not be allocated.",

@@ -57,6 +57,8 @@ def _ended_by_it(said: FailureText, match: re.Match[str]) -> bool:
 
 
 HOST_MEMORY = (
+    Rule("python-memory-error", ".NET could not get memory from the system", 0.93,
+         Row("System.OutOfMemoryException", "Unhandled exception. System.OutOfMemoryException: Exception of type 'System.OutOfMemoryException' was thrown.")),
     Rule("heap-limit", "node's heap was full", 0.95,
          Row("JavaScript heap out of memory", "FATAL ERROR: Ineffective mark-compacts near heap limit Allocation failed - JavaScript heap out of memory")),
     Rule("heap-limit", "Java's heap was full: {what}", 0.95,
@@ -85,7 +87,7 @@ HOST_MEMORY = (
     Rule("bad-alloc", "C++ could not allocate memory", 0.93,
          Row("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
          Row("bad allocation", "RuntimeError: bad allocation", r"Error: bad allocation\b"),
-         Row("memory allocation of ", "memory allocation of 4096 bytes failed", r"^\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
+         Row("memory allocation of ", "memory allocation of 4096 bytes failed", r"(?:^|[`'\"“])\W*memory allocation of \d+ bytes failed", {"requested": 4096}),
          Row("bad_array_new_length", "RuntimeError: std::bad_array_new_length"),
          unless=_GPU, fits=_ended_by_it, requested=_tried, refine=talk_if_quiet),
     Rule("python-memory-error", "Python could not get memory from the system", 0.93,
