@@ -110,7 +110,7 @@ def test_own_stop_file(lab: Lab, tmp_path: Path) -> None:
         "--limit",
         "200M",
         "--grace",
-        "4",
+        "8",
         "--stop-file",
         str(stop),
         "--",

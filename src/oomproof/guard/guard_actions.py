@@ -201,10 +201,12 @@ class Actions:
             for path in self._stop_files
             if path.exists() and path.read_bytes().startswith(STOP_TEXT.encode())
         ]
+        # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer. Asked before: it may
+        # end the moment the file is gone.
+        listening = requests.listeners(self._attempt, "stop")
         for path in ours:
             path.unlink()
-        # Only where somebody listens do we know that nobody has read it: else the end of the job may be its answer.
-        if ours and self._stop_signal is None and requests.is_unanswered(self._attempt, "stop"):
+        if ours and self._stop_signal is None and listening and not requests.is_begun(self._attempt, "stop"):
             self._note(action_record(self._by, "withdraw", why))
             say("withdraw", why)
 

@@ -51,7 +51,7 @@ class MachineGuard:
         self._cards, self._card_watch, self._next_cards = cards, CardWatch(), 0.0
         self._on_kills, self._kills, self._next_count = on_kills, machine_kills(), 0.0
         self._settings, self._try = settings, best_effort
-        self._acts_on_nothing = choice.dry_run or settings.watch_only
+        self._choice = choice
         self._unmanaged = UnmanagedGuard(
             settings, "oomproof guard", self._leaders, tell, host.limit_folder, choice, folder
         )
@@ -106,7 +106,7 @@ class MachineGuard:
         others = {holder.run: holder for pid, holder in runs.items() if own is None or holder.run != own.run}
         name = short_name(command_line(growth.pid)) or "a process"
         asked: list[str] = []
-        if not self._acts_on_nothing:
+        if not (self._choice.dry_run or self._settings.watch_only):
             asked = self._try(
                 "asking for unused card memory", lambda: ask_for_idle(list(others.values())), asked
             )
@@ -139,7 +139,8 @@ class MachineGuard:
         culprit = self._unmanaged.growth.culprit
         if culprit is None or culprit.tie or self._settings.watch_only:
             return "close something, or stop it; who holds what: oomproof top"
-        return f"it will be paused when {format_size(self._settings.floor)} are left"
+        will = "would" if self._choice.dry_run else "will"
+        return f"it {will} be paused when {format_size(self._settings.floor)} are left"
 
     def _leaders(self) -> set[int]:
         return {run.pid for run in self._runs(boottime())} - {0}

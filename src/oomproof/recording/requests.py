@@ -24,10 +24,9 @@ def listeners(attempt: Attempt, what: str, proc: str = "/proc") -> list[str]:
     return list(dict.fromkeys(listening))
 
 
-def is_unanswered(attempt: Attempt, what: str) -> bool:
-    """Whether somebody listens for this kind of request and has not begun to act on it."""
-    begun = any((attempt.agent_folder / f"{what}.{mark}").exists() for mark in ("at", "taken"))
-    return not begun and bool(listeners(attempt, what))
+def is_begun(attempt: Attempt, what: str) -> bool:
+    """Whether somebody in the job has begun to act on this kind of request."""
+    return any((attempt.agent_folder / f"{what}.{mark}").exists() for mark in ("at", "taken"))
 
 
 def ask_to_release(attempt: Attempt) -> None:

@@ -80,7 +80,7 @@ class Launcher:
             self.backend = backend
             try:
                 news = self._start_job()
-            except OSError as error:
+            except (EOFError, OSError) as error:
                 return self._started_without_keeper(error)
             if "failed" in news:
                 number, text, stage = news["failed"]
@@ -121,7 +121,7 @@ class Launcher:
         send_frame(self.socket, b"G", b"")
         return self._news()
 
-    def _started_without_keeper(self, error: OSError) -> dict[str, Any]:
+    def _started_without_keeper(self, error: Exception) -> dict[str, Any]:
         """The keeper was killed while it started the job: if that is there, it is ours."""
         started = self._launch.attempt.started()
         if not started or not self.held:
