@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SUITE = $(BIN)/python tests/run_suite.py $@ $(RESULTS)
 PROGRAMS := $(addprefix tests/incidents/test_,$(addprefix agent_,programs.py torch.py silence.py leaks.py) retry_programs.py)
 
-.PHONY: run test setup dev browser machine-room lint types layers unit coverage incidents chaos programs beside-the-machine \
+.PHONY: run test setup dev browser machine-room checks lint types layers unit coverage incidents chaos programs beside-the-machine \
 	meanwhile must-run unkind bench clean
 
 run: setup  ## set up, and run the bundled example under watch
@@ -19,7 +19,7 @@ run: setup  ## set up, and run the bundled example under watch
 # the guard against the kernel, which mostly waits, with the trainers in what time it leaves.
 test:  ## set up, and pass all tests
 	rm -rf $(RESULTS)
-	$(MAKE) -j2 machine-room dev
+	$(MAKE) -j2 machine-room checks
 	$(MAKE) beside-the-machine
 	$(MAKE) -j3 incidents chaos programs
 	$(MAKE) must-run
@@ -46,6 +46,8 @@ browser:  ## chromium, for the tests that look at pages (they skip without it, a
 machine-room: browser  ## one after the other: apt has one lock
 	$(MAKE) lab
 
+checks: lint layers types
+
 lint: dev
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples
@@ -70,13 +72,13 @@ chaos: dev  ## random faults around real jobs, with fixed seeds (root); bench/ch
 	$(SUITE) tests/chaos
 
 programs: dev  ## real trainers under watch: they only need time
-	nice -n 19 $(SUITE) $(PROGRAMS) -m "not long" -n 2 --dist worksteal
+	nice -n 10 $(SUITE) $(PROGRAMS) -m "not long" -n 2 --dist worksteal
 
 beside-the-machine: dev lab  ## what asserts no seconds; the virtual machine has the processors first
 	$(MAKE) -j2 vm-scenarios meanwhile
 
-meanwhile:  # one after the other: the -j2 above would run two of them at once when the machine is done
-	nice -n 19 $(MAKE) -j1 lint layers types unit
+meanwhile:
+	nice -n 19 $(MAKE) unit
 
 unkind: dev  ## by hand: the tests in random order, after a fresh boot, in another time zone, as another user…
 	$(BIN)/python tests/unkind.py
