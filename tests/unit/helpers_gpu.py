@@ -43,7 +43,7 @@ class FakeAgent:
 
     def __init__(self, folder: Any = None, **settings: Any) -> None:
         self.settings = settings
-        self.folder = folder
+        self.folder = folder if folder is not None else "/nowhere"
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.told: list[str] = []
         self.phase_now, self.step = "train", 7

@@ -65,8 +65,7 @@ class Releaser:
         self._warned = False
         self._told_release = False
         self._looked = time.monotonic()
-        self._began = time.time_ns()
-        self._answered = 0
+        self._answered = self._asked()  # of a time before this process: meant for those that were there
 
     def stepped(self, agent: Any, step: int) -> None:
         """At the end of a step: whether a guard asked for what is unused. Each process of the job answers a request once."""
@@ -74,15 +73,19 @@ class Releaser:
         if now - self._looked < _LOOK:
             return
         self._looked = now
-        try:
-            asked = os.stat(os.path.join(agent.folder, RELEASE_REQUEST)).st_mtime_ns
-        except OSError:
-            return
-        if asked <= max(self._began, self._answered) or not self.torch.cuda.is_initialized():
+        asked = self._asked()
+        if asked == self._answered or not self.torch.cuda.is_initialized():
             return
         if not cuda_memory.capturing(self.torch):
             self._answered = asked
             self.look("a request of the guard", by_hand=True)
+
+    def _asked(self) -> int:
+        """Which request stands there, by its file's time; 0: none."""
+        try:
+            return os.stat(os.path.join(self.agent.folder, RELEASE_REQUEST)).st_mtime_ns
+        except OSError:
+            return 0
 
     def phase_changed(self, agent: Any, before: str, now: str) -> None:
         if before in QUIET and now not in QUIET:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from oomproof.leaf.attempt_names import LISTENS, RELEASE_REQUEST
 from oomproof.recording import state_files
@@ -31,10 +32,11 @@ def is_begun(attempt: Attempt, what: str) -> bool:
 
 def ask_to_release(attempt: Attempt) -> None:
     """Each process of the job that has a card gives back what PyTorch keeps there and does not use, at the end of its step; one that was
-    started with ``--release never`` does not. A new request is a newer file."""
+    started with ``--release never`` does not. A new request has another time."""
     path = attempt.agent_folder / RELEASE_REQUEST
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    os.utime(path)
+    now = time.time_ns()  # finer than the clock of the file system: two requests are never one
+    os.utime(path, ns=(now, now))
 
 
 def ask_to_save(attempt: Attempt, why: str) -> None:
