@@ -106,7 +106,7 @@ def warning(
     growth: CardGrowth, name: str, run: str, holders: Sequence[CardHolder], asked: Sequence[str] = ()
 ) -> str:
     """One message: job, figure, time left, what to type. ``run``: the run it belongs to, where it is one of oomproof's. ``asked``: the
-    runs that were asked to give back what they do not use."""
+    runs that were asked to give back what they do not use; a paused one that holds more is told of instead."""
     text = (
         f"GPU {growth.card} is getting full: {format_size(growth.free)} of {format_size(growth.total)} free; {name} "
         f"(pid {growth.pid}) grew by {format_size(growth.grown)} in {format_duration(growth.seconds)} to "

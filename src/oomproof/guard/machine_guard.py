@@ -159,7 +159,8 @@ def is_settled(settings: Settings, view: View) -> bool:
     """Whether whoever filled the machine is paused, nobody else can be, and nothing fills it fast: then what comes next is known
     by the next look at all processes, and a hundred wake-ups a second until the pause is over would be for nothing."""
     paused = any(job.paused for job in view.unmanaged)
-    pausable = any(not job.paused and not job.tie for job in view.unmanaged)
+    # one that was let run again is in the view without its size, only to be waited for
+    pausable = any(not job.paused and not job.tie and job.use for job in view.unmanaged)
     return paused and not pausable and view.shrink < settings.floor / 2
 
 

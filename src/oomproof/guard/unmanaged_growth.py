@@ -22,9 +22,7 @@ _WORTH_A_LOOK = 8 * MIB  # the same where it is only asked whether a pause would
 _WORTH_A_ROW = 64 * MIB
 _ROWS = 5  # of one look: the largest
 _LOOK_BACK = 5.0  # seconds over which growth is told, once looks are so close together
-_RECENT = (
-    1.0  # seconds over which its rate is taken: one that has loaded what it needs no longer fills the machine
-)
+_RECENT = 1.0  # seconds over which a rate is taken: what has loaded all it needs no longer grows
 _LARGE_PART = 0.25  # of the fastest one's growth
 _ASKED = 3  # jobs of one look: each costs a read of all its open files
 _LEAST_SECONDS = 0.2  # between the closest looks

@@ -16,9 +16,7 @@ from oomproof.runner.terminal import Terminal
 from oomproof.units import MIB, format_size
 
 _AT_ONCE = 1 * MIB  # bytes asked for in one call; a pipe holds less
-_WORTH_MOVING = (
-    16384  # bytes in a pipe; less is written: a moved piece takes one of its 16 places, however short
-)
+_WORTH_MOVING = 16384  # bytes; less is written: a moved piece takes one of a pipe's 16 places, however short
 _PAGE = 4096  # what a pipe that is not full takes at once
 _CALLS = 8  # in a row for one stream, before the others and the signals get their turn
 _MUCH = 16 * MIB
