@@ -26,12 +26,14 @@ from oomproof.recording.run_folders import ELSEWHERE, Run, list_runs, newest_run
 from oomproof.recording.state_files import make_private, read_json
 from oomproof.records import dataclass
 from oomproof.sweeps.metric_sources import (
+    LOGGED,
     VARIABLE,
     Metric,
     first_of,
     in_text,
     names_in,
     read_file,
+    read_logged,
     stored_metric,
 )
 from oomproof.sweeps.search_space import Parameter, Point
@@ -115,7 +117,8 @@ class TrialProcess:
                 path.write_text(wandb_config(arguments))
                 environment["WANDB_SWEEP_PARAM_PATH"] = str(path)
             self._report.unlink(missing_ok=True)
-            (folder / "metric").unlink(missing_ok=True)
+            for name in ("metric", f"metric{LOGGED}"):
+                (folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise OomproofError(
                 f"cannot write {folder}: {error.strerror}", "free some space there"
@@ -203,7 +206,8 @@ class TrialProcess:
         others: tuple[str, ...] = ()
         if metric is not None and conclusion.cause == "finished":
             text = tail_text(run.attempt, _TEXT)
-            told = first_of((read_file(self._folder / "metric", metric), in_text(text, metric)))
+            file = self._folder / "metric"
+            told = first_of((read_file(file, metric), read_logged(file, metric), in_text(text, metric)))
             others = tuple(names_in(text)) if told is None else ()
         return End(
             run.id,
