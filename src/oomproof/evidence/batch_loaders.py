@@ -5,73 +5,16 @@ A loop that cuts its batches from an array itself has no such moment: it may die
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
+
+from oomproof.evidence.script_sources import script_sources
 
 # PyTorch's own and fastai's; whatever is called a trainer; graphs that are loaded in pieces. Not karpathy's DataLoaderLite, an array and an index.
 _LOADER = re.compile(
     r"\bDataLoaders?\b|\b\w*Trainer\b|\bLightning(?:CLI|Module|DataModule)\b|\b(?:Neighbor|Cluster|GraphSAINT\w*)Loader\b"
 )
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
-)
-_LARGEST = 1 << 20  # bytes of one file
-_MOST = 200  # files
 
 
 def names_a_loader(script: str, folders: tuple[str, ...] = ()) -> bool:
     """In the script or in a module beside it that it imports. ``folders``: where modules are looked for as well."""
-    return any(_LOADER.search(text) for text in _sources(script, folders))
-
-
-def _sources(script: str, folders: tuple[str, ...]) -> Iterator[str]:
-    roots = dict.fromkeys((os.path.dirname(script), *folders))
-    waiting, seen = [script], {script}
-    while waiting:
-        path = waiting.pop(0)
-        text = _read(path)
-        yield text
-        for name in _imported(text):
-            for module in _files_of(name, path, tuple(roots)):
-                if module not in seen and len(seen) < _MOST:
-                    seen.add(module)
-                    waiting.append(module)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace") if os.path.getsize(path) <= _LARGEST else ""
-    except OSError:
-        return ""
-
-
-def _imported(text: str) -> Iterator[str]:
-    """Names as written: ``a.b`` and, of ``from a import b``, ``a.b`` too, which may be a module."""
-    for match in _IMPORT.finditer(text):
-        if match[3] is not None:
-            for part in match[3].split(","):
-                yield (part.split() or [""])[0]
-            continue
-        yield match[1]
-        joint = "" if match[1].endswith(".") else "."
-        for part in match[2].split(","):
-            if words := part.split():
-                yield f"{match[1]}{joint}{words[0]}"
-
-
-def _files_of(name: str, importer: str, roots: tuple[str, ...]) -> Iterator[str]:
-    level = len(name) - len(name.lstrip("."))
-    where: tuple[str, ...] = roots
-    if level:
-        folder = os.path.dirname(importer)
-        for _ in range(level - 1):
-            folder = os.path.dirname(folder)
-        where = (folder,)
-    parts = [part for part in name.split(".") if part]
-    for root in where if parts else ():
-        path = os.path.join(root, *parts)
-        for file in (f"{path}.py", os.path.join(path, "__init__.py")):
-            if os.path.isfile(file):
-                yield file
+    return any(_LOADER.search(text) for text in script_sources(script, folders))

@@ -132,6 +132,7 @@ def test_which_files_and_which_not(tmp_path: Path) -> None:
     ):
         path.write_text("")
     (project / "run.sh").write_text("python t.py --config conf/a.yaml --data x.csv\n")
+    (project / "t.py").write_text("from dotenv import load_dotenv\n")
     assert problems(["sh", "run.sh"], project) == {"run.sh": "", "t.py": "", "conf/a.yaml": "", ".env": ""}
     named = problems(["python", "t.py", f"--config={outside}/o.yaml", "conf", "missing.yaml"], project)
     assert named == {"t.py": "", f"{outside}/o.yaml": "", ".env": ""}
