@@ -21,6 +21,7 @@ from oomproof.plans.fit_tiers import (
 )  # fmt: skip
 from oomproof.plans.knobs import Knob, sacrifice_order
 from oomproof.plans.plan import Plan, batches_at_most, number
+from oomproof.plans.step_times import Pace
 from oomproof.records import dataclass, field
 from oomproof.sizing.batch_search import largest_batch
 from oomproof.sizing.script_sizing import HELD_BACK
@@ -40,7 +41,8 @@ _WITH_BATCH = ("batch", "accum", "workers", "prefetch")
 @dataclass(frozen=True, slots=True)
 class FitRequest:
     """``effective``: to be kept, None where the template or the user does not say. ``workers``: at most, where nobody says. ``pinned``:
-    knobs that keep a value, which is not given up."""
+    knobs that keep a value, which is not given up. ``usual``: samples of a step where nothing is said, by the script's own default.
+    ``paces``: of recorded runs of the command, the newest first."""
 
     template: Template
     capacity: Capacity
@@ -49,6 +51,8 @@ class FitRequest:
     workers: int = 4
     most: int | None = None
     pinned: tuple[tuple[str, str], ...] = ()
+    usual: int | None = None
+    paces: tuple[Pace, ...] = ()
 
 
 @dataclass
