@@ -332,7 +332,13 @@ def _shortage(answer: FitAnswer) -> tuple[int, str]:
     request, point = answer.request, min(answer.chosen.points, key=lambda point: point.batch)
     knob = request.template.knob("workers")
     points = answer.chosen.points
-    smallest = predict(points, point.batch, fewest_workers(points, knob) if knob is not None else None)
+    ahead = request.template.knob("prefetch")
+    smallest = predict(
+        points,
+        point.batch,
+        fewest_workers(points, knob) if knob is not None else None,
+        prefetch=ahead.least if ahead is not None else None,
+    )
     card = request.capacity.gpu
     if smallest.least is not None and card is not None and smallest.least > usable_at_most(card):
         return smallest.least - usable_at_most(card), "the card"

@@ -101,7 +101,8 @@ def notes(answer: FitAnswer, tier: str) -> Iterator[str]:
         if text := pace_note(request.template, request.paces, chosen.plan):
             yield text
         if batch is not None and chosen.effective is not None:
-            yield from split_notes(points, batch, max(chosen.effective, before or 0))
+            whole = max(chosen.effective, 0 if request.template.typed else before or 0)
+            yield from split_notes(points, batch, whole)
             yield from _bounds(answer, batch)
         if chosen.name != tier:
             yield f"nothing is {tier} here; {chosen.name} is the nearest that fits"
@@ -158,7 +159,9 @@ def _as_typed(answer: FitAnswer) -> Iterator[str]:
 def _predicted(answer: FitAnswer, scenario: Scenario, plan: Plan, way: str = NATIVE) -> Predicted:
     template = answer.request.template
     batch = number(template, plan, "batch") or scenario.points[0].batch
-    return predict(scenario.points, batch, number(template, plan, "workers"), way)
+    return predict(
+        scenario.points, batch, number(template, plan, "workers"), way, number(template, plan, "prefetch")
+    )
 
 
 def _other_way(answer: FitAnswer, scenario: Scenario, way: str) -> list[Tier]:

@@ -90,6 +90,8 @@ def test_what_a_split_changes_is_said() -> None:
     answer = ask(Training(), "python t.py --bs {batch} --accum {accum}", effective=512, facts=facts)
     text = " ".join(screen(answer).split())
     assert "2 BatchNorm layers" in text and "with each other" in text and "mean over tokens" in text
+    alone = screen(ask(Training(a_sample=4 * GIB), "python t.py --bs {batch}", facts=facts))
+    assert "BatchNorm" not in alone and "with each other" not in alone, "nothing is split"
 
 
 def test_another_effective_batch_is_said() -> None:
