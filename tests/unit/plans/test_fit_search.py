@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from oomproof.errors import OomproofError
 from oomproof.plans.command_template import template_of
-from oomproof.plans.fit_points import predict
+from oomproof.plans.fit_points import Point, predict
 from oomproof.plans.fit_search import FitAnswer, FitRequest, fit
 from oomproof.plans.fit_tiers import Capacity, usable_at_most
 from oomproof.plans.knobs import parse_knob
 from oomproof.plans.plan import Plan
+from oomproof.records import replace
 from oomproof.units import GIB, MIB
 
 
@@ -222,3 +223,20 @@ def test_batches_ahead_of_the_scripts_own_workers() -> None:
     point = Training().measure(Plan.of({"batch": "64", "workers": "4", "prefetch": "8"}))
     assert predict([point], 64, None).shared == 33 * 64 * MIB
     assert predict([point], 64, None, prefetch=1).shared == 5 * 64 * MIB
+
+
+def test_a_placeholder_that_changes_memory_only_at_first() -> None:
+    """--accum {batch}: gradients that wait for a second pass are all it adds."""
+
+    class Accumulates(Training):
+        def bytes_of(self, batch: int) -> int:
+            return self.fixed + (100 * MIB if batch > 8 else 0)
+
+        def measure(self, plan: Plan) -> Point:
+            point = super().measure(plan)
+            return replace(point, phases={"train": self.bytes_of(point.batch)})
+
+    answer = ask(Accumulates(), "python t.py --accum {batch}")
+    (note,) = answer.notes
+    assert note.startswith("16384 takes what ") and "{batch} is not the argument that sets the batch" in note
+    assert not ask(Training(), "python t.py --bs {batch}").notes
