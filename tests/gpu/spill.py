@@ -269,7 +269,6 @@ def judge_row(name: str, job: Job, seconds: float = 40.0) -> bool:
             spill["phase"],
             round(spill["bytes"] / GIB, 2),
             round(spill.get("slower") or -1, 2),
-            spill["unused"] // (1 << 20),
         )
         for spill in spills
     ]

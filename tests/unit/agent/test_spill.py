@@ -211,7 +211,7 @@ def test_a_spill_is_told_with_its_price() -> None:
     )
     gaps = spilled._replace(is_gaps=True)
     assert "would have fitted the card, but not its free pieces" in text_of(gaps)
-    assert "batch of" not in text_of(gaps)
+    assert text_of(gaps).endswith("avoids that, or a batch of 24 (this one: 32)")
     assert text_of(spilled._replace(phase="generate", left=GIB)).startswith(
         "step 812 (generate) spilled 2.4 GiB"
     )
