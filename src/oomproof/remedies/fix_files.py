@@ -20,6 +20,7 @@ _LARGEST = 1 << 20  # bytes: no file of settings is larger
 _BESIDE = ".env"  # in the run's folder, read by many without being named
 _READS_IT = re.compile(r"dotenv|(?<![\w])\.env\b|BaseSettings|decouple|environs")
 _VARIABLE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
+CHANGED_SINCE = "it was changed after this run began: run it again first"
 _JUST_THEN = 1.0  # seconds: file systems round times
 
 
@@ -107,7 +108,7 @@ def _file(path: str, folder: str, began: float | None, code: Mapping[str, Any]) 
     text, problem = _text(path)
     problem = problem or _why_not(path, real, folder)
     if not problem and began is not None and _changed_since(real, text, began, code):
-        problem = "it was changed after this run began: run it again first"
+        problem = CHANGED_SINCE
     return SettingsFile(real, shown, text, problem)
 
 
