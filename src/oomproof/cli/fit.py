@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         tuple(arguments.order.split(",")) if arguments.order else (),
         os.cpu_count() or 1,
         arguments.most,
-        usual=usual_batch(command, os.getcwd()) if template.typed else None,
+        usual=usual_batch(template, command, os.getcwd()) if template.typed else None,
         # of another machine nothing was measured here
         paces=paces_of(template, os.getcwd()) if arguments.gpu in (None, NO_CARD) else (),
     )

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomproof.cli.command_knobs import script_text
+from oomproof.errors import OomproofError
 from oomproof.plans.command_template import Template
-from oomproof.plans.knobs import kind_of
+from oomproof.plans.knobs import Kind, kind_of
 from oomproof.plans.step_times import Pace, plan_in
 from oomproof.recording.attempt import Attempt
 from oomproof.recording.phase_spans import seconds_per_step
 from oomproof.recording.run_folders import newest_runs, to_type
-from oomproof.remedies.config_formats.python_scalars import python_scalars
+from oomproof.remedies.config_formats.format_choice import scalars_of
 from oomproof.remedies.config_formats.scalars import Unreadable
+from oomproof.remedies.fix_files import settings_files
 
 _RUNS = 200  # that are looked through
 
 
-def usual_batch(argv: Sequence[str], folder: str) -> int | None:
-    """Samples of one step by the script's own default, where its source has one number for the batch and nothing else accumulates."""
-    try:
-        scalars = python_scalars(script_text(argv, folder), lambda name: kind_of(name) in ("batch", "accum"))
-    except Unreadable:
-        return None
-    values: dict[str, set[str]] = {"batch": set(), "accum": set()}
-    for scalar in scalars:
-        values[str(kind_of(scalar.name))].add(scalar.value)
-    accum = values["accum"] or {"1"}
-    if len(values["batch"]) != 1 or len(accum) != 1:
-        return None
-    batch, passes = values["batch"].pop(), accum.pop()
-    return int(batch) * int(passes) if batch.isdecimal() and passes.isdecimal() else None
+def usual_batch(template: Template, argv: Sequence[str], folder: str) -> int | None:
+    """Samples of one step as the template counts them, by the defaults of the script and of the files that the command names; None where
+    those have no number, or several."""
+    batch = _only_number("batch", argv, folder)
+    if template.knob("accum") is None:
+        return batch
+    passes = _only_number("accum", argv, folder)
+    return batch * passes if batch is not None and passes is not None else None
+
+
+def _only_number(kind: Kind, argv: Sequence[str], folder: str) -> int | None:
+    values: set[str] = set()
+    for file in settings_files(argv, folder, None):
+        try:
+            scalars = scalars_of(file.path, file.text, lambda name: kind_of(name) == kind)
+        except (Unreadable, OomproofError):  # OomproofError: its format needs a package that is not there
+            return None
+        values.update(scalar.value for scalar in scalars)
+    value = values.pop() if len(values) == 1 else ""
+    return int(value) if value.isdecimal() and len(value) < 10 else None
 
 
 def paces_of(template: Template, folder: str) -> tuple[Pace, ...]:

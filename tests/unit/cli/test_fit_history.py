@@ -15,23 +15,39 @@ from oomproof.recording.run_folders import runs_folder
 
 
 @pytest.mark.parametrize(
-    ("source", "usual"),
+    ("source", "usual", "with_accum"),
     [
         (
             "p.add_argument('--batch-size', type=int, default=64)\np.add_argument('--test-batch-size', default=9)\n",
             64,
+            None,
         ),
-        ("batch_size = 12\ngradient_accumulation_steps = 40\n", 480),
-        ("batch_size = 12\nif big:\n    batch_size = 48\n", None),
-        ("p.add_argument('--batch-size', type=int)\n", None),
-        ("def broken(:\n", None),
-        ("", None),
+        ("batch_size = 12\ngradient_accumulation_steps = 40\n", 12, 480),
+        ("batch_size = 12\ngradient_accumulation_steps = 5 * 8\n", 12, None),
+        ("batch_size = 12\nif big:\n    batch_size = 48\n", None, None),
+        ("p.add_argument('--batch-size', type=int)\n", None, None),
+        ("def broken(:\n", None, None),
+        ("", None, None),
     ],
 )
-def test_the_batch_a_script_has_by_itself(tmp_path: Path, source: str, usual: int | None) -> None:
+def test_the_batch_a_script_has_by_itself(
+    tmp_path: Path, source: str, usual: int | None, with_accum: int | None
+) -> None:
     (tmp_path / "t.py").write_text(source)
-    assert usual_batch(["python", "t.py", "--batch-size", "{batch}"], str(tmp_path)) == usual
-    assert usual_batch(["python", "gone.py"], str(tmp_path)) is None
+    command = ["python", "t.py", "--batch-size", "{batch}"]
+    assert usual_batch(template_of(command), command, str(tmp_path)) == usual
+    both = [*command, "--accum", "{accum}"]
+    assert usual_batch(template_of(both), both, str(tmp_path)) == with_accum
+    gone = ["python", "gone.py", "{batch}"]
+    assert usual_batch(template_of(gone), gone, str(tmp_path)) is None
+
+
+def test_a_file_of_settings_that_says_otherwise_leaves_it_open(tmp_path: Path) -> None:
+    """nanoGPT: train.py has 12, its config 64."""
+    (tmp_path / "t.py").write_text("batch_size = 12\n")
+    (tmp_path / "small.py").write_text("batch_size = 64\n")
+    command = ["python", "t.py", "small.py", "--batch_size={batch}"]
+    assert usual_batch(template_of(command), command, str(tmp_path)) is None
 
 
 def recorded(run: str, argv: str, cwd: Path, step: float | None) -> None:
