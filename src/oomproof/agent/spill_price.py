@@ -10,10 +10,9 @@ from .cache_release import size
 _USUAL = 31  # steps without a spill, by which one with a spill is measured
 _FEW = 3  # of them tell nothing
 _SAFE = 0.95  # of what would fit: segments leave gaps
-_LATELY, _MOSTLY = (
-    20,
-    0.8,
-)  # steps, and share of them that spilled: then the batch is too large, not one batch
+# Steps, and share of them that spilled: then the batch is too large, not one batch. Where a loop runs ahead of the card, two steps' spills are seen
+# in one look.
+_LATELY, _MOSTLY = 20, 0.5
 
 
 class StepTimes:
@@ -104,7 +103,7 @@ def always_text(spilled: Spilled, fits: int | None = None) -> str:
     """Said once, of a job whose batch is too large."""
     slower = f", {_seconds(spilled.slower)} slower each" if spilled.slower else ""
     advice = advice_of(spilled, fits) or "use a smaller batch"
-    return f"nearly every step spills{slower}: that is no exception, the batch is too large for the card; {advice}"
+    return f"most steps spill{slower}: that is no exception, the batch is too large for the card; {advice}"
 
 
 def _seconds(value: float | None) -> str:

@@ -58,7 +58,7 @@ class BetweenRuns:
         if pair is None or large.source is None:
             return None
         needed = smallest_capacity(pair.at(batch), virtual_run.asked_expandable())
-        return large.source.card.context.usual + needed
+        return virtual_run.context_of(large.source.run, large.source.card).usual + needed
 
     def _pair(self, small: Point, large: Point) -> LogPair | None:
         if small.source is None or large.source is None or not (small.on_card and large.on_card):
@@ -104,7 +104,9 @@ def card_needs(run: VirtualRun, card: Card) -> dict[str, CardNeed]:
 
 def _need(run: VirtualRun, card: Card, expandable: bool) -> CardNeed:
     estimate, _ = virtual_run.gpu_estimate(run, expandable, card)
-    return CardNeed(estimate, card.context.usual + smallest_capacity(run.events, expandable))
+    return CardNeed(
+        estimate, virtual_run.context_of(run, card).usual + smallest_capacity(run.events, expandable)
+    )
 
 
 def after_evaluations(run: VirtualRun) -> VirtualRun:

@@ -98,12 +98,12 @@ class WorstBatches(LoaderFlow):
     # --- the largest batch ------------------------------------------------------------------------------------
 
     def _largest(self, iterator: Any) -> Any:
-        """In the first training step, which makes the optimizer's state, in the third, behind a usual batch whose blocks stay cached, and in those
-        that follow an evaluation. In each evaluation it comes first."""
+        """From the second training step on: the optimizer's state is there by then, and the blocks of a usual batch are cached, which are of no use to
+        it. In each evaluation it comes first."""
         loop = self.loop
         given = iterator.__dict__.get("_rehearsed", 0)
         training = loop.peaks.now == TRAIN
-        usual = loop.steps == 1 or loop.steps > STEPS + _AFTER
+        usual = not loop.steps or loop.steps > STEPS + _AFTER
         if usual if training else given:
             return None
         worst = self._find(iterator, training)
