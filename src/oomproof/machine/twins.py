@@ -110,10 +110,8 @@ def of(
     if mine is None:
         return []
     running = _same_script(mine, proc)
-    wrappers = {
-        parent,
-        *_ancestors(parent, proc),
-    }  # `timeout 8h oomproof run -- python train.py` names the script as well
+    # `timeout 8h oomproof run -- python train.py` names the script as well
+    wrappers = {parent, *_ancestors(parent, proc)}
     twins = []
     for pid, command in running.items():
         above = _ancestors(pid, proc)
