@@ -98,12 +98,12 @@ class WorstBatches(LoaderFlow):
     # --- the largest batch ------------------------------------------------------------------------------------
 
     def _largest(self, iterator: Any) -> Any:
-        """From the second training step on: the optimizer's state is there by then, and the blocks of a usual batch are cached, which are of no use to
-        it. In each evaluation it comes first."""
+        """In every other training step, from the second on, as in a long run: the optimizer's state is there by then, and cached blocks of a usual
+        batch, which are of no use to it. In each evaluation it comes first."""
         loop = self.loop
         given = iterator.__dict__.get("_rehearsed", 0)
         training = loop.peaks.now == TRAIN
-        usual = not loop.steps or loop.steps > STEPS + _AFTER
+        usual = loop.steps % 2 == 0 or loop.steps > STEPS + _AFTER
         if usual if training else given:
             return None
         worst = self._find(iterator, training)
