@@ -116,12 +116,13 @@ class AgentFeed:
         writer: Writer,
         tell: Callable[[str], None],
         held: Callable[[], tuple[int, int] | None],
-        note_phase: Callable[[str, int | None], None] | None = None,
+        note_phase: Callable[[str, int | None, float, int | None], None] | None = None,
         census_every: float | None = None,
         note_pinning: Callable[[bool], None] | None = None,
         leader: int = 0,
     ) -> None:
-        """``held``: what the job holds, and what it can still get. ``note_pinning``: host memory is being pinned for --spill.
+        """``held``: what the job holds, and what it can still get. ``note_phase``: its name, the step, since when, and what the
+        process held then. ``note_pinning``: host memory is being pinned for --spill.
         ``leader``: the job's first process."""
         self._path, self._folder = socket_path(run_id), attempt.agent_folder
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
@@ -329,15 +330,15 @@ class AgentFeed:
             ):
                 before = (math.nextafter(t, 0.0), self._last_step[0], None, pid, None, reached)
                 self._writer.put("phase", before)
-            self._in_phase(name, step)
+            self._in_phase(name, step, t, anon)
             self._writer.put("phase", mark)
         elif pid in self._unheard or len(self._unheard) < _UNHEARD:
             self._unheard[pid] = [*self._unheard.get(pid, ()), mark][-_REMEMBERED:]
 
-    def _in_phase(self, name: str, step: int | None) -> None:
+    def _in_phase(self, name: str, step: int | None, t: float, held: int | None = None) -> None:
         self._last_step = (name, step)
         if self._note_phase is not None:
-            self._note_phase(name, step)
+            self._note_phase(name, step, t, held)
 
     def _speaks(self, pid: int, come: int) -> bool:
         """A launcher speaks first and only loads: who trains takes over, with what it had told before."""
@@ -385,7 +386,7 @@ class AgentFeed:
         if now is None or now.rank or self._last_step == (now.phase, now.step):
             return
         if self._speaks(now.pid, progress(now.phase, now.step)):
-            self._in_phase(now.phase, now.step)
+            self._in_phase(now.phase, now.step, now.t)
             self._writer.put("phase", (now.t, now.phase, now.step, now.pid, None, None))
 
     def _watch_growth(self, t: float, use: int | None) -> None:
