@@ -49,7 +49,9 @@ class EndSignals:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
-    def _on_signal(self, *_: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
+        if number == signal.SIGHUP:  # a terminal was closed: nobody said that it is enough
+            return
         self.heard += 1
         if self.heard == 2 and self._cuts_short:
             raise _Enough

@@ -33,7 +33,7 @@ from oomproof.recording.run_folders import Run, to_type
 from oomproof.records import replace
 from oomproof.runner.run_flags import RunSettings
 from oomproof.runner.supervise import Order, Outcome, working_folder
-from oomproof.runner.waiting_run import Cancelled, ListedAsWaiting
+from oomproof.runner.waiting_run import Cancelled, ListedAsWaiting, stay_without_terminal
 from oomproof.units import format_duration
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ class Retries:
             if signals.heard:
                 raise KeyboardInterrupt
             outcome.release_signals()
+            stay_without_terminal()
             begun = self._wait(outcome.run, following, told)
             check_stop_file(order.chosen.stop_file)
             look_for_twins(order)

@@ -33,7 +33,10 @@ class Cancelled(Exception):
 
 
 class ListedAsWaiting:
-    """From enter to exit the run is listed as waiting, and a signal raises Cancelled. ``front``: (pid, start) of this process."""
+    """From enter to exit the run is listed as waiting, and a signal raises Cancelled. ``front``: (pid, start) of this process.
+
+    A terminal that is closed ends no run that has begun: neither a job nor the wait for its next attempt.
+    """
 
     def __init__(self, run: run_folders.Run, need: int | None, front: tuple[int, int | None]) -> None:
         self._run, self._need, self._front = run, need, front
@@ -45,9 +48,12 @@ class ListedAsWaiting:
         with contextlib.suppress(OSError):
             self._lock = state_files.take_lock(self._run.waiting_lock)
         self.write()
+        attempt = self._run.attempt
+        has_begun = (attempt.number or 1) > 1 or attempt.was_begun()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, _cancel)
+                handler = _stay if number == signal.SIGHUP and has_begun else _cancel
+                self._before[number] = signal.signal(number, handler)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,3 +155,13 @@ def _columns() -> int:
 
 def _cancel(number: int, _: object) -> None:
     raise Cancelled(number)
+
+
+def stay_without_terminal() -> None:
+    """For a front between two attempts: its terminal's end would end it, where nobody else handles that."""
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _stay)
+
+
+def _stay(*_: object) -> None:
+    pass
