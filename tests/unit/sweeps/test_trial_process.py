@@ -1,13 +1,16 @@
-"""A try of a trial that cannot be started."""
+"""A try of a trial that cannot be started, or whose run is hard to find."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from oomproof.errors import OomproofError
+from oomproof.recording.run_folders import runs_folder
 from oomproof.sweeps.sweep_folder import SCHEMA, Sweep
 from oomproof.sweeps.trial_process import Template, TrialProcess
 
@@ -19,3 +22,18 @@ def test_a_process_that_cannot_be_had_is_no_error_of_ours(tmp_path: Path) -> Non
     template = Template(("python", "train.py"), (), str(tmp_path / "gone"), False, ())
     with pytest.raises(OomproofError, match="cannot start trial 3: No such file"):
         process.start(template, {}, {}, ())
+
+
+def test_a_clock_that_was_set_back_hides_no_run(tmp_path: Path) -> None:
+    """Runs of before it have ids that look newer: each trial ran three times, and was taken for one that never started."""
+    (tmp_path / "sweep.json").write_text(json.dumps({"schema": SCHEMA, "token": "x"}))
+    process = TrialProcess(Sweep(tmp_path), 3, 1, "sweep:mine:3")
+    process._process = subprocess.Popen([sys.executable, "-c", ""])
+    process._process.wait()
+    for name in [f"29990101-000000-{number}" for number in range(101)] + ["20200101-000000-abc"]:
+        (runs_folder() / name).mkdir(parents=True)
+        (runs_folder() / name / "run.json").write_text("{}")
+    info = {"name": "sweep:mine:3", "env": {"OOMPROOF_SWEEP_TRY": "x/3.1"}}
+    (runs_folder() / "20200101-000000-abc" / "run.json").write_text(json.dumps(info))
+    process.look()
+    assert process.run is not None and process.run.id == "20200101-000000-abc"
