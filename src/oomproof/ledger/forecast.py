@@ -95,7 +95,7 @@ class LiveClaim(LiveRun):
 
     def __init__(self, run_id: str, boottime: float, folder: Path | None = None, **more: Any) -> None:
         self._changes: deque[tuple[str, float, int | None]] = deque(maxlen=_CHANGES)
-        self._is_pinning = False
+        self._is_pinning = self._forget = False
         self._phases = Phases()
         self._samples: deque[tuple[float, int]] = deque()
         self._forecast_path: Path | None = None
@@ -118,7 +118,7 @@ class LiveClaim(LiveRun):
     def pins(self, is_pinning: bool) -> None:
         """Host memory for the card is being pinned: what it grows by meanwhile was asked for, and ends."""
         self._is_pinning = is_pinning
-        self._samples.clear()
+        self._forget = True  # by the guard's own thread, with its next look
 
     def enter_phase(self, name: str, t: float, held: int | None = None) -> None:
         """From the agent's thread: what the job says it is doing since ``t``, and what one of its processes held then."""
@@ -133,6 +133,9 @@ class LiveClaim(LiveRun):
             put(self._forecast, RECORD.pack(0, boottime))
             return
         samples = self._samples
+        if self._forget:
+            self._forget = False
+            samples.clear()
         if not samples or boottime - samples[-1][0] >= _APART:
             samples.append((boottime, use))
             while boottime - samples[0][0] > _LOOK_BACK:

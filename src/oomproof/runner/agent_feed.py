@@ -31,7 +31,7 @@ from oomproof.recording.writer import Writer
 from oomproof.runner.census_watch import AS_IT_FILLS, AT_STOP, AT_WARNING, BY_TIME, CensusWatch
 from oomproof.runner.trace_requests import TraceRequests
 from oomproof.runner.unasked_looks import UnaskedLooks
-from oomproof.trend.growth import mean_rate
+from oomproof.trend.growth import LONGEST_PIN, mean_rate
 from oomproof.units import MIB, format_size
 
 _FAULT = re.compile(rf"([0-9]{{1,9}})-{re.escape(FAULT)}")
@@ -128,6 +128,7 @@ class AgentFeed:
         self._writer, self._tell, self._job_held, self._note_phase = writer, tell, held, note_phase
         self._note_pinning, self._leader = note_pinning, leader
         self._pinning: int | None = None  # the process that pins memory now
+        self._pins_since = 0.0
         self._events: Counter[str] = Counter()
         self._troubles: set[str] = set()
         self._voice: tuple[int, int] | None = None  # whose phases are the job's: how far it has come, its pid
@@ -272,9 +273,15 @@ class AgentFeed:
         """Of the process that pins, its next word ends it."""
         if not pins and pid != self._pinning:
             return
-        self._pinning = pid if pins else None
+        self._pinning, self._pins_since = pid if pins else None, boottime()
         if self._note_pinning is not None:
             self._note_pinning(pins)
+
+    def _end_pinning(self, t: float) -> None:
+        """Of a process that died while it pinned, or whose last word was lost: growth counts again."""
+        pid = self._pinning
+        if pid is not None and (t - self._pins_since > LONGEST_PIN or not os.path.exists(f"/proc/{pid}")):
+            self._spill(pid, False)
 
     def _store(self, t: float, kind: str, text: str, pid: int, fields: dict[str, Any]) -> None:
         matters = kind in _MATTERS
@@ -357,6 +364,7 @@ class AgentFeed:
         if self._socket is None or not self._path.exists():
             self._bind_again()  # the runtime folder was cleaned: agents send to the name
         self._read_step()
+        self._end_pinning(t)
         held = self._job_held()
         self._watch_growth(t, held[0] if held is not None else None)
         if held is not None:
