@@ -83,7 +83,8 @@ def judge_end(outcome: Outcome, report: Path | None, tell_it: TellIt, retried: b
         except (
             Exception
         ) as error:  # whatever is wrong with our verdict, the job's own status must get through
-            tell(f"oomproof: no verdict ({type(error).__name__}: {error})")
+            told = conclusion is not None and isinstance(error, OomproofError)  # only the report is missing
+            tell(f"oomproof: {error}" if told else f"oomproof: no verdict ({type(error).__name__}: {error})")
         finally:
             signals.only_count() if retried else signals.close()
     except _Enough:

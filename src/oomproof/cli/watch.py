@@ -36,7 +36,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     target = run_folders.find_here(arguments.run, ("unguarded",))
     if target.waits():
-        raise OomproofError(f"{target.name} waits for memory", f"wait for it: oomproof wait {target.id}")
+        raise OomproofError(
+            f"{target.name} does not run now: it waits", f"see for what: oomproof runs show {target.id}"
+        )
     target = live_run(target.id, 0)
     lock = state_files.take_lock(target.guard_lock)
     if lock is None:

@@ -56,9 +56,10 @@ class ListedAsWaiting:
                 self._before[number] = signal.signal(number, handler)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        if kind is not Cancelled:  # else whoever cleans up hears of no further signal
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
         with contextlib.suppress(OSError):
             (self._run.waiting_file).unlink()
         if self._lock is not None:
@@ -94,9 +95,9 @@ class Waiting(ListedAsWaiting):
         self._told = False
         self._tty = os.isatty(2) if not os.environ.get("NO_COLOR") else False
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._erase()
-        super().__exit__()
+        super().__exit__(*error)
 
     def tell(self, reasons: list[str], *after: str) -> None:
         """Why it waits; ``after``: what only this terminal needs to know."""
@@ -154,13 +155,24 @@ def _columns() -> int:
 
 
 def _cancel(number: int, _: object) -> None:
+    """Once: a second signal must not cut short what is done about the first."""
+    for caught in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(caught) is _cancel:
+            signal.signal(caught, _stay)
     raise Cancelled(number)
 
 
-def stay_without_terminal() -> None:
-    """For a front between two attempts: its terminal's end would end it, where nobody else handles that."""
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _stay)
+def listen_between_attempts(release: Callable[[], None]) -> None:
+    """For a front that has seen one attempt to its end: from ``release`` of that one's handlers to the next one's start."""
+    ours = {signal.SIGTERM: _cancel, signal.SIGINT: _cancel, signal.SIGHUP: _stay}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    try:
+        release()
+        for number, handler in ours.items():
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handler)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _stay(*_: object) -> None:
