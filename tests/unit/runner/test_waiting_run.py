@@ -47,9 +47,8 @@ def test_a_second_signal_does_not_cut_short_what_the_first_began(tmp_path: Path)
     """The status of the attempt that ended was lost by it: 143 in five of eight, by default's own way."""
     (tmp_path / "1").mkdir()
     listen_between_attempts(lambda: None)
-    with pytest.raises(Cancelled):
-        with ListedAsWaiting(Run(tmp_path), None, (os.getpid(), None)):
-            os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Cancelled), ListedAsWaiting(Run(tmp_path), None, (os.getpid(), None)):
+        os.kill(os.getpid(), signal.SIGTERM)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(os.getpid(), number)
     listen_between_attempts(lambda: None)
