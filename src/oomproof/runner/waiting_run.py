@@ -164,7 +164,9 @@ def _cancel(number: int, _: object) -> None:
 
 def listen_between_attempts(release: Callable[[], None]) -> None:
     """For a front that has seen one attempt to its end: from ``release`` of that one's handlers to the next one's start."""
-    ours = {signal.SIGTERM: _cancel, signal.SIGINT: _cancel, signal.SIGHUP: _stay}
+    ours: dict[int, Callable[[int, object], None]] = {
+        signal.SIGTERM: _cancel, signal.SIGINT: _cancel, signal.SIGHUP: _stay,
+    }  # fmt: skip
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
     try:
         release()
