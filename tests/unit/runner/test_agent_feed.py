@@ -438,6 +438,8 @@ def test_stacks_are_read_as_faulthandler_writes_them() -> None:
         == "/home/me/train.py:? in main, inside string_at (ctypes/__init__.py:519)"
     )
     assert stack_dumps.parse("") == [] and stack_dumps.parse("nothing of this kind\n") == []
+    _, newer = stack_dumps.parse(SEGFAULT.replace("Segmentation fault", "Floating-point exception"))
+    assert newer.fatal == "Floating point exception", "Python 3.14 has another name for it"
     assert stack_dumps.parse("Fatal Python error: Aborted")[0].frames == ()
 
 
