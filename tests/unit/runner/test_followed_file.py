@@ -112,6 +112,8 @@ def test_our_own_lines_are_no_output_of_the_jobs(scene: Scene) -> None:
     scene.output.follow(scene.file)
     scene.file.write_own(scene.writes, b"oomproof: the last\n")
     assert scene.output.follow(scene.file) == 0
+    size = scene.path.stat().st_size
+    assert noted_place(str(scene.folder), "O") == size, "nor for who reads on when all of ours are gone"
     scene.prints(b"oomproof: a word\n")
     scene.output.follow(scene.file)
     assert scene.log() == b"one\ntwo\noomproof: a word\n"
