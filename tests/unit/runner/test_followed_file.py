@@ -226,6 +226,8 @@ def test_the_front_follows_it(scene: Scene, told: bool, monkeypatch: pytest.Monk
     assert streams.open
     streams.finish_files()
     assert not streams.open and streams.follow_in is None and scene.log() == b"0\n1\n2\nlast\n"
+    assert not selector.get_map(), "nothing of it stays open: another attempt may follow"
+    streams.finish_files()
 
 
 def test_what_came_before_a_line_on_the_other_stream_stands_before_it(scene: Scene) -> None:
