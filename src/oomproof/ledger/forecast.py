@@ -30,10 +30,8 @@ class Phases:
     def __init__(self) -> None:
         self._tops: dict[str, deque[tuple[float, int]]] = {}  # phase → top of each of its last visits
         self._name, self._since = "", 0.0
-        self._older: tuple[float, int] | None = (
-            None  # the top of this visit's samples that are no longer kept
-        )
-        self._recent: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, int]] = deque()  # samples of this visit's last minute
+        self._older: tuple[float, int] | None = None  # the top of those before
         self._turned_back = False
         self._known = self._lift = 0  # the highest of all, and what the coming visits add to it
 

@@ -131,7 +131,7 @@ class Terminal:
 
     def message(self, text: str) -> None:
         """A line of ours on standard error, on a line of its own."""
-        if self.gone:
+        if self.gone and self.is_tty[2]:  # a file there still takes it
             return
         self.erase_status()
         raw = self._saved is not None

@@ -58,7 +58,7 @@ _LOST = """
 import os, sys
 from oomproof.runner.terminal import Terminal
 terminal = Terminal()
-terminal.message("nobody reads this"), terminal.pty_output(b"nor this")
+terminal.message("for the log"), terminal.pty_output(b"for nobody")
 sys.exit(0 if terminal.gone and terminal.tty_numbers == [1] and terminal.size() == (24, 80) else 1)
 """
 
@@ -71,4 +71,6 @@ def test_a_terminal_that_was_closed_is_still_one() -> None:
         [sys.executable, "-c", _LOST], stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE
     )
     os.close(slave)
-    assert done.returncode == 0 and done.stderr == b""
+    assert done.returncode == 0 and done.stderr == b"for the log\n", (
+        "what is no terminal still takes our lines"
+    )
