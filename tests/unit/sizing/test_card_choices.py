@@ -86,6 +86,21 @@ for targets in (torch.ones(3, 12, dtype=torch.long, device="cuda"), torch.ones(2
     with torch.backends.cudnn.flags(enabled=False):
         F.ctc_loss(scores.log_softmax(2), targets, *lengths).backward()
 assert scores.grad.shape == scores.shape
+
+# positions that count on are of one text, for which transformers makes no mask
+try:
+    from transformers.masking_utils import find_packed_sequence_indices as packed
+except ImportError:
+    packed = None
+if packed is not None:
+    positions = torch.arange(8, device="cuda") + 3
+    assert packed(positions.unsqueeze(0).expand(2, -1)) is None
+    assert packed(torch.arange(5)[None].cuda()) is None, "read on the host before they left"
+    assert packed(torch.tensor([[0, 1, 2, 0, 1]]).cuda()) is not None, "two texts in a row"
+    assert packed(torch.arange(0, 16, 2, device="cuda")[None]) is not None
+    assert packed(positions[None] - torch.zeros(8, dtype=torch.long, device="cuda")) is not None, "nobody knows"
+    positions[3] = 0
+    assert packed(positions[None]) is not None
 print("seen all")
 """
 
