@@ -76,7 +76,7 @@ def freeze(settings: Settings, facts: Facts) -> Action:
         return Action("freeze", f"{why}; {other}", "machine")
     if ours(facts):
         return Action(
-            "freeze", f"{why}; jobs that were not started by oomproof are paused as well", "machine"
+            "freeze", f"{why}; jobs that were not started by oomproof need memory as well", "machine"
         )
     return Action("freeze", f"{why}; {NOT_OURS}", "machine", others_growth=True)
 

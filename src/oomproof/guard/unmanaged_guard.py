@@ -88,6 +88,7 @@ class UnmanagedGuard:
         self._lock = threading.Lock()
         self.state: dict[JobKey, Done] = {}
         self._resumed: dict[JobKey, UnmanagedView] = {}  # by us, while they live: they can free memory
+        self._waited: dict[JobKey, UnmanagedView] = {}  # resumed by another guard, while they live
         self._search_began = self._asked_at = float("-inf")
         self._due_since: float | None = None
 
@@ -106,8 +107,12 @@ class UnmanagedGuard:
             views[culprit.key] = UnmanagedView(
                 culprit.key, culprit.name, held, culprit.rate, swap, culprit.tie
             )
+        waited = {
+            key: UnmanagedView(key, job.name, 0, waited=True) for key, job in jobs.items() if key not in own
+        }
+        self._waited = {key: job for key, job in self._waited.items() if processes.is_alive(*key)} | waited
         self._resumed = {key: job for key, job in self._resumed.items() if processes.is_alive(*key)}
-        views = {**self._resumed, **views}
+        views = {**self._waited, **self._resumed, **views}
         if self._choice.every_user:
             return tuple(replace(view, uid=owner_of(view.key[0])) for view in views.values())
         return tuple(views.values())

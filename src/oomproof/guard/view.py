@@ -70,6 +70,7 @@ class UnmanagedView:
     swap: int = 0
     tie: str = ""  # why it must not be paused
     paused: str = ""  # by whom: guard (this one), other (another guard)
+    waited: bool = False  # was paused by another guard, and runs again: it will end, and free what it holds
     uid: int | None = None  # whose it is, where the guard is one for all users
 
 
@@ -114,7 +115,9 @@ class Facts:
     thaw_turn: bool = True  # no older run of ours waits to resume
     running: int = 0  # other live runs of ours that are not paused
     waiting: int = 0  # other live runs of ours that their guards paused
-    unmanaged_wait: bool = False  # the machine's guard has paused jobs that were not started by us
+    unmanaged_wait: bool = (
+        False  # the machine's guard has paused jobs that were not started by us, now or before
+    )
     others_idle: bool = False  # none of those running has used any CPU for a long while
     frozen: str = ""  # by whom this job is paused: guard, hand
     swap: int = 0  # the job's own, of ``use``

@@ -9,6 +9,7 @@ from oomproof.guard.detect_unmanaged import PAUSE
 from oomproof.guard.unmanaged_growth import Culprit
 from oomproof.guard.unmanaged_guard import Choice, UnmanagedGuard
 from oomproof.guard.view import Action, Done, Settings, UnmanagedView
+from oomproof.ledger.paused_jobs import PausedJob
 from oomproof.machine.jobs import Job
 from oomproof.units import GIB, MIB
 
@@ -39,3 +40,19 @@ def test_the_guard_of_the_system_asks_for_no_users_lease(monkeypatch: pytest.Mon
     monkeypatch.setattr(unmanaged_guard.guard_lease, "holder", lambda: asked.append("asked"))
     assert not guard(Choice(every_user=True))._is_decided_elsewhere() and asked == []
     assert not guard()._is_decided_elsewhere() and asked == ["asked"]
+
+
+def test_a_job_that_another_guard_had_paused_is_known_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = PausedJob(*KEY, "python load.py", 2 * GIB, "short", "guard", 0.0, 3600.0)
+    written, alive = [job], {KEY}
+    monkeypatch.setattr(unmanaged_guard.paused_jobs, "read", lambda folder: list(written))
+    monkeypatch.setattr(unmanaged_guard.processes, "is_alive", lambda *key: key in alive)
+    mine = guard()
+    (seen,) = mine.view(near=True)
+    assert seen.paused == "other" and not seen.waited
+    written.clear()
+    assert mine.view(near=False) == ()
+    (seen,) = mine.view(near=True)
+    assert seen.waited and not seen.paused
+    alive.clear()
+    assert mine.view(near=True) == ()
