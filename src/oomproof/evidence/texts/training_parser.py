@@ -89,6 +89,11 @@ class TrainingParser:
         self.progress = tail.progress(root(chains.last))
         return chains.findings
 
+    @property
+    def whole(self) -> tuple[tuple[int, str], ...]:
+        """All of a short text; empty where there were more lines than are kept."""
+        return tuple(self._tail.recent) if self._tail.whole else ()
+
     def last_date(self) -> float | None:
         """Of the last lines; of a long one its end, where a progress bar's latest stands."""
         dates = (last_date(line[-2000:]) for _, line in reversed(self._tail.recent))
