@@ -25,6 +25,9 @@ from diagnosis import truths
 from oomproof.causes import cause_of
 from oomproof.diagnosis.prose_answer import second_opinion
 from oomproof.evidence.texts import prose_reader
+from oomproof.evidence.texts.manual_pages import explains
+from oomproof.evidence.texts.post_deaths import reports_of_a_person
+from oomproof.evidence.texts.prose_parts import Lines
 from oomproof.evidence.texts.prose_reader import Instance, Model, ProseReading, ToldCause, instances
 
 WEIGHTS = Path(prose_reader.__file__).with_name("prose_weights.json")
@@ -46,6 +49,7 @@ class Post(NamedTuple):
     kind: str
     report: Instance
     told: list[tuple[Any, Instance]]
+    lines: Lines
 
     @property
     def both(self) -> bool:
@@ -71,6 +75,7 @@ def posts(folders: Iterable[str]) -> list[Post]:
                         truth["kind"],
                         seen[0],
                         seen[1],
+                        lines,
                     )
                 )
     return found
@@ -151,7 +156,8 @@ def check(texts: list[Post], verdicts: Path, listed: bool) -> None:
                 continue
             cause = row["said"]
             seen = reading(models, text)
-            opinion = second_opinion(cause, set(row["heard"]), seen)
+            person = reports_of_a_person(text.lines)
+            opinion = None if explains(text.lines) else second_opinion(cause, set(row["heard"]), seen, person)
             new = opinion.cause if opinion is not None else cause
             for total in (totals[group], totals["all"]):
                 total["texts"] += 1
