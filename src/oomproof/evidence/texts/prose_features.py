@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -59,7 +60,7 @@ def stems(text: str) -> list[str]:
 
 def _pairs(words: list[str]) -> Iterator[str]:
     yield from words
-    for first, second in zip(words, words[1:], strict=False):
+    for first, second in itertools.pairwise(words):
         yield f"{first} {second}"
 
 
